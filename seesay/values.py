@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from seesay.config import GenerationConfig
+    from seesay.prompt_logprobs import PromptLogprobs
 
 FinishReason = Literal["stop", "length", "error", "abort"]
 
@@ -44,14 +45,18 @@ class MediaPlace:
     """The place of a media part in its request, for errors: `messages[0].content[1].image_url.url` is a `source`.
 
     `parent` is the path of the object that has the options, and `keys` maps each option to its key in that object.
+    `fields` has the paths of options that the request gives for all of its media.
     """
 
     source: str
     parent: str = ""
     keys: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def find(self, param: str | None) -> str:
         """Return the path of the option `param`, or of the source if the part has no such option."""
+        if param is not None and param in self.fields:
+            return self.fields[param]
         key = None if param is None else self.keys.get(param)
         return self.source if key is None else f"{self.parent}.{key[:60]}"
 
@@ -92,29 +97,78 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The rules that the text of an answer must follow.
+
+    kind: 'json_schema', 'regex', 'ebnf', 'choice' (`source` is a JSON list of strings) or 'structural_tag'. is_open:
+    objects of the schema may have properties that it does not name, where it does not forbid them.
+    """
+
+    kind: str
+    source: str
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtRule:
+    """The thought with which an answer may begin, and its longest length.
+
+    begin, end: its markers. begin_ids, end_ids: their token ids, with which a thought is begun beside a grammar, and
+    ended at its limit. is_open: the prompt ends in the thought; else it may begin with the answer. max_tokens: most
+    tokens between the markers; None: no limit.
+    """
+
+    begin: str
+    end: str
+    begin_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    is_open: bool = False
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt and how to answer it.
 
     prompt: a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN` mark
         the places of `media`, special tokens are honoured), or token ids.
-    prompt_logprobs: return the log-probability of each prompt token after the first.
     template_options: passed to the chat template.
-    pooling: 'mean' returns an embedding of the prompt and generates nothing; `gen_config` is ignored.
+    continuation: tokens that follow the prompt, and count as its last ones.
+    enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much; None: as it does by
+        itself. Only for a conversation.
+    pooling: return an embedding of the prompt and generate nothing: the 'mean' of the last hidden states of its
+        positions, or the 'last' one of them. `gen_config` is ignored.
+    kept_tokens: special tokens that stay in the text of the answer, though `skip_special_tokens` leaves out others.
     wants_answer: False generates nothing and computes the prompt only for its outputs. The prompt may then have
         `session_len` tokens, and the finish reason is 'length'.
+    max_length: most tokens of the prompt and its answer together, where that is less than `session_len`.
     streams: False returns the whole answer in the final delta.
     owner: any hashable value. Owners take turns when there are more requests than can be computed at once.
+    priority: of the requests of one owner that wait, those with the lowest number are computed first.
+    cache_salt: requests with different salts share nothing that is cached: no KV block, embedding or features.
+    truncate_prompt_tokens: use the last so many tokens of the prompt only; -1: as many as fit. Media are never cut.
+    add_special_tokens: False leaves out the BOS that the tokenizer puts in front of a text.
+    chat_template: the source of a Jinja template that takes the place of the model's own.
     """
 
     prompt: tuple[Message, ...] | str | tuple[int, ...]
     gen_config: GenerationConfig
     media: tuple[MediaPart, ...] = ()
-    prompt_logprobs: bool = False
+    continuation: tuple[int, ...] = ()
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    pooling: Literal["mean"] | None = None
+    enable_thinking: bool | None = None
+    reasoning_effort: str | None = None
+    pooling: Literal["mean", "last"] | None = None
+    kept_tokens: tuple[str, ...] = ()
     wants_answer: bool = True
+    max_length: int | None = None
     streams: bool = True
     owner: Hashable = None
+    priority: int = 0
+    cache_salt: str = ""
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool = True
+    chat_template: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +177,14 @@ class RenderedPrompt:
 
     `markers[i]` is the (start, stop) character span in `text` of the marker for `media[i]`. `literals` are the spans of
     user text that spell a special token. They are tokenized as plain text, so nothing that a user types can move an
-    image or end a turn. Spans ascend and do not overlap.
+    image or end a turn. Spans ascend and do not overlap. Without `takes_prefix`, the tokenizer's BOS is not added.
     """
 
     text: str
     media: tuple[MediaPart, ...] = ()
     markers: tuple[tuple[int, int], ...] = ()
     literals: tuple[tuple[int, int], ...] = ()
+    takes_prefix: bool = True
 
 
 # --- media -----------------------------------------------------------------------------------------------------------
@@ -244,10 +299,12 @@ class MultimodalInput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache; `media_tokens` of it hold
-    embeddings of `num_images` pictures and `num_videos` videos."""
+    embeddings of `num_images` pictures and `num_videos` videos. `reasoning_tokens` of the completion are the thought,
+    without its markers."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
     num_images: int = 0
@@ -299,15 +356,20 @@ class OutputDelta:
     set.
 
     prompt_tokens: length of the prompt, in every delta of a request that was computed.
+    is_thinking: whether the answer begins inside a thought, which the prompt has begun; in every delta, too.
     logprobs: one {token_id: logprob} per new token, if requested.
-    usage, timings, logits, last_hidden_state, prompt_logprobs, media: in the final delta only.
-    pooled: float32 [hidden], in the final delta of a request with `pooling`: the mean over the prompt's positions, text
-        and media, of the last hidden state after the final norm. Such a request has no other output.
+    prompt_logprobs: if requested, in one delta, not after the first that has tokens.
+    mean_logprob: mean log-probability of all tokens of the answer, the one that ended it included, if log-probabilities
+        were requested.
+    usage, timings, logits, last_hidden_state, mean_logprob, media: in the final delta only.
+    pooled: float32 [hidden], in the final delta of a request with `pooling`: the hidden state behind the final norm, of
+        the last position or its mean over all, text and media. Such a request has no other output.
     error: set when `finish_reason` is 'error'.
     """
 
     request_id: int
     prompt_tokens: int = 0
+    is_thinking: bool = False
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Mapping[int, float], ...] | None = None
@@ -317,7 +379,8 @@ class OutputDelta:
     timings: StageTimings | None = None
     logits: Any = None
     last_hidden_state: Any = None
-    prompt_logprobs: tuple[float, ...] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
+    mean_logprob: float | None = None
     pooled: Any = None
     media: tuple[MediaReport, ...] = ()
     error: Exception | None = None
@@ -331,15 +394,23 @@ def join_deltas(deltas: Sequence[OutputDelta]) -> OutputDelta:
     text = "".join([delta.text for delta in deltas])
     token_ids = tuple([token_id for delta in deltas for token_id in delta.token_ids])
     logprobs = tuple([entry for delta in deltas if delta.logprobs for entry in delta.logprobs]) or None
+    prompt_logprobs = find_prompt_logprobs(deltas)
     if last.finish_reason is not None:
-        return replace(last, text=text, token_ids=token_ids, logprobs=logprobs)
+        return replace(last, text=text, token_ids=token_ids, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
     return OutputDelta(
         request_id=last.request_id,
         prompt_tokens=last.prompt_tokens,
+        is_thinking=last.is_thinking,
         text=text,
         token_ids=token_ids,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
+
+
+def find_prompt_logprobs(deltas: Sequence[OutputDelta]) -> PromptLogprobs | None:
+    """Return the log-probabilities of the prompt in the deltas of one request, if these have them."""
+    return next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs is not None), None)
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ class _Requests:
         self._engine = engine
         self._requests = requests
         self._streams = streams
-        self._prompts = SharedPrompts()
+        asked = [request for request in requests if isinstance(request, GenerationRequest)]
+        self._prompts = SharedPrompts(asked if len(asked) > 1 else ())
         self._waiting = deque(i for i, request in enumerate(requests) if isinstance(request, GenerationRequest))
         self._running: dict[int, int] = {}  # request id → index
         self._process_id = os.getpid()
@@ -268,15 +269,3 @@ def _post_office_of(loop: asyncio.AbstractEventLoop) -> _PostOffice:
     if (found := _post_offices.get(loop)) is None:
         found = _post_offices[loop] = _PostOffice(loop)
     return found
-
-
-def choices_of(request: GenerationRequest, num_choices: int) -> list[GenerationRequest]:
-    """Return `num_choices` requests for one prompt, which is prepared and computed once. A given seed becomes seed,
-    seed + 1, and so on."""
-    seed = request.gen_config.random_seed
-    if num_choices == 1 or seed is None:
-        return [request] * num_choices
-    return [
-        replace(request, gen_config=replace(request.gen_config, random_seed=(seed + i) % (1 << 63)))
-        for i in range(num_choices)
-    ]

@@ -70,6 +70,10 @@ class EngineCore(Protocol):
         """Abort requests, with the finish reason 'abort'. Nothing happens to those that are over."""
         ...
 
+    def end_group(self, group_id: int) -> None:
+        """Say that no more requests of a group come. What it kept for them is given back."""
+        ...
+
     def expect_media(self, request_ids: Iterable[int]) -> None:
         """Say that these requests are being prepared and have media, so that the encoder may wait a moment to batch
         them. A request that is not submitted after all must be forgotten."""

@@ -50,15 +50,20 @@ from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
 from seesay.engine.fair_threads import FairThreads
 from seesay.engine.live_answer import OutputSink
+from seesay.engine.model_texts import ModelTexts
 from seesay.engine.opened_model import open_model
-from seesay.engine.preparer import PreparedRequest, RequestPreparer, has_media, has_media_at_hand
+from seesay.engine.preparer import PreparedRequest, RequestPreparer
+from seesay.engine.process.python import python_command
+from seesay.engine.request_facts import has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
 from seesay.engine.starting import CoreStart
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
+from seesay.grammars.trials import GrammarTrials
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import ChatTemplate, as_template, choose_template
+from seesay.templates.parsers.choose import AnswerFormat
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
 from seesay.vl.messages import parse_prompts
 
@@ -68,8 +73,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_TEXT_REQUESTS, _MEDIA_REQUESTS = 4, 32
-"""Requests without and with media that are prepared at the same time; decoding has threads of its own."""
+_TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 8
+"""Requests without and with media that are prepared at the same time; decoding has threads of its own. Requests whose
+grammars are tried."""
 
 _open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
@@ -93,7 +99,8 @@ class AsyncEngine:
 
     `close` frees the weights, the caches and the threads, and so does the end of the last reference to the engine.
 
-    `tokenizer` and `chat_template` may be changed or replaced; the next request uses what is there then.
+    `tokenizer` and `chat_template` may be changed or replaced; the next request uses what is there then. answer_format:
+    how the model marks its thoughts and writes calls of functions.
     Loading raises `CheckpointError` or `ConfigError`.
     """
 
@@ -107,10 +114,15 @@ class AsyncEngine:
         media_limits: MediaLimits | None = None,
         engine_address: str | None = None,
         read_status: Callable[[], ModelStatus | None] | None = None,
+        tool_call_parser: str | None = None,
+        reasoning_parser: str | None = None,
+        while_loading: Callable[[], object] | None = None,
     ) -> None:
         """`engine_address`: use the engine process behind this door (`engine/process/door.py`) instead of loading the
         model. It has loaded the same with the same configuration, and goes on when this engine is closed. `read_status`
-        asks its owner what sleeps: see `ProcessCore.join`."""
+        asks its owner what sleeps: see `ProcessCore.join`. `tool_call_parser`, `reasoning_parser`: names of the
+        formats of calls and thoughts; None finds them by the chat template. `while_loading` is called while the engine
+        process loads the model."""
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
         check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -125,6 +137,11 @@ class AsyncEngine:
         try:
             model = open_model(folder, self.config)
             chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)
+            self.texts = ModelTexts(
+                model.tokenizer, chat_template, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser
+            )
+            if while_loading is not None:
+                while_loading()
             core: EngineCore = starting.finish(model)
         except BaseException:
             starting.cancel()
@@ -132,24 +149,29 @@ class AsyncEngine:
         self.checkpoint = model.checkpoint
         self.family = model.family
         self.vocab_size = model.vocab_size
+        self.hidden_size = model.hidden_size
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
+        self._grammars = GrammarTrials(model.grammar_tokens, python_command("seesay.grammars.trial_child"))
         self._preparer = RequestPreparer(
             model,
-            chat_template=chat_template,
+            self.texts,
             session_len=core.facts.session_len,
             takes_media=core.facts.takes_media,
             vision_config=vision_config,
             media_limits=self.media_limits,
+            grammars=self._grammars,
             is_encoded=core.is_encoded,
         )
         self._delivery = Delivery(core)
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = FairThreads(_TEXT_REQUESTS, name="seesay-prepare")
         self._media_threads = FairThreads(_MEDIA_REQUESTS, name="seesay-prepare-media")
+        # Those whose grammar is tried wait in others before, so that none waits for somebody's large schema.
+        self._grammar_threads = FairThreads(_GRAMMAR_REQUESTS, name="seesay-try-grammar")
         self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
-        self._preparing: dict[int, bool] = {}  # request id → was it aborted meanwhile?
+        self._preparing: dict[int, OutputSink] = {}  # request id → its receiver
         self._lock = threading.Lock()
         self._sessions: dict[int, AsyncAsking] = {}
         self._is_closed = False
@@ -160,19 +182,23 @@ class AsyncEngine:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        return self._preparer.tokenizer
+        return self.texts.tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer) -> None:
-        self._preparer.tokenizer = Tokenizer.wrap(tokenizer)
+        self.texts.tokenizer = Tokenizer.wrap(tokenizer)
 
     @property
     def chat_template(self) -> ChatTemplate:
-        return self._preparer.chat_template
+        return self.texts.chat_template
 
     @chat_template.setter
     def chat_template(self, chat_template: ChatTemplate) -> None:
-        self._preparer.chat_template = as_template(chat_template, self.tokenizer)
+        self.texts.chat_template = as_template(chat_template, self.tokenizer)
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        return self.texts.answer_format
 
     @property
     def session_len(self) -> int:
@@ -211,19 +237,22 @@ class AsyncEngine:
         received_at = time.perf_counter()
         ids = [next(self._ids) for _ in requests]
         self._check_process()
-        prompts = prompts or SharedPrompts()
+        prompts = prompts or SharedPrompts(requests if len(requests) > 1 else ())
         try:
             with self._lock:
                 if self._is_closed:
                     raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-                self._preparing.update(dict.fromkeys(ids, False))
+                self._preparing.update(dict.fromkeys(ids, on_output))
                 self.core.expect_media(
                     [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
                 )
                 for group in group_by_prompt(zip(ids, requests)):
                     first = next(iter(group.values()))
-                    threads = self._media_threads if has_media(first) else self._threads
-                    threads.submit(first.owner, self._prepare_and_submit, group, on_output, received_at, prompts)
+                    arguments = group, on_output, received_at, prompts
+                    if any(request.gen_config.response_format is not None for request in group.values()):
+                        self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
+                    else:
+                        self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
         except BaseException:  # no thread could be started, or Ctrl-C
             self._withdraw(ids)
             raise
@@ -246,17 +275,25 @@ class AsyncEngine:
         with self._lock:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-            return self._threads.submit(request.owner, self._preparer.tokenize, request)
+            return self._threads.submit(request.owner, self._preparer.prompts.tokenize, request)
 
     def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a raw text, in which special tokens count as such. Raises `RequestError` for one that is many
         times too long for a prompt."""
-        return self._preparer.tokenize_text(text, add_special_tokens=add_special_tokens)
+        return self._preparer.prompts.tokenize_text(text, add_special_tokens=add_special_tokens)
+
+    def check_thinking(self, request: GenerationRequest) -> None:
+        """Raise `RequestError` where the model cannot think as a request wants, before it is submitted."""
+        self.texts.thoughts.choose(request)
 
     def count_tokens(self, request: GenerationRequest) -> int:
         """Tokens of the request's prompt, media included: what `usage.prompt_tokens` will be. Fetches media and reads
         their headers, so call it from a thread that may wait. Raises `RequestError`."""
-        return self._preparer.count_tokens(request)
+        return self._preparer.prompts.count_tokens(request)
+
+    def find_ending_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+        """The tokens that end an answer to `request`: the model's EOS, and special tokens of the chat template."""
+        return self._preparer.answers.find_ending_ids(request)
 
     def reset_caches(self) -> None:
         """Forget preprocessed media, embeddings and the content of KV blocks. Requests that are being answered go on;
@@ -333,10 +370,12 @@ class AsyncEngine:
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""
         with self._lock:
-            if request_id in self._preparing:
-                self._preparing[request_id] = True
-                return
-        self.core.abort([request_id])
+            on_output = self._preparing.pop(request_id, None)
+        if on_output is None:
+            self.core.abort([request_id])
+        else:  # what prepares it finds nobody who waits for it
+            self.core.forget_media([request_id])
+            self._report(on_output, OutputDelta(request_id=request_id, finish_reason="abort"))
 
     async def generate(
         self,
@@ -376,13 +415,32 @@ class AsyncEngine:
         if (asking := self._sessions.get(session_id)) is not None:
             asking.abort()
 
+    def _threads_for(self, request: GenerationRequest) -> FairThreads:
+        return self._media_threads if has_media(request) else self._threads
+
     # --- preparing, in a thread -------------------------------------------------------------------------------------
+
+    def _try_grammars(
+        self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
+    ) -> None:
+        """Try the grammars of requests for one prompt, and then prepare them."""
+        self._preparer.answers.try_grammars(group.values())
+        first = next(iter(group.values()))
+        arguments = group, on_output, received_at, prompts
+        try:
+            self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
+        except RuntimeError:  # closed meanwhile
+            self._prepare_and_submit(*arguments)
 
     def _prepare_and_submit(
         self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
         found: Mapping[int, PreparedRequest | RequestError]
+        with self._lock:
+            group = {request_id: request for request_id, request in group.items() if request_id in self._preparing}
+        if not group:
+            return  # all were aborted while they waited for a thread
         status = self.core.confirm_status()
         if status.asleep:
             found = dict.fromkeys(group, make_sleeping_error(status))
@@ -392,12 +450,9 @@ class AsyncEngine:
         with self._lock:
             ready = []
             for request_id, prepared in found.items():
-                is_aborted = self._preparing.pop(request_id, None)
-                if is_aborted is None:  # withdrawn: nobody knows of it
+                if self._preparing.pop(request_id, None) is None:  # aborted meanwhile, or nobody knows of it
                     continue
-                if is_aborted:
-                    ended.append(OutputDelta(request_id=request_id, finish_reason="abort"))
-                elif isinstance(prepared, RequestError) or self._is_closed:
+                if isinstance(prepared, RequestError) or self._is_closed:
                     error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
                     if isinstance(prepared, RequestError):
                         error = prepared
@@ -408,12 +463,16 @@ class AsyncEngine:
                 self._delivery.submit(ready)
         self.core.forget_media([delta.request_id for delta in ended])
         for delta in ended:
-            try:
-                on_output(delta)
-            except BaseException:
-                logger.exception("the receiver of request %d failed", delta.request_id)
+            self._report(on_output, delta)
         if any(map(has_media, group.values())):
             self._memory_return.return_if_due()
+
+    def _report(self, on_output: OutputSink, delta: OutputDelta) -> None:
+        """Give the final delta of a request that the core never had to its receiver."""
+        try:
+            on_output(delta)
+        except BaseException:
+            logger.exception("the receiver of request %d failed", delta.request_id)
 
     def close(self) -> None:
         """End what is running with an error; free the weights, the caches and the threads."""
@@ -424,6 +483,8 @@ class AsyncEngine:
                 return
             self._is_closed = True
         _open_engines.discard(self)
+        self._grammars.close()
+        self._grammar_threads.close()
         self._threads.close()
         self._media_threads.close()
         self._preparer.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seesay.engine.messages import Features, TokenOutput, TokenReport
+from seesay.grammars.thought import ThoughtTracker
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.values import (
     FinishReason,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from seesay.llm.sampling_params import SamplingParams
+    from seesay.prompt_logprobs import PromptLogprobs
 
 OutputSink = Callable[[OutputDelta], None]
 
@@ -38,6 +40,7 @@ class LiveAnswer:
         is woken in between.
     keeps_stop: whether the stop token of the request that ended the answer, or the stop word, remains in it.
     media_places: of each media item in the request, for errors.
+    thought: the thought with which the answer begins or may begin; None where none is to come.
     load_features: by index of a media item that was sent without arrays, how its features are made after all.
     received_at: a `time.perf_counter()` reading; other times are seconds.
     """
@@ -50,6 +53,7 @@ class LiveAnswer:
     streams: bool
     keeps_stop: bool
     received_at: float
+    thought: ThoughtTracker | None = None
     media: tuple[MediaReport, ...] = ()
     media_places: Sequence[MediaPlace | None] = ()
     load_features: Mapping[int, Callable[[], Features]] = field(default_factory=dict)
@@ -58,15 +62,22 @@ class LiveAnswer:
     preprocess_s: float = 0.0
     num_tokens: int = 0
     num_output_tokens: int = 0
+    logprob_sum: float = 0.0
     new_text: list[str] = field(default_factory=list)
     new_token_ids: list[int] = field(default_factory=list)
     new_logprobs: list[Mapping[int, float]] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs | None = None
 
     @property
     def defers_tokens(self) -> bool:
         """Whether tokens may wait for the end of the answer before they become text: nobody sees them before, and no
         word in them ends it."""
         return not (self.streams or self.detokenizer.stops_at_words or self.params.pooling)
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether the answer begins inside a thought."""
+        return self.thought is not None and self.thought.rule.is_open
 
     @property
     def has_stopped(self) -> bool:
@@ -78,6 +89,8 @@ class LiveAnswer:
         if self.streams and output.finish_reason is None and not self.detokenizer.stops_at_words:
             return self._take_next(output)
         is_over = self.has_stopped
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = output.prompt_logprobs
         if not is_over:
             self._add_tokens(output)
         if output.finish_reason is not None:
@@ -89,19 +102,26 @@ class LiveAnswer:
     def _take_next(self, output: TokenOutput) -> OutputDelta:
         """As `take`, for what most outputs are: tokens in the middle of a streamed answer that no word ends."""
         num_new = len(output.token_ids)
+        if output.logprobs:
+            self._add_logprobs(output, num_new)
         self.num_tokens += num_new
         self.num_output_tokens += num_new
+        if self.thought is not None:
+            self.thought.follow(output.token_ids)
         return OutputDelta(
             request_id=self.request_id,
             prompt_tokens=self.prompt_usage.prompt_tokens,
+            is_thinking=self.is_thinking,
             text=self.detokenizer.add(output.token_ids),
             token_ids=output.token_ids,
             logprobs=output.logprobs,
+            prompt_logprobs=output.prompt_logprobs,
         )
 
     def _add_tokens(self, output: TokenOutput) -> None:
         token_ids, logprobs = output.token_ids, output.logprobs or ()
-        self.num_tokens += len(token_ids)
+        num_kept = len(token_ids)
+        self.num_tokens += num_kept
         keeps_stop = self.keeps_stop and output.stop_token_id in self.params.stop_token_ids
         if output.stop_token_id is not None and not keeps_stop:
             token_ids = token_ids[:-1]
@@ -112,23 +132,34 @@ class LiveAnswer:
             if self.has_stopped:
                 self.num_tokens -= len(output.token_ids) - index - 1
                 token_ids = token_ids[: index + 1]
+                num_kept = index + 1
                 break
+        if logprobs:
+            self._add_logprobs(output, num_kept)
         if output.finish_reason is not None:
             self.new_text.append(self.detokenizer.flush())
+        if self.thought is not None:
+            self.thought.follow(token_ids)
         self.new_token_ids.extend(token_ids)
         self.new_logprobs.extend(logprobs[: len(token_ids)])
+
+    def _add_logprobs(self, output: TokenOutput, num_tokens: int) -> None:
+        pairs = zip(output.token_ids[:num_tokens], output.logprobs or ())
+        self.logprob_sum += sum(entry[token_id] for token_id, entry in pairs)
 
     def _make_delta(self) -> OutputDelta:
         """Return the output since the last call, as a delta that is not final."""
         delta = OutputDelta(
             request_id=self.request_id,
             prompt_tokens=self.prompt_usage.prompt_tokens,
+            is_thinking=self.is_thinking,
             text="".join(self.new_text),
             token_ids=tuple(self.new_token_ids),
             logprobs=tuple(self.new_logprobs) or None,
+            prompt_logprobs=self.prompt_logprobs,
         )
         self.num_output_tokens += len(self.new_token_ids)
-        self.new_text, self.new_token_ids, self.new_logprobs = [], [], []
+        self.new_text, self.new_token_ids, self.new_logprobs, self.prompt_logprobs = [], [], [], None
         return delta
 
     def _make_final(self, output: TokenOutput) -> OutputDelta:
@@ -149,16 +180,22 @@ class LiveAnswer:
             usage=replace(
                 self.prompt_usage,
                 completion_tokens=self.num_output_tokens,
+                reasoning_tokens=0 if self.thought is None else self.thought.num_tokens,
                 cached_tokens=report.num_cached_tokens,
             ),
             timings=self._make_timings(report),
             logits=self._cut(report.logits, self.params.output_logits),
             last_hidden_state=self._cut(report.hidden_states, self.params.output_last_hidden_state),
-            prompt_logprobs=None if report.prompt_logprobs is None else tuple(report.prompt_logprobs.tolist()),
+            mean_logprob=self._find_mean_logprob(),
             pooled=_as_tensor(report.pooled) if reason == "stop" else None,
             media=self._make_media(report) if reason in ("stop", "length") else (),
             error=error,
         )
+
+    def _find_mean_logprob(self) -> float | None:
+        if self.params.logprobs is None or not self.num_tokens:
+            return None
+        return self.logprob_sum / self.num_tokens
 
     def _cut(self, values: npt.NDArray[np.float32] | None, kind: str | None) -> Any:
         """Per-position outputs as a tensor, without those that were computed behind a stop word."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from seesay.engine.failures import explain
@@ -10,9 +11,11 @@ from seesay.engine.live_request import LiveRequest
 from seesay.engine.messages import TokenOutput, TokenReport
 from seesay.errors import RequestError
 from seesay.llm.scheduler import SequenceUpdate
+from seesay.llm.step_plan import StepPlan
 from seesay.values import FinishReason
 
 if TYPE_CHECKING:
+    from seesay.llm.launched_step import RowResult
     from seesay.llm.sampling_row import LogitsProcessor
 
 
@@ -27,8 +30,23 @@ class LiveRequests:
     def add(self, request: LiveRequest) -> None:
         """Take a request, which is live from now on."""
         self.by_id[request.request_id] = request
-        if processors := request.sequence.params.logits_processors:
-            self.processors[request.request_id] = processors
+        if request.processors:
+            self.processors[request.request_id] = request.processors
+
+    def note_launch(self, plan: StepPlan) -> None:
+        """Note when the first rows of sequences are launched: with the plan with which they begin."""
+        now = time.perf_counter()
+        for begun in plan.begun:
+            request = self.by_id.get(begun.seq_id)  # none for one that was impossible
+            if request is not None and request.computing_at is None:
+                request.computing_at = now
+
+    def add_rows(self, rows: Iterable[RowResult]) -> None:
+        """Take what the rows of a step gave beside tokens. A sequence may have ended when the step before was
+        committed."""
+        for row in rows:
+            if (request := self.by_id.get(row.seq_id)) is not None:
+                request.add_row(row)
 
     def add_tokens(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
         """Take new tokens of a request, and make an output of them unless they wait for the end."""

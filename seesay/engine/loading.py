@@ -13,8 +13,11 @@ from seesay.device.backends import has_kernels
 from seesay.device.query import has_fp8, measure_peak, pick_device
 from seesay.engine.loop import EngineLoop
 from seesay.engine.model_weights import ModelWeights
+from seesay.engine.processor_imports import ProcessorImports
 from seesay.engine.watchdog import hang_limit_s
 from seesay.errors import ConfigError
+from seesay.grammars.bad_words import CompiledBadWords
+from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
@@ -59,6 +62,8 @@ class ResolvedConfig:
     max_batch_size: int
     max_step_ms: int | None
     kv_format: KVFormat
+    rope_scaling_factor: float = 0.0
+    use_logn_attn: bool = False
 
 
 def resolve(
@@ -78,13 +83,8 @@ def resolve(
         stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
         dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
     num_positions = text_config.max_position_embeddings
-    if config.session_len is not None and config.session_len > num_positions:
-        logger.warning(
-            "session_len=%d is more than the %d positions that the model was trained for: answers beyond them are "
-            "seldom good",
-            config.session_len,
-            num_positions,
-        )
+    if config.session_len is not None:
+        _warn_beyond_training(config, text_config)
     max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
@@ -93,7 +93,28 @@ def resolve(
         max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
         max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
         kv_format=_pick_kv_format(config, checkpoint, device),
+        rope_scaling_factor=config.rope_scaling_factor,
+        use_logn_attn=config.use_logn_attn,
     )
+
+
+def _warn_beyond_training(config: EngineConfig, text_config: Any) -> None:
+    """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
+    from seesay.llm.models.rope_parameters import find_covered_length, find_trained_length
+
+    session_len, trained = config.session_len or 0, find_trained_length(text_config)
+    covered = find_covered_length(text_config)
+    if session_len > covered and not config.rope_scaling_factor:
+        beyond = "" if covered == trained else f" ({covered} with the rotary scaling of its config.json)"
+        logger.warning(
+            "session_len=%d is more than the %d positions that the model was trained for%s: answers beyond them are "
+            "seldom good; set rope_scaling_factor=%s (dynamic NTK), or with hf_overrides a rotary scaling that the "
+            "model's authors publish (docs/long_context.md)",
+            session_len,
+            trained,
+            beyond,
+            float(-(-session_len // trained)),
+        )
 
 
 def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> KVFormat:
@@ -145,6 +166,10 @@ def load_core(
         encoder=parts.encoder,
         vision_config=vision_config,
         weights=ModelWeights(model, config, parts.runner.decoder.weights, parts.encoder),
+        grammars=CompiledGrammars(model.grammar_tokens),
+        bad_words=CompiledBadWords(model.text_tokens),
+        imports=ProcessorImports(config.logits_processor_pattern),
+        spell=model.tokenizer.spell_token,
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )
@@ -195,21 +220,22 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
     """Return the decoder with its weights, and no KV cache yet."""
     from seesay.llm.runner import ModelRunner
 
-    backbone = model.backbone
-    return ModelRunner.load(
+    decoder = model.backbone.load_decoder(
         model.checkpoint,
-        backbone.decoder_config(session_len=resolved.session_len),
-        decoder_name=backbone.decoder_name,
+        session_len=resolved.session_len,
+        rope_scaling_factor=resolved.rope_scaling_factor,
+        use_logn_attn=resolved.use_logn_attn,
         device=resolved.device,
         dtype=resolved.dtype,
-        limits=RunnerLimits(
-            max_batch_size=resolved.max_batch_size,
-            max_step_tokens=max_step_tokens,
-            session_len=resolved.session_len,
-            block_size=block_size,
-            kv_format=resolved.kv_format,
-        ),
     )
+    limits = RunnerLimits(
+        max_batch_size=resolved.max_batch_size,
+        max_step_tokens=max_step_tokens,
+        session_len=resolved.session_len,
+        block_size=block_size,
+        kv_format=resolved.kv_format,
+    )
+    return ModelRunner(decoder, limits)
 
 
 def _build_parts(
@@ -226,7 +252,7 @@ def _build_parts(
     if is_gpu:
         with _timed("waiting for kernels"):
             wait_for_kernels()
-    records_graphs = is_gpu and not config.eager_mode
+    records_graphs = is_gpu and not config.eager_mode and runner.decoder.traits.has_graphs
     with _timed("measuring the largest prefill"):
         reserved = runner.profile(records_graphs=records_graphs)
     largest = model.family.largest_input() if encoder is not None and is_gpu else None
@@ -274,8 +300,8 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         max_streamed_tokens=_STREAMED_TOKENS,
         max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
         session_len=session_len,
-        short_limit=runner.decoder.config.rotary.short_limit,
-        media_run=runner.decoder.config.media_run,
+        short_limit=runner.decoder.traits.short_limit,
+        media_run=runner.decoder.traits.media_run,
     )
     policy: StepPolicy | None = None  # the scheduler's own
     if parts.step_costs is not None and resolved.max_step_ms is not None:

@@ -8,12 +8,9 @@ submitted ends in exactly one final `TokenOutput`.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,17 +19,19 @@ from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
 from seesay.device.query import release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
-from seesay.encoders.store import Lookup
-from seesay.encoders.worker import EncodeTiming
 from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
 from seesay.engine.core import CoreListener
 from seesay.engine.embedding_supply import EmbeddingSupply
+from seesay.engine.encoder_reports import EncoderReports
 from seesay.engine.failures import explain
+from seesay.engine.grammar_rows import GrammarRows
+from seesay.engine.inbox import Inbox
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.live_requests import LiveRequests
 from seesay.engine.messages import CoreFacts, Features, TokenRequest
 from seesay.engine.model_control import ModelControl
 from seesay.engine.outbox import Outbox
+from seesay.engine.processor_imports import ProcessorImports
 from seesay.engine.step_counts import StepCounts
 from seesay.engine.step_flight import StepFlight
 from seesay.engine.waiting_commands import WaitingCommands
@@ -45,9 +44,10 @@ from seesay.values import EngineStats, FinishReason
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
     from seesay.engine.model_weights import ModelWeights
+    from seesay.grammars.bad_words import CompiledBadWords
+    from seesay.grammars.masks import CompiledGrammars
     from seesay.llm.launched_step import StepResult
     from seesay.llm.runner import ModelRunner
-    from seesay.llm.step_input import Splices
 
 logger = logging.getLogger("seesay")
 
@@ -66,20 +66,26 @@ class EngineLoop:
         encoder: Encoder | None,
         vision_config: VisionConfig,
         weights: ModelWeights | None = None,
+        grammars: CompiledGrammars | None = None,
+        bad_words: CompiledBadWords | None = None,
+        imports: ProcessorImports | None = None,
+        spell: Callable[[int], bytes] | None = None,
         is_ahead: bool = False,
         hang_limit_s: float | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `hang_limit_s`: after so long a
         step or a call of the encoder counts as hung; None leaves that to the reader of `busy_s`. `weights`: those that
-        may be replaced; without them it never sleeps either."""
+        may be replaced; without them it never sleeps either. `grammars`, `bad_words`, `imports`: without them requests
+        have no grammars, bad words or named logits processors. `spell` returns the bytes of a token; without it they
+        have no thoughts."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
+        self._imports = imports or ProcessorImports(None)
         self._pacer = TowerPacer()
         self._requests = LiveRequests()
         self._live = self._requests.by_id
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._encoded: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # messages of the encoder's worker
+        self._inbox = Inbox()
         self._is_closed = False
         self._activity = Activity()
         self._hang_limit_s = hang_limit_s
@@ -90,20 +96,29 @@ class EngineLoop:
             encoder,
             vision_config,
             self._live,
-            embedding_size=runner.decoder.config.embedding_size,
+            embedding_size=runner.decoder.traits.embedding_size,
             pacer=self._pacer,
         )
+        self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._fail_item)
         self.control: ModelControl | None = None
         if weights is not None:
             self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
         self._commands = WaitingCommands()
+        self._grammars = GrammarRows(
+            grammars,
+            bad_words=bad_words,
+            vocab_size=runner.decoder.traits.vocab_size,
+            spell=spell,
+            resume=lambda request_id: self._inbox.put(partial(self._resume, request_id)),
+        )
         self._flight = StepFlight(
             runner,
             self._pacer,
             live=self._live,
             processors=self._requests.processors,
+            grammars=self._grammars,
             commit=self._commit,
-            fail=self._fail,
+            fail=self._fail_row,
         )
         self.facts = CoreFacts(
             device=str(runner.device),
@@ -121,9 +136,9 @@ class EngineLoop:
         """Start the threads. `listener` is called from the loop's own."""
         self._outbox.listener = listener
         self.embeddings.start(
-            on_ready=lambda key, timing: self._tell_encoded(partial(self._on_encoded, key, timing)),
-            on_failed=lambda key, error: self._tell_encoded(partial(self._on_encode_failed, key, error)),
-            on_launched=lambda key: self._tell_encoded(partial(self._on_encode_launched, key)),
+            on_ready=self._reports.on_ready,
+            on_failed=self._reports.on_failed,
+            on_launched=self._reports.on_launched,
             on_features_wanted=listener.on_features_wanted,
         )
         self._thread.start()
@@ -136,8 +151,9 @@ class EngineLoop:
             return
         for request in requests:
             try:
-                self._inbox.put(partial(self._admit, LiveRequest.make(request)))
-            except Exception as error:  # the prompt's parts do not fit together
+                processors = self._imports.find(request.params.logits_processors)
+                self._inbox.put(partial(self._admit, LiveRequest.make(request, processors)))
+            except Exception as error:  # the prompt's parts do not fit together, or a processor is not there
                 self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
 
     def finish(self, request_id: int, reason: FinishReason) -> None:
@@ -148,6 +164,10 @@ class EngineLoop:
         """Abort requests. Nothing happens to those that are over already."""
         for request_id in request_ids:
             self._inbox.put(partial(self._end, request_id, "abort"))
+
+    def end_group(self, group_id: int) -> None:
+        """No more requests of this group come."""
+        self._inbox.put(lambda: self._scheduler.end_group(group_id))
 
     def expect_media(self, request_ids: Iterable[int]) -> None:
         """Let the encoder wait a moment for the media of these requests."""
@@ -215,7 +235,7 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
-        held = EngineStats(num_waiting=len(self._commands.held))
+        held = EngineStats(num_waiting=len(self._commands.held) + len(self._grammars.held))
         return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -226,6 +246,7 @@ class EngineLoop:
         if self._watchdog is not None:
             self._watchdog.stop()
         self.embeddings.close()
+        self._grammars.close()
         device = self._runner.device
         del self._runner, self._flight, self.control  # with the weights and the KV cache
         self.control = None
@@ -235,7 +256,7 @@ class EngineLoop:
         has_more = False
         while not self._is_closed:
             try:
-                self._drain_inbox(wait=not has_more)
+                self._inbox.drain(wait=not has_more)
                 self._send_outputs()
                 with self._activity:
                     has_more = not self._is_asleep and self._step()
@@ -246,21 +267,12 @@ class EngineLoop:
                 self._flight.forget()
                 self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
                 has_more = False
-        self._drain_inbox(wait=False)
+        self._inbox.drain(wait=False)
         self._flight.collect()
         closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
         self._end_all(closed)
         self._commands.fail(closed)
         self._send_outputs()
-
-    def _drain_inbox(self, *, wait: bool) -> None:
-        try:
-            command = self._inbox.get() if wait else self._inbox.get_nowait()
-            while True:
-                command()
-                command = self._inbox.get_nowait()
-        except queue.Empty:
-            return
 
     def _step(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
@@ -268,11 +280,11 @@ class EngineLoop:
         self._runner.apply(plan)
         self.embeddings.start_encoding(plan.encode_jobs)
         has_more = bool(plan.rows) or not self._flight.is_empty
-        if plan.saves or plan.loads:
+        if plan.saves or plan.loads or plan.copies:
             plan = self._copy_blocks(plan)
-        plan, splices = self._end_impossible(plan)
+        plan, splices = self._flight.end_impossible(plan, self.embeddings.store)
         if plan.rows:
-            self._note_launch(plan)
+            self._requests.note_launch(plan)
             self._flight.launch(plan, splices)
         if not plan.rows or not self._is_ahead:
             self._flight.collect()
@@ -282,34 +294,16 @@ class EngineLoop:
         return has_more
 
     def _copy_blocks(self, plan: StepPlan) -> StepPlan:
-        """Make the plan's copies between device and host. Returns what is left of the plan when that fails."""
+        """Make the plan's copies of blocks. Returns what is left of the plan when that fails."""
         try:
             self._runner.copy_blocks(plan)
         except BaseException:
-            logger.exception("KV blocks could not be copied from or to the host: their contents are computed again")
+            logger.exception("KV blocks could not be copied: their contents are computed again")
             return self._scheduler.undo_copies(plan)
         return plan
 
-    def _end_impossible(self, plan: StepPlan) -> tuple[StepPlan, Mapping[int, Splices]]:
-        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows, and
-        the embeddings that go into the others."""
-        splices, errors = self._runner.find_splices(plan, self.embeddings.store)
-        for seq_id, error in errors.items():
-            self._fail(seq_id, error)
-        if errors:
-            plan = replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors))
-        return plan, splices
-
-    def _note_launch(self, plan: StepPlan) -> None:
-        """Note when the first rows of sequences are launched: with the plan with which they begin."""
-        now = time.perf_counter()
-        for begun in plan.begun:
-            request = self._live.get(begun.seq_id)  # none for one that was impossible
-            if request is not None and request.computing_at is None:
-                request.computing_at = now
-
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
-        self._take_encoded()  # of a tower call before this step: what it cost, or that it failed
+        self._reports.take()  # of a tower call before this step: what it cost, or that it failed
         self._counts.add(plan)
         if result.seconds is not None:
             self._scheduler.observe_step(plan, result.seconds)
@@ -318,16 +312,11 @@ class EngineLoop:
                 self._counts.add_not_finite()
                 self._scheduler.forget_blocks(seq_id)
             self._fail(seq_id, error)
-        for row in result.rows:
-            request = self._live.get(row.seq_id)
-            if request is None:  # it ended when the step before was committed
-                continue
-            request.add_row(row)
+        self._requests.add_rows(result.rows)
         logprobs = {row.seq_id: row.logprobs for row in result.rows}
         for update in self._scheduler.commit_step(plan, result.token_ids):
             request = self._live[update.seq.seq_id]
-            if request.first_token_at is None:
-                request.first_token_at = time.perf_counter()
+            request.note_token()
             self._deliver(request, update, logprobs.get(request.request_id, ()))
 
     # --- output ---------------------------------------------------------------------------------------------------
@@ -354,6 +343,7 @@ class EngineLoop:
         """Make the final output of a request that the scheduler no longer has."""
         self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
         self.embeddings.drop(request.request_id)
+        self._grammars.drop(request.request_id)
 
     def _send_outputs(self) -> None:
         """Hand out what a step or the inbox gave, in one call."""
@@ -374,15 +364,24 @@ class EngineLoop:
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a live request from outside of a step; nothing happens when it is over."""
         request = self._live.get(request_id) or self._commands.held.pop(request_id, None)
+        request = request or self._grammars.held.pop(request_id, None)
         if request is not None:
             self._scheduler.finish(request_id, reason, error)
             self._finish(request, reason, error=error)
 
+    def _fail_row(self, request_id: int, error: BaseException) -> None:
+        """End a request whose row cannot be computed. A failed call of the tower ends it with its own error."""
+        self._reports.take_failure(request_id)
+        self._fail(request_id, error)
+
     def _fail(self, request_id: int, error: BaseException) -> None:
         self._end(request_id, "error", explain(error))
 
+    def _fail_item(self, request: LiveRequest, error: Exception | None, failed_item: int) -> None:
+        self._finish(request, "error", error=error, failed_item=failed_item)
+
     def _end_all(self, error: RequestError) -> None:
-        for request_id in [*self._live, *self._commands.held]:
+        for request_id in [*self._live, *self._commands.held, *self._grammars.held]:
             self._end(request_id, "error", error)
         self.embeddings.release(self._scheduler.take_released())
 
@@ -397,11 +396,19 @@ class EngineLoop:
             self._finish(request, "error", error=refusal)
             return
         self.embeddings.note_arrival(request.request_id)
-        self._requests.add(request)
         try:
+            if not self._grammars.take(request):
+                return
+            self._requests.add(request)
             self._scheduler.add(request.sequence)
-        except RequestError as error:
+        except Exception as error:
             self._finish(request, "error", error=error)
+
+    def _resume(self, request_id: int) -> None:
+        """Admit a request that waited for its grammar, unless it is over."""
+        request = self._grammars.held.pop(request_id, None)
+        if request is not None:
+            self._admit(request)
 
     @property
     def _is_asleep(self) -> bool:
@@ -428,16 +435,10 @@ class EngineLoop:
             self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
             self.embeddings.release(self._scheduler.take_released())
         self._pacer.rest()
-        held = self._commands.run(self._run_command)
+        held = self._commands.run(self.control)
         for request in held:
             self._admit(request)
         return bool(held)
-
-    def _run_command(self, command: Command) -> None:
-        if self.control is None:
-            raise RequestError(ErrorCode.INVALID_REQUEST, "this engine was made without weights that can be replaced")
-        assert not isinstance(command, ResetCaches | StageTensor | DropStaged)
-        self.control.run(command)
 
     def _refuse(self, request_id: int, error: RequestError) -> None:
         """End a request that could not even be made live."""
@@ -451,46 +452,6 @@ class EngineLoop:
             self._end(request_id, "error", features)
         else:
             self.embeddings.take_features(request_id, item_index, features)
-
-    # The worker's messages are read some time after they were sent. By then the requests that needed the item may have
-    # ended, its embedding may be evicted, and other requests may wait for it to be encoded again. So a message only
-    # says that something happened, and the store says what is true now. A request pins an item before it asks for it,
-    # and only this thread asks. So an embedding that is in the store stays there, and while an item is being encoded
-    # another message will follow. An embedding that is lent is in the store while it is being encoded: those who took
-    # it know, and the others wait for that message.
-    def _tell_encoded(self, message: Callable[[], None]) -> None:
-        """Take a message of the worker, in its thread. It is read with the inbox or before the next commit: what it
-        tells of a tower call is known before the results of a step that was computed behind it."""
-        self._encoded.put(message)
-        self._inbox.put(self._take_encoded)
-
-    def _take_encoded(self) -> None:
-        while not self._encoded.empty():
-            self._encoded.get()()
-
-    def _on_encode_launched(self, item_hash: bytes) -> None:
-        if self.embeddings.note_launched(item_hash):
-            self._scheduler.mark_ready(item_hash)
-
-    def _on_encoded(self, item_hash: bytes, timing: EncodeTiming) -> None:
-        if self.embeddings.note_encoded(item_hash, timing):
-            self._scheduler.mark_ready(item_hash)
-
-    def _on_encode_failed(self, item_hash: bytes, error: Exception) -> None:
-        failure = explain(error)
-        for request in list(self._live.values()):
-            if lent := request.find_lent(item_hash):
-                self._scheduler.forget_blocks(request.request_id)  # a step may have computed with it
-                self._scheduler.finish(request.request_id, "error", failure)
-                self._finish(request, "error", error=failure, failed_item=lent[0])
-        found = self.embeddings.store.find(item_hash)
-        if found is Lookup.READY:
-            self._scheduler.mark_ready(item_hash)
-        if found is not Lookup.MISSING:
-            return
-        for update in self._scheduler.mark_failed(item_hash, failure):
-            failed_item = [item.hash for item in update.seq.items].index(item_hash)
-            self._finish(self._live[update.seq.seq_id], "error", error=update.error, failed_item=failed_item)
 
     def _stop(self) -> None:
         self._is_closed = True

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from seesay.errors import RequestError
     from seesay.llm.sampling_params import SamplingParams
-    from seesay.values import FinishReason, MultimodalInput
+    from seesay.prompt_logprobs import PromptLogprobs
+    from seesay.values import FinishReason, Grammar, MultimodalInput, ThoughtRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +28,29 @@ class TokenRequest:
 
     request_id: unique among the live requests of a core. An item of `prompt` whose `has_arrays` is false is encoded
         only if its embedding is not cached; the core then asks for its features (`CoreListener.on_features_wanted`).
-    owner: whose it is; owners take turns. cache_salt: requests of different salts share no KV block.
+    owner: whose it is; owners take turns. priority: of one owner's waiting requests, those with the lowest are first.
+    cache_salt: requests of different salts share no KV block.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
     defers_tokens: whether all tokens may come with the final output, because no client reads them earlier.
+    group_id: requests of one group share the KV of the tokens with which they begin; they have the same media, owner
+        and salt. It is the id of one of them. keeps_blocks: the KV of this prompt stays, while there is room, for
+        requests of the group that come later, until `EngineCore.end_group`.
+    grammar: the program (`seesay.grammars.program`) that the answer follows; it was compiled once, within limits.
+    thought: the thought before that, when it is limited or a grammar follows it.
     """
 
     request_id: int
     prompt: MultimodalInput
     params: SamplingParams
     owner: Hashable = None
+    priority: int = 0
     cache_salt: bytes = b""
     is_streamed: bool = False
     defers_tokens: bool = False
+    grammar: Grammar | None = None
+    group_id: int | None = None
+    keeps_blocks: bool = False
+    thought: ThoughtRule | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +61,7 @@ class TokenReport:
     encode_queue_s: the longest that a media item waited for its batch; encode_s: seconds in which items were encoded.
     computing_at_s: when its first row was launched; first_token_at_s: when its first token was known. None: never.
     encoded_items: indexes of the media items for which a tower ran.
-    logits float32 [n, vocab], hidden_states float32 [n, hidden], prompt_logprobs float64 [n], pooled float32 [hidden]:
-        when they were asked for.
+    logits float32 [n, vocab], hidden_states float32 [n, hidden], pooled float32 [hidden]: when they were asked for.
     """
 
     num_cached_tokens: int = 0
@@ -61,7 +72,6 @@ class TokenReport:
     encoded_items: tuple[int, ...] = ()
     logits: npt.NDArray[np.float32] | None = None
     hidden_states: npt.NDArray[np.float32] | None = None
-    prompt_logprobs: npt.NDArray[np.float64] | None = None
     pooled: npt.NDArray[np.float32] | None = None
 
 
@@ -73,7 +83,7 @@ class TokenOutput:
     token_ids: they include the token that ended the request, which `stop_token_id` then names. logprobs: {token id:
     logprob} for each of them, when asked for. error: set when `finish_reason` is 'error'. failed_item: index of the
     media item that could not be encoded, when the error is about one. report: comes with the final
-    output; None there when the core itself is gone.
+    output; None there when the core itself is gone. prompt_logprobs: come once, when asked for, with the first tokens.
     """
 
     request_id: int
@@ -84,6 +94,7 @@ class TokenOutput:
     error: RequestError | None = None
     failed_item: int | None = None
     report: TokenReport | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 Features = Mapping[str, Any]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from seesay.engine.commands import (
     WakeUp,
     make_sleeping_error,
 )
-from seesay.errors import CheckpointError, ErrorCode, RequestError, describe
+from seesay.errors import CheckpointError, ErrorCode, RequestError, SeesayError, describe
 
 if TYPE_CHECKING:
     from seesay.checkpoint.source import TensorSource
@@ -129,14 +130,18 @@ class ModelControl:
         for index, folder in enumerate(status.folders):
             if folder == self._weights.folder:
                 continue
+            is_changed = False
             try:
                 source = self._weights.open_folder(folder)
                 self._weights.check(source, is_partial=index > 0)
-            except CheckpointError as error:
+                is_changed = True
+                self._replace(source, is_partial=index > 0)
+            except SeesayError as error:
                 logger.error("weights that were in use cannot be read again: %s", error)
                 has_lost = True
+                if is_changed:  # the folder changed after the check
+                    self._read(folders)
                 break
-            self._replace(source, is_partial=index > 0)
             self._runner.restore_graphs()
             folders = (*folders, folder) if index else (folder,)
         if has_lost:
@@ -226,7 +231,11 @@ class ModelControl:
                 "wake_up: the weights were given as tensors and dropped by sleep(level=2): give them again with "
                 "update_weights, which wakes them up"
             )
-        for index, folder in enumerate(self.status.folders):
+        self._read(self.status.folders)
+
+    def _read(self, folders: Sequence[str]) -> None:
+        """Load all weights of the first folder, and what the others have of them."""
+        for index, folder in enumerate(folders):
             self._weights.replace(self._weights.open_folder(folder), is_partial=index > 0)
 
     def _set_awake(self, part: Part) -> None:

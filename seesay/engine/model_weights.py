@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from seesay.errors import CheckpointError
 if TYPE_CHECKING:
     from seesay.checkpoint.source import TensorSource
     from seesay.config import EngineConfig
-    from seesay.device.layer_loading import LoadedLayers
+    from seesay.device.loaded_weights import LoadedWeights
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.opened_model import OpenedModel
 
@@ -27,12 +28,12 @@ class ModelWeights:
     """The weights of `model`, which `decoder` and `encoder` compute with."""
 
     def __init__(
-        self, model: OpenedModel, config: EngineConfig, decoder: LoadedLayers, encoder: LoadedEncoder | None
+        self, model: OpenedModel, config: EngineConfig, decoder: LoadedWeights, encoder: LoadedEncoder | None
     ) -> None:
         self._checkpoint, self._names = model.checkpoint, model.family.weights
         self._config = config
         self._encoder = encoder
-        self._layers = [decoder] if encoder is None else [decoder, encoder.weights]
+        self._layers: list[LoadedWeights] = [decoder] if encoder is None else [decoder, encoder.weights]
         self._parts = [layers.parts() for layers in self._layers]
         self._device = decoder.device
         self._offloaded: Offloaded | None = None
@@ -44,9 +45,16 @@ class ModelWeights:
 
     def open_folder(self, folder: str) -> Checkpoint:
         """Return the checkpoint in a folder. Raises `CheckpointError` where it is another model's, or stored in another
-        format."""
-        checkpoint = Checkpoint.load(folder, self._config.hf_overrides, quantization=self._config.quantization)
+        format, or quantized already where the model quantizes plain weights."""
+        checkpoint = Checkpoint.load(folder, self._config.hf_overrides)
         where = Path(folder) / "config.json"
+        if (in_flight := self._config.quantization) is not None:
+            if checkpoint.quantization is not None:
+                raise CheckpointError(
+                    f"{folder} is quantized already ({checkpoint.quantization.format}), and quantization={in_flight!r} "
+                    "quantizes plain weights: give a folder with plain ones, or load the model without quantization="
+                )
+            checkpoint = replace(checkpoint, quantization=self._checkpoint.quantization)
         if checkpoint.quantization != self._checkpoint.quantization:
             raise CheckpointError(f"{where}: its quantization_config is not that of the loaded model: load it anew")
         if found := _find_difference(self._checkpoint.model_options, checkpoint.model_options):
@@ -64,9 +72,11 @@ class ModelWeights:
         self._check_known(name, str(SOURCE))
         for layers, parts in zip(self._layers, self._parts, strict=True):
             own = layers.name_of(name)
+            if own is None:
+                continue
             if own in parts:
                 check_stored(GivenTensors({name: tensor}), parts[own], name)
-            elif own is not None and not layers.is_unread(own):
+            elif not layers.is_unread(own):
                 raise CheckpointError(f"{SOURCE}: unexpected tensor {name!r}")
 
     def _check_known(self, name: str, where: str) -> None:

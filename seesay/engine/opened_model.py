@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seesay.checkpoint import Checkpoint
+from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.vl.registry import find_family
 
@@ -29,6 +30,22 @@ class OpenedModel:
         """Number of token ids; those of a tokenizer may be fewer."""
         size: int = self.backbone.text_config.vocab_size
         return size
+
+    @property
+    def hidden_size(self) -> int:
+        """Size of the decoder's hidden states, and so of embeddings."""
+        size: int = self.backbone.text_config.hidden_size
+        return size
+
+    def grammar_tokens(self) -> list[bytes]:
+        """Return the bytes of each token, for grammars (`load_token_table`)."""
+        tokenizer, size = self.tokenizer, self.vocab_size
+        return load_token_table(tokenizer.digest, size, lambda: tokenizer.spell_tokens(size))
+
+    def text_tokens(self) -> list[bytes]:
+        """Return the bytes that each token adds to a text without special tokens."""
+        special_ids = self.tokenizer.special_ids
+        return [b"" if token_id in special_ids else token for token_id, token in enumerate(self.grammar_tokens())]
 
 
 def open_model(folder: Path, config: EngineConfig) -> OpenedModel:

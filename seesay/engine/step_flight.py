@@ -6,6 +6,7 @@ Used by the engine loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.query import is_out_of_memory, release_cached_memory
@@ -13,6 +14,8 @@ from seesay.llm.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from seesay.device.tower_pacer import TowerPacer
+    from seesay.encoders.store import EmbeddingStore
+    from seesay.engine.grammar_rows import GrammarRows
     from seesay.llm.launched_step import LaunchedStep, StepResult
     from seesay.llm.runner import ModelRunner
     from seesay.llm.sampling_row import LogitsProcessor
@@ -20,19 +23,23 @@ if TYPE_CHECKING:
 
 
 class _InFlight(NamedTuple):
-    """A step that is being computed, and all that it takes to compute it again."""
+    """A step that is being computed, and all that it takes to compute it again. is_alone: whether no call of the tower
+    runs beside it."""
 
     plan: StepPlan
     splices: Mapping[int, Splices]
     launched: LaunchedStep
+    is_alone: bool = True
 
 
 class StepFlight:
     """Computes plans with `runner`, at most two at a time: while one is computed, the next is launched.
 
-    live: ids of the sequences that are not over. processors: those of live sequences that have any.
+    live: ids of the sequences that are not over. processors: those of live sequences that have any. grammars: make the
+    masks of their rows. A step with masks is sampled when the one before is committed, while its forward pass runs.
     commit(plan, result): apply the outcome of a plan. Called for every plan, or for each of its rows alone, in order.
-    fail(seq_id, error): end a sequence whose row failed when it was computed alone.
+    The result of a step that shared the GPU with the tower has no duration.
+    fail(seq_id, error): end a sequence whose row cannot be computed, or failed when it was computed alone.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class StepFlight:
         *,
         live: Container[int],
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
+        grammars: GrammarRows,
         commit: Callable[[StepPlan, StepResult], None],
         fail: Callable[[int, BaseException], None],
     ) -> None:
@@ -49,6 +57,7 @@ class StepFlight:
         self._pacer = pacer
         self._live = live
         self._processors = processors
+        self._grammars = grammars
         self._commit = commit
         self._fail = fail
         self._in_flight: _InFlight | None = None
@@ -62,47 +71,79 @@ class StepFlight:
         """Drop the step in flight: its sequences are over."""
         self._in_flight = None
 
+    def end_impossible(self, plan: StepPlan, store: EmbeddingStore) -> tuple[StepPlan, Mapping[int, Splices]]:
+        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows, and
+        the embeddings that go into the others."""
+        splices, errors = self._runner.find_splices(plan, store)
+        for seq_id, error in errors.items():
+            self._fail(seq_id, error)
+        if errors:
+            plan = replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors))
+        return plan, splices
+
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> None:
         """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
         computed row by row. `splices`: as of `ModelRunner.launch`."""
+        has_masks = self._grammars.concerns(plan)
+        failure: BaseException | None = None
         try:
-            with self._pacer.step(self._runner.stream):
-                launched = self._launch_and_sample(plan, splices)
+            with self._pacer.step(self._runner.stream) as is_alone:
+                launched = self._runner.launch(plan, splices)
+                if not has_masks:
+                    self._runner.sample(launched, processors=self._processors)
         except BaseException as error:
             failure = error
-        else:
-            before, self._in_flight = self._in_flight, _InFlight(plan, splices, launched)
-            if before is not None:
-                self._collect(before)
+        if failure is None and has_masks:
+            if not self.collect():  # the forward pass goes on meanwhile
+                self._compute_row_by_row(plan, splices)
+                return
+            try:
+                self._sample(plan, launched)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            self.collect()
+            self._recover(plan, splices, failure)
             return
-        self.collect()
-        self._recover(plan, splices, failure)
-
-    def collect(self) -> None:
-        """Wait for the step in flight, if there is one, and commit it."""
-        if self._in_flight is not None:
-            before, self._in_flight = self._in_flight, None
+        before, self._in_flight = self._in_flight, _InFlight(plan, splices, launched, is_alone)
+        if before is not None:
             self._collect(before)
 
+    def collect(self) -> bool:
+        """Wait for the step in flight, if there is one, and commit it. Returns False where it failed and was computed
+        again: what was launched behind it means nothing."""
+        before, self._in_flight = self._in_flight, None
+        return before is None or self._collect(before)
+
     def _launch_and_sample(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
+        """All plans before are committed."""
         launched = self._runner.launch(plan, splices)
-        self._runner.sample(launched, processors=self._processors)
+        self._sample(plan, launched)
         return launched
 
-    def _collect(self, step: _InFlight) -> None:
-        """Wait for a step and commit it."""
+    def _sample(self, plan: StepPlan, launched: LaunchedStep) -> None:
+        """Sample a step when all plans before are committed. A row whose mask cannot be made ends its sequence, and
+        what it samples is dropped."""
+        masks, errors = self._grammars.make_masks(plan)
+        for seq_id, error in errors.items():
+            self._fail(seq_id, error)
+        self._runner.sample(launched, masks, processors=self._processors)
+
+    def _collect(self, step: _InFlight) -> bool:
+        """Wait for a step and commit it. Returns False where it failed and was computed again."""
         try:
             result = step.launched.collect()
         except BaseException as error:
             failure = error
         else:
-            self._commit(step.plan, result)
-            return
+            self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))
+            return True
         # The step in flight began with tokens and blocks of the failed one: its results mean nothing.
         behind, self._in_flight = self._in_flight, None
         self._recover(step.plan, step.splices, failure)
         if behind is not None:
             self._compute_row_by_row(behind.plan, behind.splices)
+        return False
 
     def _recover(self, plan: StepPlan, splices: Mapping[int, Splices], error: BaseException) -> None:
         """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those

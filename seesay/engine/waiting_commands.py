@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 
-from seesay.engine.commands import Command
+from seesay.engine.commands import Command, DropStaged, ResetCaches, StageTensor
 from seesay.engine.live_request import LiveRequest
-from seesay.errors import RequestError
+from seesay.engine.model_control import ModelControl
+from seesay.errors import ErrorCode, RequestError
 
 
 class WaitingCommands:
@@ -25,12 +25,16 @@ class WaitingCommands:
         """Take a command; `done` tells of its end."""
         self._waiting.append((command, done))
 
-    def run(self, run: Callable[[Command], None]) -> list[LiveRequest]:
-        """Run all commands. Returns the requests that were held."""
+    def run(self, control: ModelControl | None) -> list[LiveRequest]:
+        """Have `control` do all commands; without one each fails. Returns the requests that were held."""
         while self._waiting:
             command, done = self._waiting.pop(0)
             try:
-                run(command)
+                if control is None:
+                    message = "this engine was made without weights that can be replaced"
+                    raise RequestError(ErrorCode.INVALID_REQUEST, message)
+                assert not isinstance(command, ResetCaches | StageTensor | DropStaged)
+                control.run(command)
             except BaseException as error:
                 done.set_exception(error)
             else:

@@ -8,6 +8,9 @@ from seesay.llm.fair_shares import count_by_owner, find_next
 from seesay.llm.live_sequences import LiveSequences
 from seesay.llm.sequence import NO_LIMIT, Sequence
 
+_MAX_OVERTAKING = 8
+"""Sequences that are admitted by their priority before the oldest one is."""
+
 Shares = dict[Hashable, int]
 """Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
 
@@ -27,7 +30,9 @@ def spend(seq: Sequence, shares: Shares | None, num_tokens: int) -> int:
 class Admission:
     """Admits a waiting sequence when the embeddings of its first chunk are there and the pool has room for all its
     known tokens. One that waits for embeddings lets others pass; one that waits for blocks or for a place does not. One
-    whose next block a running sequence is just computing waits for it, and lets others pass.
+    whose next block a running sequence is just computing waits for it, and lets others pass. Priorities decide whose
+    turn it is, but the oldest is brought forward after `_MAX_OVERTAKING` others, so nobody starves.
+    Blocks that groups keep are given back before a sequence has to wait for blocks.
 
     lacks_blocks: whether the sequence whose turn it was did not fit into the last plan.
     """
@@ -38,6 +43,7 @@ class Admission:
         self._max_batch_size = max_batch_size
         self._max_chunk = max_chunk
         self.lacks_blocks = False
+        self._num_overtaking = 0  # admitted since somebody was brought forward, while the order was not that of arrival
         self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
         self.total_prefix_queried_tokens = 0
         self.total_prefix_hit_tokens = 0
@@ -61,29 +67,32 @@ class Admission:
                 break
             available = pool.num_available - promised
             if live.running and (available < 1 or self._is_still_too_large(seq, available)):
+                if live.groups.try_give_back():
+                    continue
                 self.lacks_blocks = True
                 break
-            cached = live.prefix.find(seq)
-            if live.prefix.try_follow(seq, len(cached)):
-                live.waiting.discard(seq)
-                live.followers.add(seq)
+            beginning = live.find_beginning(seq)
+            if live.try_follow(seq, beginning):
                 continue
-            start = len(cached) * pool.block_size
+            start, cached, _ = beginning
             live.needs.assume_computed(seq, start)
             if not seq.can_start(start, self._max_chunk):
                 live.waiting.discard(seq)
                 live.blocked.add(seq)
                 continue
             need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
+            if need > available and live.groups.try_give_back():
+                continue
             if need > available and live.running:
                 self._too_large = (seq.seq_id, available)
                 self.lacks_blocks = True
                 break
             self._count(seq, start)
-            live.admit(seq, cached)
+            live.admit(seq, beginning)
+            self._num_overtaking += seq.place != seq.arrival or live.waiting.has_priorities
             num_tokens = min(seq.num_tokens - start, spare, share_of(seq, shares), seq.ready_until - start)
             num_tokens = seq.fit_chunk(start, num_tokens)
-            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(cached))
+            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(seq.block_ids))
             add_row(seq, num_tokens)
             spare -= spend(seq, shares, num_tokens)
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
@@ -94,6 +103,9 @@ class Admission:
         waiting = self._live.waiting
         if not waiting:
             return None
+        if self._num_overtaking >= _MAX_OVERTAKING:
+            self._num_overtaking = 0
+            self._live.bring_forward(min(waiting, key=lambda seq: seq.arrival))
         if shares is None:
             return waiting[0]
         counts = count_by_owner(self._live.running)

@@ -67,21 +67,21 @@ class DecodeGraphs:
         return _Graph(replay=replay, output=output)
 
     def _compute(self, size: int) -> DecodeOutput:
-        rotary = self._decoder.config.rotary
+        traits = self._decoder.traits
         given = begin_decode(
             self._rows,
             self._rows.slots[:size],
             self._tables,
             block_size=self._block_size,
-            num_axes=3 if rotary.sections else 1,
+            num_axes=traits.num_position_axes,
         )
         inputs = ModelInput(
             input_ids=given.input_ids,
-            positions=given.positions if rotary.sections else given.positions[0],
+            positions=given.positions if traits.num_position_axes == 3 else given.positions[0],
             slot_mapping=given.slot_mapping,
             layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
             faults=given.faults,
-            is_long=None if rotary.long_inv_freq is None else given.is_long,
+            is_long=None if traits.short_limit is None else given.is_long,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)

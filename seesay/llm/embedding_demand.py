@@ -1,7 +1,7 @@
 """Tracks which sequences need which embeddings, and decides when to ask an encoder for them. Holds no embeddings.
 
-Items are asked for ahead of time, oldest sequence first, so that encoders see those of many requests together, as long
-as the rows asked for and not used yet stay within a limit.
+Items are asked for ahead of time, in the order in which sequences are served, so that encoders see those of many
+requests together, as long as the rows asked for and not used yet stay within a limit.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from seesay.llm.arrival_queue import ArrivalQueue
+from seesay.llm.arrival_queue import ArrivalQueue, PlaceQueue
 from seesay.llm.sequence import EmbeddingState, Sequence, SequenceStatus
 from seesay.llm.step_plan import EncodeJob
 
@@ -27,25 +27,29 @@ class EmbeddingDemand:
     """The embedding states of all live sequences' items.
 
     max_rows: most embedding rows that are asked for or ready, and not used yet; those of an embedding that many
-    sequences need count once. What the next chunk needs of a running sequence, or of a waiting one when none older
-    holds any, is asked for in any case: a low limit slows down but never stops anything.
+    sequences need count once. What the next chunk needs of a running sequence, or of a waiting one when none at an
+    earlier place holds any, is asked for in any case: a low limit slows down but never stops anything.
     """
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max_rows
         self.num_rows = 0
         self._running = ArrivalQueue()  # running sequences with an item to ask for
-        self._waiting = ArrivalQueue()  # waiting sequences with an item to ask for
+        self._waiting = PlaceQueue()  # waiting sequences with an item to ask for
         self._waiting_for: dict[bytes, dict[tuple[int, int], Sequence]] = {}
         self._num_held: dict[int, int] = {}  # by sequence id, its items that are asked for or ready
         self._num_holders: dict[bytes, int] = {}  # by hash, how many such items there are of it
-        self._holders = ArrivalQueue()
+        self._holders = PlaceQueue()
         self._released: list[EmbeddingRef] = []
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether an embedding was asked for and is not there yet."""
-        return bool(self._waiting_for)
+    def is_missing_any(self) -> bool:
+        """Whether a sequence needs an embedding that is not there yet, asked for or not."""
+        return bool(self._waiting_for or self._running or self._waiting)
+
+    def queues_of(self, seq: Sequence) -> tuple[PlaceQueue, ...]:
+        """The queues, sorted by place, that a sequence is in."""
+        return tuple(queue for queue in (self._waiting, self._holders) if seq in queue)
 
     def track(self, seq: Sequence) -> None:
         """Look at the sequence's states and status, which may have changed."""
@@ -105,7 +109,7 @@ class EmbeddingDemand:
     def plan_jobs(
         self, count_cached: Callable[[Sequence], int], max_chunk: int
     ) -> tuple[list[EncodeJob], list[Sequence]]:
-        """Ask for items, oldest sequence first, up to the limit.
+        """Ask for items, up to the limit: those of running sequences, the oldest first, then of waiting ones by place.
 
         `count_cached` says how many tokens of a waiting sequence the prefix cache has; `max_chunk` tokens are computed
         in one step at most. Returns the jobs, and those of the sequences looked at whose first chunk waits for nothing
@@ -147,7 +151,7 @@ class EmbeddingDemand:
 
     def _may_exceed(self, seq: Sequence) -> bool:
         is_running = seq.status is SequenceStatus.RUNNING
-        return is_running or not self._holders or self._holders[0].arrival >= seq.arrival
+        return is_running or not self._holders or self._holders[0].place >= seq.place
 
     def _request(self, seq: Sequence, index: int) -> None:
         item = seq.items[index]

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from seesay.llm.arrival_queue import ArrivalQueue
+    from seesay.llm.arrival_queue import ArrivalQueue, PlaceQueue
     from seesay.llm.sequence import Sequence
 
 
@@ -29,17 +29,18 @@ def divide_tokens(total: int, wanted: Mapping[Hashable, int]) -> dict[Hashable, 
     return shares
 
 
-def find_next(
-    waiting: Iterable[Sequence], running: Counter[Hashable], shares: Mapping[Hashable, int]
-) -> Sequence | None:
-    """Return the waiting sequence whose turn it is: the oldest of the owner with the fewest running ones, of several
-    such owners the oldest. Owners without a share are left out."""
+def find_next(waiting: PlaceQueue, running: Counter[Hashable], shares: Mapping[Hashable, int]) -> Sequence | None:
+    """Return the waiting sequence whose turn it is: the first of the owner with the fewest running ones, of several
+    such owners the oldest. Owners without a share are left out. Priorities count among the sequences of one owner
+    alone."""
     firsts: dict[Hashable, Sequence] = {}
     num_owners = sum(share > 0 for share in shares.values())
     for seq in waiting:
         if shares.get(seq.owner, 0) > 0:
             firsts.setdefault(seq.owner, seq)
-            if len(firsts) == num_owners or not running[seq.owner]:  # nobody has fewer, and nobody is older
+            if len(firsts) == num_owners:
+                break
+            if not running[seq.owner] and not waiting.has_priorities:  # nobody has fewer, and nobody is older
                 break
     return min(firsts.values(), key=lambda seq: (running[seq.owner], seq.arrival), default=None)
 

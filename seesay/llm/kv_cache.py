@@ -10,7 +10,8 @@ import torch
 
 from seesay.device.query import Memory
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.traits import KVShape
+from seesay.llm.step_plan import CopiedBlock
 
 CPU_MEMORY_SHARE = 0.25
 """Most of the host's free memory that the cache may take: the rest is other programs', and pages are touched lazily."""
@@ -37,6 +38,13 @@ class KVCache:
         self.pools = tuple(pools)
         self.layers = tuple(layers[index] for index in range(len(layouts)))
 
+    def copy(self, copies: Sequence[CopiedBlock]) -> None:
+        """Copy blocks; all are read before one is written."""
+        device = self.pools[0].device
+        sources, targets = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in zip(*copies, strict=True))
+        for pool in self.pools:
+            pool.index_copy_(0, targets, pool.index_select(0, sources))
+
     def clear(self, block_ids: list[int]) -> None:
         """Zero blocks that a sequence begins to fill: a NaN that an earlier owner left in the slots behind its last
         token would get through any mask, because 0 · NaN is NaN."""
@@ -53,17 +61,19 @@ def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 
 
 def make_layouts(
-    config: DecoderConfig, *, block_size: int, dtype: torch.dtype, format: KVFormat = "plain"
+    shapes: Sequence[KVShape], *, block_size: int, dtype: torch.dtype, format: KVFormat = "plain"
 ) -> tuple[KVLayout, ...]:
-    """Return the layout of each layer's cache: the same for all."""
-    layout = KVLayout(
-        format=format,
-        dtype=dtype,
-        block_size=block_size,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
+    """Return the layout of each layer's cache, of layers whose keys and values have these shapes."""
+    return tuple(
+        KVLayout(
+            format=format,
+            dtype=dtype,
+            block_size=block_size,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+        )
+        for shape in shapes
     )
-    return (layout,) * config.num_layers
 
 
 def bytes_per_block(layouts: Sequence[KVLayout]) -> int:

@@ -13,6 +13,7 @@ from seesay.device.transfers import HostCopy
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampler import Draws, make_not_finite_error
 from seesay.llm.step_input import StepRows
+from seesay.prompt_logprobs import PromptLogprobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +29,17 @@ class RowResult:
     """Outputs of one row beside its tokens.
 
     logprobs: for each sampled token {token id: logprob}, of itself and others, when asked for.
-    prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for.
+    prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for and there are any.
     logits, hidden_states (after the last norm): when asked for; with 'generation' of the sampling position only.
-    hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, when the sequence is pooled.
+    hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, or the last of them, when the sequence
+        is pooled.
     A sequence that was preempted is computed again, so the same positions may come a second time.
     """
 
     seq_id: int
     start: int
     logprobs: tuple[Mapping[int, float], ...] = ()
-    prompt_logprobs: tuple[float, ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
     logits: PositionOutputs | None = None
     hidden_states: PositionOutputs | None = None
     hidden_sum: torch.Tensor | None = None
@@ -47,7 +49,8 @@ class RowResult:
 class StepResult:
     """token_ids: by sequence id, the tokens that were sampled: what `Scheduler.commit_step` takes. rows: what some rows
     gave beside that. errors: by sequence id, of the rows that failed. not_finite: those among them that computed
-    something that is not finite. seconds: how long the device computed the step; None when nothing was computed."""
+    something that is not finite. seconds: how long the device computed the step; None when nothing was computed, or
+    something beside it."""
 
     token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     rows: tuple[RowResult, ...] = ()
@@ -85,6 +88,7 @@ class LaunchedStep:
         device."""
         assert self.is_sampled, "sample comes before collect"
         not_finite = self._find_faulty()
+        undefined = {row.seq_id for row in self.outputs.values() if _has_nan(row.prompt_logprobs)}
         choices = iter(() if self.draws is None else self.draws.collect())
         token_ids: dict[int, tuple[int, ...]] = {}
         outputs = dict(self.outputs)
@@ -97,6 +101,8 @@ class LaunchedStep:
                     not_finite.add(row.seq_id)
             if row.seq_id in not_finite and error is None:
                 error = make_not_finite_error("keys and values", self.dtype)
+            elif row.seq_id in undefined and error is None:
+                error = make_not_finite_error("logits", self.dtype)
             if error is not None:
                 errors[row.seq_id] = error
                 outputs.pop(row.seq_id, None)
@@ -128,3 +134,7 @@ class LaunchedStep:
         rows = self.step.rows
         starts = np.cumsum([0, *(row.num_tokens for row in rows)])
         return {row.seq_id for i, row in enumerate(rows) if is_faulty[starts[i] : starts[i + 1]].any()}
+
+
+def _has_nan(logprobs: PromptLogprobs | None) -> bool:
+    return logprobs is not None and bool(np.isnan(logprobs.values).any())

@@ -192,5 +192,7 @@ def _process(scores: torch.Tensor, row: SamplingRow) -> torch.Tensor:
         if not isinstance(result, torch.Tensor) or result.shape != scores.shape:
             shape = list(result.shape) if isinstance(result, torch.Tensor) else type(result).__name__
             raise ValueError(f"it must return logits of shape {list(scores.shape)}, not {shape}")
+        if result.isnan().any() and not scores.isnan().any():
+            raise ValueError("it must return numbers, and returned NaN")
         scores = result.to(scores)
     return scores

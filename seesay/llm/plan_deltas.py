@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -25,6 +26,11 @@ class PlanDeltas:
         self._ended: list[int] = []
         self._begun: dict[int, BegunSequence] = {}
         self._added: list[AddedBlocks] = []
+
+    @property
+    def begun_ids(self) -> Container[int]:
+        """The sequences that begin with the plan that is being made."""
+        return self._begun
 
     def begin(self, seq: Sequence) -> None:
         """A sequence is computed from this plan on, with the tokens that are known now."""
@@ -58,8 +64,8 @@ class PlanDeltas:
 def make_begun(seq: Sequence) -> BegunSequence:
     """A snapshot of what runners need of a sequence that begins."""
     params = seq.params
-    if params.logits_processors or params.seed is not None:
-        params = replace(params, logits_processors=(), seed=None)
+    if params.logits_processors or params.bad_words or params.seed is not None:
+        params = replace(params, logits_processors=(), bad_words=(), seed=None)
     return BegunSequence(
         seq_id=seq.seq_id,
         token_ids=seq.token_ids.copy(),

@@ -55,8 +55,9 @@ class Preemption:
         if need <= 0:
             return num_tokens
         least = pool.blocks_for(seq.num_scheduled + seq.fit_chunk(seq.num_scheduled, 1)) - held
-        while not pool.can_allocate(least) and self._try_preempt(seq, preempted):
-            pass
+        while not pool.can_allocate(least):
+            if not self._live.groups.try_give_back() and not self._try_preempt(seq, preempted):
+                break
         if not pool.can_allocate(least):
             return 0
         need = min(need, pool.num_available)

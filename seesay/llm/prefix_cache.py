@@ -4,6 +4,7 @@ compute. Knows the keys of sequences' blocks; decides nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from seesay.llm.prefix import extend_block_keys
@@ -30,10 +31,6 @@ class PrefixCache:
         num_blocks = (seq.num_tokens - 1) // self._pool.block_size
         self._extend_keys(seq, num_blocks)
         return self._pool.find(seq.block_keys[:num_blocks])
-
-    def count_tokens(self, seq: Sequence) -> int:
-        """How many tokens `find` finds."""
-        return len(self.find(seq)) * self._pool.block_size
 
     def try_follow(self, seq: Sequence, num_found: int) -> bool:
         """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. It then waits
@@ -88,7 +85,7 @@ class PrefixCache:
             block_size=self._pool.block_size,
         )
 
-    def check_integrity(self, *, running: ArrivalQueue, followers: ArrivalQueue) -> None:
+    def check_integrity(self, *, running: ArrivalQueue, followers: Iterable[Sequence]) -> None:
         """Assert that who computes is running, and that each follower waits for a block that comes."""
         awaiting = {seq.seq_id for seqs in self._awaited.values() for seq in seqs}
         assert all(seq.seq_id in awaiting for seq in followers)

@@ -21,7 +21,7 @@ _COSTLY = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalt
 def measure_peaks(decoder: Decoder, cache: KVCache, limits: RunnerLimits) -> list[int]:
     """Peak bytes of the largest steps (`build_profile_inputs`), the largest decode step last, each sampled in the ways
     that take the most memory. All rows share one block of `cache`."""
-    device, size = decoder.device, decoder.config.vocab_size
+    device, size = decoder.device, decoder.traits.vocab_size
     token_ids = np.zeros(min(limits.session_len, 8192), np.int64)
     plain = SamplingRow(seed=0, params=SamplingParams(), token_ids=token_ids, num_generated=1)
     ways = [
@@ -31,7 +31,7 @@ def measure_peaks(decoder: Decoder, cache: KVCache, limits: RunnerLimits) -> lis
         plain._replace(mask=np.full(-(-size // 32), -1, np.int32)),
     ]
     peaks = []
-    for inputs, num_rows in build_profile_inputs(limits, has_reaches=decoder.config.media_run > 0, device=device):
+    for inputs, num_rows in build_profile_inputs(limits, has_reaches=decoder.traits.media_run > 0, device=device):
 
         def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
             with torch.inference_mode():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from seesay.llm.launched_step import PositionOutputs, RowResult
@@ -11,9 +13,15 @@ from seesay.llm.models.decoder import Decoder
 from seesay.llm.row_table import RowState
 from seesay.llm.step_input import StepRows
 from seesay.llm.step_plan import Row
+from seesay.prompt_logprobs import NO_TOKEN, PromptLogprobs
 
 LOGITS_CHUNK_ROWS = 256
 """Positions whose logits are made at once when a whole prompt's are asked for."""
+
+
+def has_outputs(step: StepRows) -> bool:
+    """Return whether a row of a step gives more than tokens."""
+    return any(row.start < member.output_end for row, member in zip(step.rows, step.members, strict=True))
 
 
 def collect_outputs(
@@ -30,7 +38,7 @@ def collect_outputs(
         if row.samples and sampled_logits is not None:
             logits = sampled_logits[num_sampled : num_sampled + 1]
             num_sampled += 1
-        if not member.wants_token_only:
+        if row.start < member.output_end:
             outputs[row.seq_id] = _collect_row(decoder, row, member, own, logits)
     return outputs
 
@@ -52,24 +60,55 @@ def _collect_row(
     return RowResult(
         seq_id=row.seq_id,
         start=row.start,
-        prompt_logprobs=_prompt_logprobs(decoder, row, member, hidden) if params.prompt_logprobs else (),
+        prompt_logprobs=_prompt_logprobs(decoder, row, member, hidden),
         logits=logits,
         hidden_states=hidden_states,
-        hidden_sum=None if params.pooling is None else _to_host(hidden.float().sum(dim=0)),
+        hidden_sum=_pool(params.pooling, hidden),
     )
 
 
-def _prompt_logprobs(decoder: Decoder, row: Row, member: RowState, hidden: torch.Tensor) -> tuple[float, ...]:
-    """Log-probabilities of the prompt tokens that follow the row's positions."""
+def _pool(pooling: str | None, hidden: torch.Tensor) -> torch.Tensor | None:
+    """Return the part of an embedding that a row adds. hidden: [n, hidden], of its positions."""
+    if pooling is None:
+        return None
+    return _to_host(hidden[-1] if pooling == "last" else hidden.float().sum(dim=0))
+
+
+def _prompt_logprobs(decoder: Decoder, row: Row, member: RowState, hidden: torch.Tensor) -> PromptLogprobs | None:
+    """Log-probabilities of the prompt tokens behind the row's positions; None when nobody asks, or there are none."""
+    count = member.params.prompt_logprobs
     stop = min(row.start + row.num_tokens, member.num_prompt_tokens - 1)
-    if stop <= row.start:
-        return ()
-    targets = torch.from_numpy(member.token_ids[row.start + 1 : stop + 1].copy()).to(hidden.device)
+    if count is None or stop <= row.start:
+        return None
+    size = decoder.traits.vocab_size
+    ids = _find_targets(member, row.start + 1, stop + 1, size)
+    targets = torch.from_numpy(ids.clip(min=0)).to(hidden.device)
     pieces = [
-        logits.float().log_softmax(dim=-1).gather(1, targets[first : first + len(logits), None])[:, 0]
+        _compare_tokens(logits, targets[first : first + len(logits), None], min(count, size))
         for first, logits in _logits_in_chunks(decoder, hidden[: len(targets)])
     ]
-    return tuple(torch.cat(pieces).tolist())
+    values, best, ranks = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
+    return PromptLogprobs(ids=np.concatenate([ids[:, None], best], axis=1), values=values, ranks=ranks)
+
+
+def _compare_tokens(logits: torch.Tensor, targets: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
+    """Of logits [n, vocab] and tokens int64 [n, 1]: float32 [n, 1 + count], the log-probabilities of the tokens and the
+    greatest ones; the ids of these [n, count]; int32 [n], the ranks of the tokens."""
+    own = logits.gather(1, targets)
+    ranks = (logits > own).sum(dim=1, dtype=torch.int32) + 1
+    greatest, best = logits.topk(count, dim=1)
+    chosen = torch.cat([own, greatest], dim=1).float()
+    return chosen - logits.float().logsumexp(dim=1, keepdim=True), best, ranks
+
+
+def _find_targets(member: RowState, start: int, stop: int, vocab_size: int) -> npt.NDArray[np.int64]:
+    """Prompt tokens `start` … `stop` - 1; `NO_TOKEN` where an embedding is or the model has no logit for the token."""
+    ids = member.token_ids[start:stop].copy()
+    ids[ids >= vocab_size] = NO_TOKEN
+    for item in member.items:
+        first, last = np.searchsorted(item.slots, (start, stop))
+        ids[item.slots[first:last] - start] = NO_TOKEN
+    return ids
 
 
 def _logits_in_chunks(decoder: Decoder, hidden: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:

@@ -17,6 +17,9 @@ from seesay.llm.step_plan import BegunSequence, MediaSpan, StepPlan
 from seesay.llm.token_buffer import TokenBuffer
 from seesay.llm.token_counts import TokenCounts
 
+NO_END = 1 << 62
+"""Behind every position."""
+
 
 class Splice(NamedTuple):
     """Rows `row_start` … `row_stop` - 1 of the embedding of item `item_index` go to positions
@@ -33,7 +36,8 @@ class RowState:
     num_known: tokens that the host knows; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
     media_end: no embedding is spliced from this position on. slot: its place in the table. media_runs: of the tokens
-    that take embeddings; made when they are first asked for.
+    that take embeddings; made when they are first asked for. output_end: rows that begin before it give more than
+    tokens; 0 when none does.
     """
 
     __slots__ = (
@@ -48,11 +52,11 @@ class RowState:
         "next_position",
         "num_known",
         "num_prompt_tokens",
+        "output_end",
         "params",
         "seed",
         "seq_id",
         "slot",
-        "wants_token_only",
     )
 
     def __init__(self, begun: BegunSequence, slot: int = -1) -> None:
@@ -69,12 +73,11 @@ class RowState:
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
         self.media_runs: MediaRuns | None = None
         self.counts: TokenCounts | None = None
-        self.wants_token_only = not (
-            params.output_logits
-            or params.output_last_hidden_state
-            or params.prompt_logprobs
-            or params.pooling is not None
-        )
+        self.output_end = 0
+        if params.output_logits or params.output_last_hidden_state:
+            self.output_end = NO_END
+        elif params.prompt_logprobs is not None or params.pooling is not None:
+            self.output_end = begun.num_prompt_tokens
         self._positions = begun.positions
         self._tokens = TokenBuffer(begun.token_ids, num_spare=min(params.max_new_tokens, 512))
         self.num_known = self._tokens.num_tokens

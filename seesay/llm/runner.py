@@ -9,7 +9,7 @@ the next one begins with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,8 @@ from seesay.llm.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.logit_changes import start_counts
 from seesay.llm.models.decoder import Decoder
-from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.profiling import measure_peaks
-from seesay.llm.row_outputs import collect_outputs
+from seesay.llm.row_outputs import collect_outputs, has_outputs
 from seesay.llm.row_table import RowTable
 from seesay.llm.sampler import choose_tokens
 from seesay.llm.sampling_row import LogitsProcessor, SamplingRow
@@ -52,7 +51,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from seesay.checkpoint import Checkpoint
     from seesay.llm.kv_layout import KVLayout
     from seesay.llm.runner_limits import RunnerLimits
 
@@ -84,21 +82,6 @@ class ModelRunner:
         self._unsampled: LaunchedStep | None = None
         self._num_threads = torch.get_num_threads()
 
-    @classmethod
-    def load(
-        cls,
-        checkpoint: Checkpoint,
-        config: DecoderConfig,
-        *,
-        decoder_name: Callable[[str], str | None],
-        device: torch.device,
-        dtype: torch.dtype,
-        limits: RunnerLimits,
-    ) -> ModelRunner:
-        """A runner with the checkpoint's weights. Raises `CheckpointError` naming what does not fit."""
-        decoder = Decoder.load(checkpoint, config, decoder_name=decoder_name, device=device, dtype=dtype)
-        return cls(decoder, limits)
-
     @property
     def device(self) -> torch.device:
         return self.decoder.device
@@ -114,9 +97,8 @@ class ModelRunner:
     @property
     def kv_layouts(self) -> tuple[KVLayout, ...]:
         """The layout of each layer's KV cache."""
-        return make_layouts(
-            self.decoder.config, block_size=self.block_size, dtype=self.dtype, format=self.limits.kv_format
-        )
+        shapes = self.decoder.traits.kv_shapes
+        return make_layouts(shapes, block_size=self.block_size, dtype=self.dtype, format=self.limits.kv_format)
 
     @property
     def num_blocks(self) -> int:
@@ -229,8 +211,8 @@ class ModelRunner:
             for inputs, wanted in build_warm_up_inputs(
                 padding,
                 block_size=self.block_size,
-                embedding_size=self.decoder.config.embedding_size,
-                has_reaches=self.decoder.config.media_run > 0,
+                embedding_size=self.decoder.traits.embedding_size,
+                has_reaches=self.decoder.traits.media_run > 0,
                 device=device,
                 dtype=self.dtype,
             ):
@@ -242,7 +224,7 @@ class ModelRunner:
     def measure_step_costs(self) -> StepCosts:
         """Return how long steps take: on a GPU by trying some, after `warm_up`; on the CPU a guess."""
         if self.device.type == "cpu":
-            return StepCosts.guess(self.decoder.config.flops_per_token)
+            return StepCosts.guess(self.decoder.traits.flops_per_token)
         assert self._cache is not None and self._padding is not None, "warm_up comes before measure_step_costs"
         with torch.inference_mode(), on_stream(self.stream):
             return measure_step_costs(
@@ -258,14 +240,18 @@ class ModelRunner:
         return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device)
 
     def copy_blocks(self, plan: StepPlan) -> None:
-        """Make the plan's copies between device and host: once, before its rows are launched. On a GPU they are queued.
-        What the blocks and slots of the copies contain is unknown after an error."""
-        if self._host_cache is None:
-            return
-        if plan.loads:
+        """Make the plan's copies of blocks: once, before its rows are launched. On a GPU they are queued. After an
+        error it is unknown what the blocks and slots of the copies contain."""
+        if plan.loads or plan.copies:
             self.decoder.forget_blocks()
         with torch.inference_mode(), on_stream(self.stream):
-            self._host_cache.copy(plan.saves, plan.loads)
+            if self._host_cache is not None and plan.saves:
+                self._host_cache.copy(plan.saves, ())
+            if plan.copies:
+                assert self._cache is not None, "allocate_cache comes before plans"
+                self._cache.copy(plan.copies)
+            if self._host_cache is not None and plan.loads:
+                self._host_cache.copy((), plan.loads)
 
     def apply(self, plan: StepPlan) -> None:
         """Take the plan's deltas: once, in the order of the plans, before anything else is done with it. A step
@@ -278,7 +264,7 @@ class ModelRunner:
         """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
         launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are
         [R_i, embedding_size], by media hash."""
-        return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.config.embedding_size)
+        return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.traits.embedding_size)
 
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those
@@ -334,18 +320,18 @@ class ModelRunner:
         wait there longer than they save."""
         if self.device.type != "cpu":
             return self._num_threads
-        is_small = step.num_tokens * self.decoder.config.flops_per_token < SINGLE_THREAD_FLOPS
+        is_small = step.num_tokens * self.decoder.traits.flops_per_token < SINGLE_THREAD_FLOPS
         return 1 if is_small else self._num_threads
 
     def _launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
-        config, block_size = self.decoder.config, self.block_size
+        block_size = self.block_size
         step = arrange_rows(plan, self.rows, splices, block_size=block_size)
         if not step.rows:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
-        is_plain = all(member.wants_token_only for member in step.members)
+        is_plain = not (any(member.output_end for member in step.members) and has_outputs(step))
         if self._graphs is not None and is_plain and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(
@@ -358,7 +344,12 @@ class ModelRunner:
             )
         self.device_rows.begin_step(step.slots, step.stops)
         inputs, last_tokens, slots = make_step_input(
-            step, self.device_rows, config=config, block_size=block_size, device=self.device, padding=self._padding
+            step,
+            self.device_rows,
+            traits=self.decoder.traits,
+            block_size=block_size,
+            device=self.device,
+            padding=self._padding,
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
@@ -407,7 +398,7 @@ class ModelRunner:
     ) -> tuple[dict[int, SamplingRow], list[int]]:
         """Of the rows `sampling`, by index in these: the ones that ask for more than the most likely token or a draw,
         and the ones that ask for a draw alone."""
-        size = self.decoder.config.vocab_size
+        size = self.decoder.traits.vocab_size
         allowed: dict[int, npt.NDArray[np.int32]] = {}
         if masks is not None:
             assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape

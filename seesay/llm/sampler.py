@@ -251,7 +251,8 @@ def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> R
     ):
         return RequestError(
             ErrorCode.INVALID_REQUEST,
-            "no token is left to choose: bad_token_ids, min_new_tokens, a mask or logits_processors forbid all of them",
+            "no token is left to choose: bad_words, bad_token_ids, no_repeat_ngram_size, min_new_tokens, a grammar or "
+            "logits_processors forbid all of them",
             "bad_token_ids",
         )
     return make_not_finite_error("logits", dtype)

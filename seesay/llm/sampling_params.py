@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from seesay.config import GenerationConfig
@@ -17,6 +18,14 @@ LARGEST = 1 << 62
 """No count and no token id is larger. So every number of a sequence fits in 64 bits, on any way to a runner."""
 
 
+class NamedProcessor(NamedTuple):
+    """A logits processor by its import path, for the process of the engine. arguments: JSON {"args": […], "kwargs":
+    {…}}, with which the name is called to make the processor; None: it is the processor itself."""
+
+    name: str
+    arguments: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Token-level sampling options of a sequence.
@@ -25,12 +34,18 @@ class SamplingParams:
     eos_token_ids end the sequence unless `ignore_eos`, stop_token_ids always do, both after `min_new_tokens` tokens.
     bad_token_ids are never chosen. max_new_tokens bounds the generated tokens; with 0 nothing is sampled, the prompt is
     computed for its outputs alone.
+    bad_words never appear in the text of the answer, however it is cut into tokens. no_repeat_ngram_size: no n-gram of
+    so many tokens comes twice in prompt and answer; 0 is off.
+    repetition_ngram_size, repetition_ngram_threshold: the sequence ends when the last so many generated tokens occurred
+    so often among the generated ones; 0 is off.
     presence_penalty and frequency_penalty count generated tokens only; logit_bias has (token id, bias) pairs.
-    pooling: 'mean' asks for the sum of the last hidden states of the prompt's positions; no text is wanted.
+    pooling: 'mean' asks for the sum of the last hidden states of the prompt's positions, 'last' for that of the last
+        position; no text is wanted.
     logprobs: number of alternatives to report per generated token; None reports nothing.
-    prompt_logprobs: report the log-probability of each prompt token after the first.
+    prompt_logprobs: number of alternatives to report beside each prompt token after the first; None reports nothing.
     output_logits, output_last_hidden_state: None, 'generation' or 'all' (prompt positions too).
-    logits_processors: called in order as f(token_ids [T], logits [V]) -> logits [V].
+    logits_processors: functions, called in order as f(token_ids [T], logits [V]) -> logits [V], and `NamedProcessor`s,
+    which the process of the engine imports.
     """
 
     greedy: bool = True
@@ -46,15 +61,19 @@ class SamplingParams:
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    no_repeat_ngram_size: int = 0
+    repetition_ngram_size: int = 0
+    repetition_ngram_threshold: int = 0
     ignore_eos: bool = False
     min_new_tokens: int = 0
     max_new_tokens: int = 512
     logprobs: int | None = None
-    prompt_logprobs: bool = False
+    prompt_logprobs: int | None = None
     output_logits: Literal["all", "generation"] | None = None
     output_last_hidden_state: Literal["all", "generation"] | None = None
-    logits_processors: tuple[Callable[[Any, Any], Any], ...] = ()
-    pooling: Literal["mean"] | None = None
+    logits_processors: tuple[Any, ...] = ()
+    pooling: Literal["mean", "last"] | None = None
 
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Whether the most likely token is all that is asked of the sampler."""
@@ -78,6 +97,11 @@ class SamplingParams:
         return bool(self.has_penalties or self.logit_bias)
 
     @property
+    def has_restrictions(self) -> bool:
+        """Whether the tokens so far say which ones must not come next. Masks forbid those."""
+        return bool(self.bad_words or self.no_repeat_ngram_size)
+
+    @property
     def is_drawn(self) -> bool:
         """Whether chance decides. Top-k of 1 leaves one token, even where two are equally likely."""
         return not self.greedy and self.top_k != 1
@@ -91,7 +115,7 @@ class SamplingParams:
     def needs_prompt_outputs(self) -> bool:
         """Whether every prompt position must be computed for its output: none may come from the prefix cache."""
         asks_for_all = "all" in (self.output_logits, self.output_last_hidden_state)
-        return self.prompt_logprobs or asks_for_all or self.pooling is not None
+        return self.prompt_logprobs is not None or asks_for_all or self.pooling == "mean"
 
     @property
     def ending_token_ids(self) -> tuple[int, ...]:
@@ -112,12 +136,12 @@ class SamplingParams:
         eos_token_ids: Iterable[int] = (),
         stop_token_ids: Iterable[int] = (),
         bad_token_ids: Iterable[int] = (),
-        prompt_logprobs: bool = False,
+        bad_words: Iterable[str] = (),
         seed: int | None = None,
     ) -> SamplingParams:
         """The token-level part of `config`. The id arguments come from the tokenizer (end of sequence; `stop_words` and
-        `bad_words` that are one token) and add to the ids in `config`. A temperature below `LEAST_TEMPERATURE` is
-        greedy. `seed` is taken where `config` has none."""
+        `bad_words` that are special tokens) and add to the ids in `config`; `bad_words` has the other ones. A
+        temperature below `LEAST_TEMPERATURE` is greedy. `seed` is taken where `config` has none."""
         config = _with_plain_numbers(config)
         return cls(
             greedy=not config.do_sample or config.temperature < LEAST_TEMPERATURE,
@@ -133,15 +157,30 @@ class SamplingParams:
             eos_token_ids=_join_ids(eos_token_ids),
             stop_token_ids=_join_ids(config.stop_token_ids or (), stop_token_ids),
             bad_token_ids=_join_ids(config.bad_token_ids or (), bad_token_ids),
+            bad_words=tuple(dict.fromkeys(bad_words)),
+            no_repeat_ngram_size=min(config.no_repeat_ngram_size, LARGEST),
+            repetition_ngram_size=min(config.repetition_ngram_size, LARGEST),
+            repetition_ngram_threshold=min(config.repetition_ngram_threshold, LARGEST),
             ignore_eos=config.ignore_eos,
             min_new_tokens=min(config.min_new_tokens or 0, LARGEST),
             max_new_tokens=min(config.max_new_tokens, LARGEST),
             logprobs=config.logprobs,
-            prompt_logprobs=prompt_logprobs,
+            prompt_logprobs=config.prompt_logprobs,
             output_logits=config.output_logits,
             output_last_hidden_state=config.output_last_hidden_state,
-            logits_processors=tuple(config.logits_processors or ()),
+            logits_processors=tuple(map(_read_processor, config.logits_processors or ())),
         )
+
+
+def _read_processor(
+    given: Callable[[Any, Any], Any] | str | Mapping[str, Any],
+) -> Callable[[Any, Any], Any] | NamedProcessor:
+    if isinstance(given, str):
+        return NamedProcessor(given)
+    if isinstance(given, Mapping):
+        arguments = {"args": list(given.get("args") or ()), "kwargs": dict(given.get("kwargs") or {})}
+        return NamedProcessor(given["qualname"], json.dumps(arguments))
+    return given
 
 
 def _join_ids(*groups: Iterable[int]) -> tuple[int, ...]:

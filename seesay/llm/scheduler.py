@@ -4,8 +4,8 @@
 may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
 that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's
 computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget
-and the limit of a `StepPolicy`. Owners take turns, and of one owner the oldest sequence is first. Not thread-safe: one
-engine loop owns a scheduler.
+and the limit of a `StepPolicy`. Owners take turns, and of one owner the oldest sequence is first, among those of one
+priority. Not thread-safe: one engine loop owns a scheduler.
 """
 
 from __future__ import annotations
@@ -165,6 +165,10 @@ class Scheduler:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
         self._live.forget_prefixes()
 
+    def end_group(self, group_id: int) -> None:
+        """No more sequences of this group come (see `SequenceGroups`)."""
+        self._live.groups.end_group(group_id)
+
     def abort(self, seq_id: int) -> bool:
         """Abort a sequence. Returns whether it was alive."""
         return self.finish(seq_id, "abort")
@@ -230,14 +234,15 @@ class Scheduler:
         while True:
             spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
             more_jobs, admissible = self._live.needs.plan_jobs(
-                self._live.prefix.count_tokens, self.config.max_prefill_token_num
+                self._live.count_beginning, self.config.max_prefill_token_num
             )
             jobs += more_jobs
             if not self._live.unblock(admissible) or preempted:
                 break
         deltas = self._live.deltas.take()
         saves, loads = self._pool.host.take_copies()
-        assert rows or not (saves or loads), "blocks are taken for rows alone"
+        copies = self._live.take_copies()
+        assert rows or not (saves or loads or copies), "blocks are taken for rows alone"
         return StepPlan(
             rows=tuple(rows),
             ended_ids=deltas.ended_ids,
@@ -245,6 +250,7 @@ class Scheduler:
             added_blocks=deltas.added_blocks,
             saves=saves,
             loads=loads,
+            copies=copies,
             encode_jobs=tuple(jobs),
             preempted_ids=(*yielded_ids, *preempted),
             is_streamed=any(row.num_tokens == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
@@ -307,7 +313,7 @@ class Scheduler:
             num_decode_rows=singles,
             num_decode_context=sum(seq.num_scheduled + 1 for seq in going_on),
             is_streamed=any(seq.is_streamed for seq in going_on),
-            is_encoding=self._live.needs.is_waiting,
+            is_encoding=self._live.needs.is_missing_any,
             prompts=self._iterate_prompts(candidates),
         )
         spare = self.config.max_prefill_token_num - singles
@@ -353,8 +359,8 @@ class Scheduler:
 
     def undo_copies(self, plan: StepPlan) -> StepPlan:
         """The copies of a plan that was just made failed: forget the contents that they were to move. Sequences that
-        begin with a loaded block start again. Returns the plan without their rows."""
-        loaded = {copy.block_id for copy in plan.loads}
+        begin with a loaded or copied block start again. Returns the plan without their rows."""
+        loaded = {copy.block_id for copy in plan.loads} | {copy.target for copy in plan.copies}
         self._pool.host.forget_slots([copy.slot for copy in plan.saves])
         self._pool.forget(loaded)
         kept = []
@@ -367,7 +373,7 @@ class Scheduler:
             seq.num_pending -= row.samples
             seq.num_scheduled = seq.num_computed
             self._live.restart(seq)
-        return replace(plan, rows=tuple(kept), saves=(), loads=())
+        return replace(plan, rows=tuple(kept), saves=(), loads=(), copies=())
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -397,6 +403,8 @@ class Scheduler:
             elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
                 self._live.end(seq, "length", None)
                 updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
+        if self._live.groups.is_awaited:
+            self._live.settle_groups(plan.rows)
         return tuple(updates)
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:

@@ -52,7 +52,9 @@ class Sequence:
     that rows of those plans sample.
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
-    arrival: place in the queue; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
+    arrival: number in the order of arrival; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
+    priority: of one owner's waiting sequences, those with the lowest are first. place: its place among those that wait;
+    smaller is earlier. It is `arrival` for priority 0.
     owner: whose it is; owners take turns.
     cache_salt: sequences of different salts share no KV block.
     is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
@@ -61,6 +63,8 @@ class Sequence:
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
     waits_for_tokens: whether the host must know each token before the next one can be chosen (logits processors do):
     no row of it is planned ahead of a commit that brings one.
+    group_id: of the group with which it shares the KV of its first tokens (`SequenceGroups`); None: of no group.
+    keeps_blocks: whether those of its prompt are kept when it ends, for members of its group that are still to come.
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
     media_runs: the runs of tokens that must be computed in one step; None without any.
     """
@@ -74,10 +78,12 @@ class Sequence:
         "cache_salt",
         "error",
         "finish_reason",
+        "group_id",
         "is_long",
         "is_streamed",
         "item_states",
         "items",
+        "keeps_blocks",
         "media_end",
         "media_runs",
         "next_position",
@@ -91,6 +97,8 @@ class Sequence:
         "num_tokens",
         "owner",
         "params",
+        "place",
+        "priority",
         "prompt_positions",
         "ready_until",
         "seed",
@@ -108,9 +116,12 @@ class Sequence:
         params: SamplingParams,
         *,
         owner: Hashable = None,
+        priority: int = 0,
         cache_salt: bytes = b"",
         is_streamed: bool = False,
         waits_for_tokens: bool = False,
+        group_id: int | None = None,
+        keeps_blocks: bool = False,
     ) -> None:
         num_prompt = len(prompt.token_ids)
         _check_prompt(prompt)
@@ -120,8 +131,11 @@ class Sequence:
         self.is_streamed = is_streamed
         self.waits_for_tokens = waits_for_tokens or bool(params.logits_processors)
         self.is_long = False
+        self.group_id = group_id
+        self.keeps_blocks = keeps_blocks
         self.items: tuple[MediaItem, ...] = prompt.items
         self.owner = owner
+        self.priority = priority
         self.cache_salt = cache_salt
         self.num_prompt_tokens = num_prompt
         self.num_tokens = num_prompt
@@ -134,7 +148,7 @@ class Sequence:
         self.ready_until = 0
         self.update_ready_until(0)
         self.status = SequenceStatus.WAITING
-        self.arrival = -1
+        self.arrival = self.place = -1
         self.added_at_s = 0.0
         self.num_computed = 0
         self.num_scheduled = 0

@@ -17,7 +17,7 @@ from seesay.device.transfers import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.device_rows import DeviceRows
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.traits import DecoderTraits
 from seesay.llm.ops import RowLayout
 from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.runner_limits import RunnerLimits
@@ -197,7 +197,7 @@ def make_step_input(
     step: StepRows,
     device_rows: DeviceRows,
     *,
-    config: DecoderConfig,
+    traits: DecoderTraits,
     block_size: int,
     device: torch.device,
     padding: StepPadding | None = None,
@@ -214,7 +214,7 @@ def make_step_input(
     layout = _make_layout(rows, tables, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
     num_tokens = int(layout.cu_seqlens_q[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
-    positions = np.empty((3, num_tokens) if config.rotary.sections else num_tokens, dtype=np.int64)
+    positions = np.empty((3, num_tokens) if traits.num_position_axes == 3 else num_tokens, dtype=np.int64)
     slots = np.empty(num_tokens, dtype=np.int64)
     first = num_decode = _count_decode(step)
     _write_decode(step, num_decode, input_ids, positions, slots, block_size=block_size)
@@ -233,7 +233,7 @@ def make_step_input(
         input_ids[first:] = 0
         positions[..., first:] = 0
         slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
-    if config.media_run:
+    if traits.media_run:
         layout = replace(layout, reaches=_find_reaches(step, num_tokens))
     sampling = step.sampling
     last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
@@ -247,7 +247,7 @@ def make_step_input(
         "sampling_slots": step.slots[sampling],
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
-    is_long = _find_long(step.members, config)
+    is_long = _find_long(step.members, traits)
     if is_long is not None:
         is_long += [False] * (len(rows) - len(step.rows))
         arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
@@ -321,9 +321,9 @@ def _join_pieces(splices: Mapping[int, Splices], device: torch.device) -> torch.
     return torch.cat([piece.to(device) for piece in pieces]) if pieces else None
 
 
-def _find_long(members: Seq[RowState], config: DecoderConfig) -> list[bool] | None:
+def _find_long(members: Seq[RowState], traits: DecoderTraits) -> list[bool] | None:
     """For each row, whether its tokens take the long frequencies; None where there are none."""
-    return None if config.rotary.long_inv_freq is None else [member.is_long for member in members]
+    return None if traits.short_limit is None else [member.is_long for member in members]
 
 
 def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, *, num_decode: int) -> RowLayout:

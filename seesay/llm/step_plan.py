@@ -44,6 +44,13 @@ class BlockCopy(NamedTuple):
     slot: int
 
 
+class CopiedBlock(NamedTuple):
+    """A copy of a KV block of the device into another one, with which a sequence goes on."""
+
+    source: int
+    target: int
+
+
 class AddedBlocks(NamedTuple):
     """KV blocks that continue the block table of a sequence."""
 
@@ -67,7 +74,8 @@ class BegunSequence:
 
     token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
     next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
-    takes them), and without the seed. seed: of its draws, 64 bits. is_long: see `Sequence`.
+    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. is_long: see
+    `Sequence`.
     """
 
     seq_id: int
@@ -86,8 +94,9 @@ class StepPlan:
     """The scheduler's decision for one step.
 
     To follow a plan: forget the sequences of `ended_ids` (finished, aborted, preempted), take those of `begun`, append
-    `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `loads` from it, and
-    compute the rows. The tokens that rows sample are not in later plans: whoever computes the rows knows them.
+    `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `copies`, then those of
+    `loads` from the host, and compute the rows. The tokens that rows sample are not in later plans: whoever computes
+    the rows knows them.
     preempted_ids: those of `ended_ids` that wait to begin again. is_streamed: whether answers go on in this step that
     somebody reads while they are made.
     """
@@ -98,6 +107,7 @@ class StepPlan:
     added_blocks: tuple[AddedBlocks, ...] = ()
     saves: tuple[BlockCopy, ...] = ()
     loads: tuple[BlockCopy, ...] = ()
+    copies: tuple[CopiedBlock, ...] = ()
     encode_jobs: tuple[EncodeJob, ...] = ()
     preempted_ids: tuple[int, ...] = ()
     is_streamed: bool = False

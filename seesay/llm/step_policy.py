@@ -34,7 +34,8 @@ class StepLoad:
 
     num_decode_rows: rows of one token. num_decode_context: tokens that these rows attend to, in all.
     is_streamed: whether the answer of one of them is read while it is made.
-    is_encoding: whether an embedding was asked for and is not ready.
+    is_encoding: whether an embedding is not ready that is asked for, at the latest by the plan of this step: a call of
+        the tower may come before it.
     prompts: in the order in which they are computed. To be read once, and only as far as needed: many may wait. A
     prompt's cached beginning is not known before it is admitted, so it counts as if nothing were cached.
     """
@@ -91,8 +92,9 @@ class TimedSteps:
     `usual_share` of `max_step_s`. A prompt is in time `target_s` after it came, and `target_ms_per_token` later for
     each of its tokens: short prompts cost little, and who asks one waits for its answer before asking again. When that
     is not enough, steps grow to all of `max_step_s` while the oldest prompt waits for another `patience_s`. While
-    embeddings are made, calls of the tower come between steps: these then take at most `usual_share`, also when no
-    answer is streamed. Otherwise steps without streamed answers have no limit.
+    embeddings are made, calls of the tower come between steps, and who reads an answer waits for both: steps then take
+    at most `encoding_share`, or `usual_share` when no answer is streamed. Otherwise steps without streamed answers have
+    no limit.
 
     Each step may have `least_tokens` prompt tokens, however long they take, so that every prompt is computed at last.
     """
@@ -100,15 +102,16 @@ class TimedSteps:
     times: StepTimes
     max_step_s: float
     target_s: float = 0.05
-    target_ms_per_token: float = 0.5
+    target_ms_per_token: float = 0.3
     patience_s: float = 20.0
     short_share: float = 0.3
-    usual_share: float = 0.75
+    usual_share: float = 0.85
+    encoding_share: float = 0.75
     least_tokens: int = LEAST_TOKENS
 
     def __post_init__(self) -> None:
         assert min(self.max_step_s, self.target_s, self.patience_s) > 0 <= self.target_ms_per_token, self
-        assert 0 < self.short_share <= self.usual_share <= 1 <= self.least_tokens, self
+        assert 0 < self.short_share <= self.encoding_share <= self.usual_share <= 1 <= self.least_tokens, self
 
     def limit_prompt_tokens(self, load: StepLoad) -> int | None:
         if not (load.is_streamed or load.is_encoding):
@@ -123,7 +126,8 @@ class TimedSteps:
 
     def _find_duration(self, load: StepLoad, queue: _PromptQueue) -> float:
         """Return how long the next step should take."""
-        usual_s = self.usual_share * self.max_step_s
+        is_between_calls = load.is_encoding and load.is_streamed
+        usual_s = (self.encoding_share if is_between_calls else self.usual_share) * self.max_step_s
         if not load.is_streamed:
             return usual_s
         if queue.needed_per_s < math.inf:

@@ -32,6 +32,7 @@ def measure_step_costs(
     num_blocks: int,
     session_len: int,
     stream: torch.cuda.Stream | None,
+    begin_timing: Callable[[torch.cuda.Stream | None], Stopwatch] = Stopwatch,
 ) -> StepCosts:
     """Return the costs of steps that are padded to `sizes`, by computing some: whole forward passes of blank tokens.
 
@@ -49,10 +50,10 @@ def measure_step_costs(
             block_size=cache.block_size,
             device=decoder.device,
             num_blocks=num_blocks,
-            has_reaches=decoder.config.media_run > 0,
+            has_reaches=decoder.traits.media_run > 0,
         )
         wanted = torch.arange(len(num_new), device=decoder.device)
-        stopwatch = Stopwatch(stream)
+        stopwatch = begin_timing(stream)
         decoder.logits(decoder.forward(inputs, cache.layers, wanted))
         stopwatch.stop()
         return stopwatch.seconds

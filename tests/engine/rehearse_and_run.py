@@ -1,10 +1,10 @@
 """Compares the kernels of a start with those of steps, for a GPU that is not there:
 
-    python rehearse_and_run.py MODEL_DIR {"option": value}
+    python rehearse_and_run.py MODEL_DIR {"option": value} [MODEL_DIR {"option": value} ...]
 
 An engine on the CPU answers requests of many kinds; its plans are then followed on the meta device, after a start was
-rehearsed there. Prints JSON: "start", how many kernels the start calls; "late", those that only the steps call, as
-[name, key] of Triton's cache.
+rehearsed there. Prints a line of JSON per model: "start", how many kernels the start calls; "late", those that only the
+steps call, as [name, key] of Triton's cache.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> None:
 
 def follow(runner: ModelRunner, events: list[Event]) -> None:
     """Do the same with a runner on the meta device."""
-    device, hidden = runner.device, runner.decoder.config.hidden_size
+    device, hidden = runner.device, runner.decoder.traits.embedding_size
     steps: dict[int, LaunchedStep] = {}
     for what, number, given in events:
         if what == "apply":
@@ -142,7 +142,7 @@ def make_features(family: Family, size: tuple[int, int]) -> Features:
     return family.preprocess(media, family.measure(media.modality, media.size, {}))
 
 
-def main(folder: str, options: dict[str, Any]) -> None:
+def compare(folder: str, options: dict[str, Any]) -> None:
     path = resolve_checkpoint(folder)
     shared: dict[str, Any] = {"max_batch_size": 32, "session_len": 900, "max_prefill_token_num": 256, **options}
     model = open_model(path, EngineConfig(device_type="cpu", **shared))
@@ -162,4 +162,5 @@ def main(folder: str, options: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    for name, given in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        compare(name, json.loads(given))

@@ -15,7 +15,8 @@ import pytest
 from asking import ask, loop_of, make_picture, parse
 
 from seesay.config import EngineConfig
-from seesay.engine.asking import Asking, AsyncAsking, choices_of
+from seesay.engine.asking import Asking, AsyncAsking
+from seesay.engine.choices import choices_of
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, OutputDelta
@@ -33,13 +34,13 @@ def engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
 def built(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[GenerationRequest]:
     """The requests whose prompts were built."""
     found: list[GenerationRequest] = []
-    build = engine._preparer._build_prompt
+    build = engine._preparer.prompts.build
 
     def count(request: GenerationRequest, *others: Any) -> Any:
         found.append(request)
         return build(request, *others)
 
-    monkeypatch.setattr(engine._preparer, "_build_prompt", count)
+    monkeypatch.setattr(engine._preparer.prompts, "build", count)
     return found
 
 
@@ -147,7 +148,7 @@ def test_what_a_reader_is_told_to_do_fails_in_the_reader(engine: AsyncEngine) ->
                 threading.Thread(target=asking.end, args=(TimeoutError("too slow"),)).start()
 
     with pytest.raises(TimeoutError, match="too slow"):
-        asyncio.run(asyncio.wait_for(read_until_told(), 30))
+        asyncio.run(asyncio.wait_for(read_until_told(), 60))
     wait_until_free(engine)
 
 

@@ -101,7 +101,7 @@ def resend(message: Any) -> Any:
 
 def test_messages_can_be_serialized(make_core: Callable[..., Recorder]) -> None:
     options: dict[str, Any] = {"output_logits": "all", "output_last_hidden_state": "generation"}
-    params = replace(PICTURE.params, prompt_logprobs=True, **options)
+    params = replace(PICTURE.params, prompt_logprobs=2, **options)
     prompt = PICTURE.make_prompt()
     request = TokenRequest(request_id=7, prompt=prompt, params=params, owner="a", defers_tokens=True)
     world = make_core()
@@ -111,7 +111,7 @@ def test_messages_can_be_serialized(make_core: Callable[..., Recorder]) -> None:
     assert again.report.encoded_items == (0,) and again.report.encode_s > 0
     assert again.report.logits.dtype == again.report.hidden_states.dtype == np.float32
     assert len(again.report.logits) == len(prompt.token_ids) + 3 and len(again.report.hidden_states) == 4
-    assert again.report.prompt_logprobs.shape == (len(prompt.token_ids) - 1,)
+    assert again.prompt_logprobs.values.shape == (len(prompt.token_ids) - 1, 3)
     assert final.report is not None
     np.testing.assert_array_equal(again.report.logits, final.report.logits)
 
@@ -120,7 +120,7 @@ def test_messages_can_be_serialized(make_core: Callable[..., Recorder]) -> None:
 def test_outputs_of_a_step_come_in_one_call(make_core: Callable[..., Recorder], is_ahead: bool) -> None:
     world = make_core(is_ahead=is_ahead)
     is_ready = threading.Event()
-    world.loop._inbox.put(lambda: assert_true(is_ready.wait(30)))
+    world.loop._inbox.put(lambda: assert_true(is_ready.wait(60)))
     ids = [world.submit(replace(TEXT, tail=n), streams=True) for n in range(4)]
     quiet = world.submit(replace(TEXT, tail=4), streams=False)
     is_ready.set()
@@ -173,7 +173,7 @@ def test_features_are_asked_for_when_the_embedding_is_gone(make_core: Callable[.
     assert here.report is not None and here.report.encoded_items == ()
     world.loop.run_command(ResetCaches())
     features = world.ask_without_arrays(3, PICTURE)
-    assert world.wanted.get(timeout=30) == (3, 0)
+    assert world.wanted.get(timeout=60) == (3, 0)
     world.settle()
     assert world.loop.embeddings.store.find(PICTURE.make_prompt().items[0].hash) is Lookup.MISSING
     world.loop.give_features(3, 0, features)
@@ -190,7 +190,7 @@ def test_another_is_asked_when_the_first_ends(make_core: Callable[..., Recorder]
     [expected] = world.ask([(PICTURE, None)], random.Random(0)).values()
     world.loop.run_command(ResetCaches())
     world.ask_without_arrays(2, PICTURE)
-    assert world.wanted.get(timeout=30) == (2, 0)
+    assert world.wanted.get(timeout=60) == (2, 0)
     features = world.ask_without_arrays(3, PICTURE)
     world.settle()
     assert world.wanted.empty()
@@ -200,7 +200,7 @@ def test_another_is_asked_when_the_first_ends(make_core: Callable[..., Recorder]
         world.loop.give_features(2, 0, RequestError(ErrorCode.INVALID_MEDIA, "the file is gone"))
     first = world.take_final(2)
     assert first.finish_reason == end and (end == "abort") == (first.error is None)
-    assert world.wanted.get(timeout=30) == (3, 0)
+    assert world.wanted.get(timeout=60) == (3, 0)
     world.loop.give_features(2, 0, features)  # too late, for a request that is over
     world.loop.give_features(3, 0, features)
     assert list(world.take_final(3).token_ids) == expected.token_ids
@@ -220,7 +220,7 @@ def test_features_that_come_with_another_request_are_enough(
 
     monkeypatch.setattr(FakeTower, "encode", count)
     features = world.ask_without_arrays(10, PICTURE)
-    assert world.wanted.get(timeout=30) == (10, 0)
+    assert world.wanted.get(timeout=60) == (10, 0)
     world.submit(PICTURE)
     finals = [world.take_delta() for _ in range(2)]
     assert finals[0].token_ids == finals[1].token_ids and finals[0].finish_reason == "length"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, collect, held, join, loop_of, make_picture, messages_of, parse
+from waiting import wait_until
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
@@ -24,13 +25,6 @@ from seesay.processors.media.picture import Picture
 from seesay.values import GenerationRequest, OutputDelta
 
 CPU = EngineConfig(device_type="cpu", block_size=16)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "waited for 60 s"
-        time.sleep(0.005)
 
 
 def check_all_free(engine: AsyncEngine) -> None:
@@ -61,6 +55,7 @@ def vision_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngin
 def test_tower_calls_are_batched_across_requests(vision_engine: AsyncEngine) -> None:
     worker = loop_of(vision_engine).embeddings.worker
     assert worker is not None
+    worker._max_wait_s = 60.0  # as long as a loaded machine needs to prepare the next picture
     pictures = [make_picture(24 + 4 * seed, 40, seed) for seed in range(8)]
     ask(vision_engine, parse([("what?", picture) for picture in pictures], max_new_tokens=3))
     assert (worker.num_calls, worker.num_items) == (2, 8)
@@ -184,7 +179,7 @@ def test_stop_and_bad_token_ids_and_lengths(text_engine: AsyncEngine) -> None:
 def test_eos_ends_unless_ignored(text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids
     index = next(i for i in range(2, 10) if ids.index(ids[i]) == i)
-    monkeypatch.setattr(text_engine._preparer, "_eos_token_ids", (ids[index],))
+    monkeypatch.setattr(text_engine._preparer.answers, "eos_token_ids", (ids[index],))
     output = ask(text_engine, parse(["go"], max_new_tokens=10))[0]
     assert output.token_ids == ids[:index] and output.finish_reason == "stop"
     assert ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids == ids
@@ -247,22 +242,22 @@ def test_a_prompt_of_exactly_the_context_can_be_scored(is_ahead: bool, tiny_chec
         requests.append(replace(score(ids), wants_answer=True))
         scored, embedded, _, longer, asking = (deltas[-1] for deltas in collect(engine, requests))
         assert scored.error is None and embedded.error is None
-        assert scored.prompt_logprobs == pytest.approx(expected.prompt_logprobs, abs=1e-5)
-        assert len(scored.prompt_logprobs or ()) == 39
+        assert scored.prompt_logprobs is not None and expected.prompt_logprobs is not None
+        assert scored.prompt_logprobs.values == pytest.approx(expected.prompt_logprobs.values, abs=1e-5)
+        assert scored.prompt_logprobs.values.shape == (39, 1)
         assert (scored.token_ids, scored.text, scored.finish_reason) == ((), "", "length")
         assert embedded.pooled is not None and embedded.finish_reason == "stop"
         for refused, words in ((longer, "41 tokens, but it may have 40"), (asking, "40 tokens, but prompt and answer")):
             assert isinstance(refused.error, RequestError) and refused.error.code is ErrorCode.CONTEXT_TOO_LONG
             assert words in refused.error.message
         losses = Pipeline.from_engine(engine).get_ppl([list(ids), list(ids[:7])])
-        assert losses[0] == pytest.approx(-sum(expected.prompt_logprobs or ()) / 39, abs=1e-5)
+        assert losses[0] == pytest.approx(-expected.prompt_logprobs.values.sum() / 39, abs=1e-5)
         check_all_free(engine)
 
 
 def score(ids: tuple[int, ...]) -> GenerationRequest:
-    return GenerationRequest(
-        prompt=ids, gen_config=GenerationConfig(), prompt_logprobs=True, wants_answer=False, streams=False
-    )
+    config = GenerationConfig(prompt_logprobs=0)
+    return GenerationRequest(prompt=ids, gen_config=config, wants_answer=False, streams=False)
 
 
 def test_too_long_prompt_names_both_numbers(tiny_checkpoint: Callable[[str], Path]) -> None:
@@ -312,13 +307,28 @@ def test_logprobs_and_logits(text_engine: AsyncEngine) -> None:
         assert entry[token_id] == pytest.approx(float(expected[step, token_id]), abs=1e-4)
 
 
-def test_prompt_logprobs(text_engine: AsyncEngine) -> None:
+def test_prompt_logprobs_come_once_with_the_first_tokens(text_engine: AsyncEngine) -> None:
+    """Streamed or not, before a stop word, and behind a prompt of one token."""
     ids = tuple(text_engine.tokenizer.encode("the frame in the game"))
-    config = GenerationConfig(max_new_tokens=1, output_logits="all")
-    request = GenerationRequest(prompt=ids, gen_config=config, prompt_logprobs=True)
-    output = collect(text_engine, [request])[0][-1]
-    expected = torch.log_softmax(output.logits[:-1], -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
-    assert output.prompt_logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    config = GenerationConfig(max_new_tokens=4, ignore_eos=True, prompt_logprobs=2)
+    plain = GenerationRequest(prompt=ids, gen_config=config)
+    first = ask(text_engine, [plain])[0]
+    assert first.usage is not None and first.usage.cached_tokens == 0
+    ask(text_engine, [replace(plain, gen_config=GenerationConfig(max_new_tokens=40, ignore_eos=True))])
+    stopped = replace(config, stop_words=[first.text[:1], "never to be seen"])
+    others = [replace(plain, streams=False), replace(plain, gen_config=stopped)]
+    for request in (plain, *others):
+        deltas = collect(text_engine, [request])[0]
+        [place] = [index for index, delta in enumerate(deltas) if delta.prompt_logprobs is not None]
+        assert not any(delta.token_ids for delta in deltas[:place]), "they are not later than the first token"
+        answer = join(deltas)
+        assert answer.prompt_logprobs is not None and first.prompt_logprobs is not None
+        assert answer.prompt_logprobs[0] is None and len(answer.prompt_logprobs) == len(ids)
+        for entry, expected in zip(answer.prompt_logprobs[1:], first.prompt_logprobs[1:], strict=True):
+            assert entry == pytest.approx(expected, abs=1e-5), "also where the prompt is in the prefix cache"
+        assert answer.usage is not None and answer.usage.cached_tokens == 0
+    [short] = ask(text_engine, [replace(plain, prompt=ids[:1])])
+    assert short.prompt_logprobs == [None] and short.error is None
 
 
 def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine) -> None:
@@ -331,11 +341,12 @@ def test_failing_logits_processor_ends_its_request_only(text_engine: AsyncEngine
 
     configs = [
         GenerationConfig(max_new_tokens=4, ignore_eos=True, logits_processors=processors)
-        for processors in (None, [fail], [forbid])
+        for processors in (None, [fail], [forbid], [lambda _, logits: logits * torch.nan])
     ]
-    plain, failed, forbidden = ask(text_engine, parse(["a", "b", "c"], *configs))
+    plain, failed, forbidden, spoiled = ask(text_engine, parse(["a", "b", "c", "d"], *configs))
     assert plain.finish_reason == forbidden.finish_reason == "length"
     assert failed.finish_reason == "error" and "no thanks" in str(failed.error)
+    assert "a logits processor failed: ValueError: it must return numbers, and returned NaN" in str(spoiled.error)
     assert min(forbidden.token_ids) >= 100
 
 
@@ -434,7 +445,7 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
             wait_until(lambda: not engine._preparing)
             ids = engine.submit_batch([replace(request, pooling="mean") for request in parse(prompts)], arrived.put)
         while len(finals) < 6:
-            delta = arrived.get(timeout=30)
+            delta = arrived.get(timeout=60)
             if delta.finish_reason:
                 finals[delta.request_id] = delta
         assert any(pooling and computed for pooling, computed in interrupted), interrupted
@@ -446,6 +457,9 @@ def test_embeddings_survive_preemption(tiny_checkpoint: Callable[[str], Path], m
 
 
 def test_stats_count_what_happened(vision_engine: AsyncEngine) -> None:
+    worker = loop_of(vision_engine).embeddings.worker
+    assert worker is not None
+    worker._max_wait_s = 60.0  # all pictures are one call, however long they take to prepare
     before = vision_engine.stats()
     assert before.num_kv_blocks > 0 and before.num_used_kv_blocks == before.total_step_tokens == 0
     pictures = [make_picture(24 + 4 * seed, 40, 200 + seed) for seed in range(4)]
@@ -568,9 +582,9 @@ def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
     requests = parse(["a", ("b", make_picture(40, 30, 70)), "c"], max_new_tokens=1500, ignore_eos=True)
     ids = vision_engine.submit_batch(requests, arrived.put)
     vision_engine.abort(ids[1])  # most likely while it is prepared
-    seen = [arrived.get(timeout=30)]
+    seen = [arrived.get(timeout=60)]
     while seen[-1].request_id != ids[0]:
-        seen.append(arrived.get(timeout=30))
+        seen.append(arrived.get(timeout=60))
     for request_id in ids:
         vision_engine.abort(request_id)
         vision_engine.abort(request_id)
@@ -617,7 +631,7 @@ def test_an_answer_that_nobody_reads_meanwhile_is_the_same_text(text_engine: Asy
     [request_id] = text_engine.submit_batch([long], arrived.put)
     wait_until(lambda: any(live.new_token_ids for live in list(loop_of(text_engine)._live.values())))
     text_engine.abort(request_id)
-    aborted = arrived.get(timeout=30)
+    aborted = arrived.get(timeout=60)
     assert aborted.finish_reason == "abort" and aborted.text and len(aborted.token_ids) > 0
 
 
@@ -635,7 +649,7 @@ def test_close_ends_what_runs(tiny_checkpoint: Callable[[str], Path]) -> None:
     threads = threading.active_count()
     arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
     ids = engine.submit_batch(parse(["a", "b"], max_new_tokens=1900, ignore_eos=True), arrived.put)
-    first = arrived.get(timeout=30)
+    first = arrived.get(timeout=60)
     assert first.finish_reason is None
     engine.close()
     engine.close()

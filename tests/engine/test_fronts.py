@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import join, make_picture, parse
+from waiting import wait_until
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
@@ -83,13 +83,6 @@ def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any]) -> list[Response]:
         deltas[delta.request_id].append(delta)
         left.difference_update([delta.request_id] if delta.finish_reason is not None else [])
     return [join(found) for found in deltas.values()]
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_fronts_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
@@ -253,7 +246,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
         def die() -> None:
             assert owner.pid is not None
             os.kill(owner.pid, signal.SIGKILL)
-            wait_until(lambda: owner.pid is None and front._child is None)
+            wait_until(lambda: owner.pid is None and front._state.child is None)
 
         def check_refused(asked: tuple[list[int], queue.SimpleQueue[Any]]) -> None:
             [answer] = read(*asked)
@@ -265,7 +258,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
         check_refused(submit(one, request))
         with pytest.raises(RequestError, match="died while it slept, wake_up"):
             one.update_weights(path)
-        front.status = ModelStatus()  # had it heard nothing of the sleep
+        front._state.status = ModelStatus()  # had it heard nothing of the sleep
         check_refused(submit(one, request))
         told.append(ModelStatus())
         waiting = submit(one, request)
@@ -275,7 +268,7 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
 
         owner.run_command(WakeUp())
         owner.run_command(Sleep(level=1))
-        wait_until(lambda: bool(front.status.asleep) and front._child is not None)
+        wait_until(lambda: bool(front.status.asleep) and front._state.child is not None)
         may_connect.clear()
         die()
         check_refused(submit(one, request))

@@ -2,9 +2,8 @@
 
 Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the middle and a second time from the cache:
 the same logits and the same 32 greedy tokens as Transformers computes in one piece. An engine in a thread does one of
-these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone,
-and with steps ahead, preempted and from the host; the other ways with all models, not only with `THOROUGH` ones, are
-slow tests.
+these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone;
+the other ways with all models, not only with `THOROUGH` ones, are slow tests.
 """
 
 from __future__ import annotations
@@ -31,22 +30,24 @@ from asking import (
     run_transformers,
     run_video_in_transformers,
 )
-from enrolment import BACKBONES, FAMILIES, VARIANTS, VIDEO_FAMILIES
+from enrolment import BACKBONES, FAMILIES, MODULES, VARIANTS, VIDEO_FAMILIES
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.response import Response
+from seesay.offline.pipeline import Pipeline
 from seesay.values import GenerationRequest
 
 NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
-IN_A_PROCESS = ("llama", "phi3_longrope", *FAMILIES)
-"""Every family: text with and without a place at which all is computed again, and each kind of media."""
-THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision")
+IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", *FAMILIES)
+"""Every family, and one that runs through Transformers' modules: text with and without a place at which all is computed
+again, and each kind of media."""
+THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "gpt_oss")
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
-arranged rows."""
+arranged rows; modules of Transformers."""
 THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl", "llava_onevision")
 FORMS = ("thread", "process")
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
@@ -67,7 +68,7 @@ def in_forms(
     return pytest.mark.parametrize(("case", "open_engine"), cases, indirect=True)
 
 
-MODELS = (*BACKBONES, *FAMILIES)
+MODELS = (*BACKBONES, *FAMILIES, *MODULES)
 IN_THREAD = pytest.mark.parametrize(
     "case", [pytest.param(name, marks=() if name in THOROUGH else pytest.mark.slow) for name in MODELS], indirect=True
 )
@@ -153,7 +154,7 @@ def check(case: Case, outputs: Sequence[Response]) -> None:
 
 
 def check_logits(case: Case, engine: AsyncEngine) -> None:
-    for index, request in enumerate(make_requests(case, output_logits="all")):
+    for index, request in enumerate(make_requests(case, output_logits="all", prompt_logprobs=3)):
         output = ask(engine, [request])[0]
         expected = case.expected[index]
         num_prompt = len(expected.input_ids)
@@ -162,6 +163,21 @@ def check_logits(case: Case, engine: AsyncEngine) -> None:
         assert difference < TOLERANCE, (case.name, index, difference)
         assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
         assert list(output.token_ids) == expected.answer, (case.name, index)
+        check_prompt_logprobs(output, expected)
+
+
+def check_prompt_logprobs(output: Response, expected: Expected) -> None:
+    """Those of all positions but the first and the media's, each with the three most likely tokens."""
+    assert output.prompt_logprobs is not None and output.usage is not None
+    assert len(output.prompt_logprobs) == len(expected.input_ids)
+    assert sum(entry is None for entry in output.prompt_logprobs) == 1 + output.usage.media_tokens
+    logprobs = expected.logits.log_softmax(-1)
+    for position, entry in enumerate(output.prompt_logprobs):
+        if entry is not None:
+            before = logprobs[position - 1]
+            assert entry == pytest.approx({token_id: before[token_id].item() for token_id in entry}, abs=TOLERANCE)
+            assert expected.input_ids[position] in entry
+            assert list(entry.values())[:3] == pytest.approx(before.topk(3).values.tolist(), abs=TOLERANCE)
 
 
 def build(case: Case, **options: Any) -> AsyncEngine:
@@ -172,6 +188,29 @@ def build(case: Case, **options: Any) -> AsyncEngine:
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=16) as engine:
         check_logits(case, engine)
+
+
+@in_forms(("qwen2_5_vl", "llava_onevision"), in_thread=MODELS)
+def test_losses_of_conversations_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
+    """Of all their text tokens but the first, without the beginning of an answer; in one call and alone."""
+    with open_engine(block_size=4, max_prefill_token_num=16) as engine:
+        conversations = make_conversations(case.name)
+        config = engine.checkpoint.config
+        picture = config.get("image_token_id", config.get("image_token_index"))
+        losses = []
+        for request, expected in zip(parse(conversations), case.expected, strict=True):
+            plain = replace(request, template_options={"add_generation_prompt": False})
+            ids = engine.tokenize(plain).result()
+            assert len(ids) < len(expected.input_ids) and expected.input_ids[: len(ids)] == ids.tolist()
+            logprobs = expected.logits.log_softmax(-1)
+            scores = [logprobs[i, ids[i + 1]].item() for i in range(len(ids) - 1) if ids[i + 1] != picture]
+            losses.append(-sum(scores) / len(scores))
+        pipe = Pipeline.from_engine(engine)
+        assert pipe.get_ppl(conversations) == pytest.approx(losses, abs=TOLERANCE)
+        assert pipe.get_ppl(conversations[-1]) == pytest.approx(losses[-1:], abs=TOLERANCE)
+        text = "the game is in the frame"
+        [raw], [ids_loss] = pipe.get_ppl(text, do_preprocess=False), pipe.get_ppl(engine.tokenize_text(text))
+        assert raw == pytest.approx(ids_loss, abs=TOLERANCE)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -230,6 +269,7 @@ def test_kept_on_the_host(case: Case) -> None:
     check_nothing_is_computed_again(case, is_ahead=False)
 
 
+@IN_THREAD
 def test_kept_on_the_host_with_steps_ahead(case: Case) -> None:
     check_nothing_is_computed_again(case, is_ahead=True)
 

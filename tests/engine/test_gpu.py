@@ -23,6 +23,7 @@ from enrolment import BACKBONES, FAMILIES
 from llm.device_state import read_state
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
+from seesay.engine import loading
 from seesay.engine.engine import AsyncEngine
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.launched_step import LaunchedStep
@@ -87,7 +88,7 @@ def test_graphs_change_no_token(
     name: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of many lengths join, end and are preempted. After each step the device has what the host says."""
-    load, runners, sizes = ModelRunner.load, list[ModelRunner](), list[int]()
+    load, runners, sizes = loading.load_runner, list[ModelRunner](), list[int]()
 
     def watch_runner(*args: Any, **options: Any) -> ModelRunner:
         runner = load(*args, **options)
@@ -102,7 +103,7 @@ def test_graphs_change_no_token(
         runners.append(runner)
         return runner
 
-    monkeypatch.setattr(ModelRunner, "load", watch_runner)
+    monkeypatch.setattr(loading, "load_runner", watch_runner)
     run, num_graph_steps = DecodeGraphs.run, [0]
 
     def count_run(self: DecodeGraphs, step: StepRows) -> DecodeOutput:

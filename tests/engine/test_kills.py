@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 from asking import make_picture, parse
 from leftovers import count_threads, end_renderers, list_children, list_files, list_threads, wait_until_no_more
+from waiting import wait_until
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
@@ -49,16 +50,9 @@ FAILURES = ("send the request again", "stopped unexpectedly", "a fault of the to
 """Of the engine process, of the encoder's thread, and of one call of the tower."""
 
 
-def wait_until(is_true: Callable[[], bool], what: str, timeout_s: float = 120) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline_s, what
-        time.sleep(0.01)
-
-
 def count_shared(pid: int | str) -> int:
-    """Mappings of shared memory between processes."""
-    return Path(f"/proc/{pid}/maps").read_text().count("memfd:seesay")
+    """Mappings of shared memory between processes, without the segments that are used again."""
+    return Path(f"/proc/{pid}/maps").read_text().count("memfd:seesay ")
 
 
 @dataclass
@@ -263,7 +257,8 @@ class Storm:
     def count(self) -> Counter[str]:
         """Return the kinds of files that both processes have open, and the number of the engine's threads."""
         of_engine = {f"engine: {name}": number for name, number in list_files(self.core.pid).items()}
-        return list_files() + Counter({**of_engine, "engine: threads": count_threads(self.core.pid)})
+        found = list_files() + Counter({**of_engine, "engine: threads": count_threads(self.core.pid)})
+        return Counter({name: number for name, number in found.items() if "seesay-kept" not in name})
 
 
 @pytest.fixture(scope="module")

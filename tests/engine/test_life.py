@@ -70,7 +70,7 @@ from seesay.demo.scenes import make_example
 
 image = make_example("describe", 5).images[0]
 kept = []
-for k in range(10):
+for k in range(6):
     pipe = pipeline()
     pipe(("describe this image", image), gen_config=GenerationConfig(max_new_tokens=4))
     if sys.argv[1] == "closed":
@@ -93,7 +93,7 @@ def test_pipelines_free_their_memory_and_threads(how: str) -> None:
     done = subprocess.run([sys.executable, "-c", ROUNDS, how], check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     rounds = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
-    assert len(rounds) == 10
+    assert len(rounds) == 6
     # One pipeline takes about 700 MB and five threads. The second finds the first still there when none is closed.
     assert rounds[-1][0] < rounds[1][0] + 150, rounds
     assert rounds[-1][1] <= rounds[1][1], rounds
@@ -122,7 +122,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_behind(
         monkeypatch.undo()
         assert not engine._preparing
         assert ask(engine, parse(["a"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 60
         while (loop_of(engine).embeddings._expected or loop_of(engine)._live) and time.monotonic() < deadline_s:
             time.sleep(0.01)
         assert not loop_of(engine).embeddings._expected and not loop_of(engine)._live
@@ -145,7 +145,7 @@ def test_a_stream_from_before_a_fork_is_refused_in_the_child(tiny_checkpoint: Ca
 
         child = context.Process(target=read_in_child)
         child.start()
-        child.join(30)
+        child.join(60)
         if child.is_alive():
             child.kill()
         assert child.exitcode == 0
@@ -212,7 +212,7 @@ def test_a_forked_child_is_told_to_spawn(tiny_checkpoint: Callable[[str], Path])
 
         child = context.Process(target=ask_in_child)
         child.start()
-        child.join(30)
+        child.join(60)
         assert child.exitcode == 0
         for _ in range(2):
             code, message = answers.get()
@@ -228,7 +228,7 @@ def test_leaving_a_chat_stream_ends_its_turn(tiny_checkpoint: Callable[[str], Pa
         for _ in pipe.chat("one", session=session, gen_config=config, stream_response=True):
             break
         assert not session.is_answering and session.messages == ()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while loop_of(engine).stats().num_running and time.monotonic() < deadline:
             time.sleep(0.01)
         assert loop_of(engine).stats().num_running == 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from differential import Asked, FakeTower, Question, Setup, World, lend_before_the_end
 from faults import Faults
-from llm.backbones import Backbone, make_backbone
+from llm.backbones import Backbone, composed, make_backbone
 
 from seesay.engine.commands import ResetCaches
 from seesay.engine.messages import TokenOutput
@@ -56,10 +56,10 @@ class Gate:
 
     def wait(self) -> None:
         self.arrived.release()
-        assert self._passes.acquire(timeout=30)
+        assert self._passes.acquire(timeout=60)
 
     def open(self) -> None:
-        assert self.arrived.acquire(timeout=30)
+        assert self.arrived.acquire(timeout=60)
         self._passes.release()
 
 
@@ -100,7 +100,7 @@ def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
     assert world.take_final(first).finish_reason == "abort"
     gate.arrived.release()
     gate.open()
-    assert is_over.wait(30)
+    assert is_over.wait(60)
     second = world.submit(PICTURE)
     gate.arrived.acquire()  # the picture is being encoded again
     [(report, message)] = late
@@ -236,23 +236,23 @@ def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
     others = [Question(6, (), n, SamplingParams(max_new_tokens=4)) for n in (2, 3)] + [Question(5, (), 1, long.params)]
     alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), long, *others)]
     world = make_world(is_ahead=is_ahead, chunk=8, num_blocks=40, num_host_slots=host)
-    layers: Any = world.runner.decoder._layers
+    layers: Any = composed(world.runner)._layers
     calls: list[Any] = []
-    layer = layers[-1]
-    qkv = layer._qkv
+    attention = layers[-1]._attention
+    qkv = attention.qkv
 
     class Spoiled:
         def __call__(self, x: Any) -> Any:
             out = qkv(x)
             if len(x) == 8 and not calls:
                 calls.append(len(x))
-                out.view(8, -1, layer._head_dim)[3, -1, 0] = value  # a value of the chunk's fourth token
+                out.view(8, -1, attention._head_dim)[3, -1, 0] = value  # a value of the chunk's fourth token
             return out
 
         def __getattr__(self, name: str) -> Any:
             return getattr(qkv, name)
 
-    monkeypatch.setattr(layer, "_qkv", Spoiled())
+    monkeypatch.setattr(attention, "qkv", Spoiled())
     bad, *good = world.ask([(question, None) for question in (long, *others)], random.Random(0)).values()
     assert calls and bad.final is not None
     assert bad.final.finish_reason == "error" and "not finite" in str(bad.final.error)
@@ -328,5 +328,5 @@ def test_closed_loops_do_not_hang_who_resets(make_world: Make) -> None:
 
     resetting = threading.Thread(target=reset, daemon=True)
     resetting.start()
-    resetting.join(20)
+    resetting.join(60)
     assert not resetting.is_alive()

@@ -4,6 +4,7 @@ would run on one is followed without values, in processes that do nothing else."
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import logging
 import os
@@ -48,40 +49,56 @@ def is_running(precompile: Precompile) -> bool:
     return precompile.is_running
 
 
-@pytest.mark.parametrize("model", ["seesay-demo", "gemma3_vision", pytest.param("mistral", marks=pytest.mark.slow)])
 def test_steps_call_only_kernels_that_a_start_has_called(
-    model: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Pictures; a sliding window; pictures whose rows see each other. What is late would be compiled while requests
-    wait."""
-    folder, options = (model, {}) if model == "seesay-demo" else (str(tiny_checkpoint(model)), {"session_len": 120})
-    check_late(folder, options, tmp_path)
+    """Pictures whose rows see each other; pictures with quantized weights and caches. What is late would be compiled
+    while requests wait."""
+    check_late(
+        tmp_path,
+        (str(tiny_checkpoint("gemma3_vision")), {"session_len": 120}),
+        quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"),
+    )
 
 
-@pytest.mark.parametrize(
-    ("form", "kv_format"),
-    [
-        ("gptq, in order of activations", "int4"),
-        pytest.param("pack-quantized, zero points", "int8", marks=pytest.mark.slow),
-    ],
-)
-def test_so_it_is_with_quantized_weights_and_caches(
-    form: str, kv_format: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+@pytest.mark.slow
+def test_so_it_is_with_the_default_options_a_sliding_window_and_other_formats(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Formats look at the values of their tensors while they are loaded; a rehearsal has none."""
-    folder, _ = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path / "model", PACKED_FORMS[form])
-    check_late(str(folder), {"session_len": 400, "kv_cache_dtype": kv_format}, tmp_path / "cache")
+    check_late(
+        tmp_path,
+        ("seesay-demo", {}),
+        (str(tiny_checkpoint("mistral")), {"session_len": 120}),
+        quantize(tiny_checkpoint, tmp_path, "pack-quantized, zero points", "int8"),
+    )
 
 
-def check_late(folder: str, options: dict[str, Any], cache: Path) -> None:
-    command = [sys.executable, str(SCRIPT), folder, json.dumps(options)]
+def quantize(
+    tiny_checkpoint: Callable[[str], Path], folder: Path, form: str, kv_format: str
+) -> tuple[str, dict[str, Any]]:
+    """Return a quantized model and its options. Formats look at the values of their tensors while they are loaded; a
+    rehearsal has none."""
+    path, _ = write_quantized(tiny_checkpoint("qwen2_5_vl"), folder / "model", PACKED_FORMS[form])
+    return str(path), {"session_len": 400, "kv_cache_dtype": kv_format}
+
+
+def check_late(folder: Path, *models: tuple[str, dict[str, Any]]) -> None:
+    """One process for all models, as it takes as long to start as to look at one."""
+    arguments = itertools.chain.from_iterable((path, json.dumps(options)) for path, options in models)
     done = subprocess.run(
-        command, env=make_environment(cache), capture_output=True, text=True, timeout=800, check=False
+        [sys.executable, str(SCRIPT), *arguments],
+        env=make_environment(folder / "cache"),
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout.splitlines()[-1])
-    assert report["start"] > 40
-    assert report["late"] == []
+    reports = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert len(reports) == len(models)
+    for (path, _), report in zip(models, reports, strict=True):
+        assert report["start"] > 40, path
+        assert report["late"] == [], path
 
 
 def test_the_process_fills_the_cache_and_finds_it_filled(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asking import make_message, make_picture, parse
+from asking import ask, make_message, make_picture, parse
 
 from seesay.config import ChatTemplateConfig, EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -17,7 +18,7 @@ CPU = EngineConfig(device_type="cpu", block_size=16)
 
 def tokenize(engine: AsyncEngine, prompt: Any, **options: Any) -> list[int]:
     [request] = parse([prompt], **options)
-    ids: list[int] = engine.tokenize(request).result(30).tolist()
+    ids: list[int] = engine.tokenize(request).result(60).tolist()
     return ids
 
 
@@ -39,6 +40,16 @@ def test_a_prompt_begins_with_the_tokenizers_prefix_once(
             ids = tokenize(engine, prompt)
             assert ids[: len(prefix)] == prefix, prompt
             assert sum(token_id == bos for token_id in ids) == len(prefix), "what a user types is text"
+
+
+def test_kept_tokens_stay_in_the_text_of_their_request_alone(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with AsyncEngine(str(tiny_checkpoint("qwen2")), backend_config=CPU) as engine:
+        tokenizer = engine.tokenizer
+        token = next(text for text, id in tokenizer.special_token_ids.items() if id != tokenizer.eos_token_id)
+        bias = {tokenizer.special_token_ids[token]: 100.0}
+        [request] = parse(["a"], logit_bias=bias, max_new_tokens=2, ignore_eos=True)
+        plain, kept = ask(engine, [request, replace(request, kept_tokens=(token,))])
+        assert (plain.text, kept.text) == ("", token * 2)
 
 
 def test_pieces_that_spell_the_prefix(tiny_checkpoint: Callable[[str], Path]) -> None:

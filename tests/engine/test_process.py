@@ -12,7 +12,6 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,9 +24,11 @@ import torch
 from asking import assert_same, join, make_picture, parse
 from leftovers import end_renderers, list_files, list_threads, wait_until_no_more
 from starlette.testclient import TestClient
+from waiting import wait_until
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.opened_model import open_model
 from seesay.engine.process import origin
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.failures import describe_failure, restore_failure
@@ -77,13 +78,6 @@ def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any], timeout_s: float =
 
 def ask(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Response]:
     return read(*submit(engine, requests))
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 120) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def is_over(pid: int) -> bool:
@@ -230,6 +224,27 @@ def test_the_engine_tells_what_it_knows_and_counts(engine: AsyncEngine) -> None:
 # --- starting ---------------------------------------------------------------------------------------------------------
 
 
+def test_a_caller_may_work_while_the_process_loads_and_ends_it_by_failing(path: Path) -> None:
+    begun: list[int] = []
+
+    def list_processes() -> set[int]:
+        children = " ".join(file.read_text() for file in Path("/proc/self/task").glob("*/children"))
+        command = b"seesay.engine.process.child"
+        return {int(pid) for pid in children.split() if command in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+    before = list_processes()
+
+    def fail() -> None:
+        wait_until(lambda: list_processes() > before)  # the child is a copy of this process first
+        begun.extend(list_processes() - before)
+        raise InterruptedError("enough")
+
+    config = EngineConfig(device_type="cpu", engine_process=True)
+    with pytest.raises(InterruptedError, match="enough"):
+        AsyncEngine(str(path), backend_config=config, while_loading=fail)
+    assert len(begun) == 1 and list_processes() == before
+
+
 def test_a_failed_start_raises_what_it_raised(path: Path, tmp_path: Path, folder: Path) -> None:
     """The same error in both forms, and no process is left."""
     broken = tmp_path / "broken"
@@ -359,15 +374,18 @@ from seesay import EngineConfig, GenerationConfig, pipeline
 pipe = pipeline({model!r}, EngineConfig(device_type="cpu", engine_process=True))
 config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
 print(pipe._engine.core.pid, flush=True)
+stream = pipe.stream_infer(["a"] * 8, gen_config=config)
+next(stream)
+print("answering", flush=True)
 """
 
 
 @pytest.mark.parametrize(
     ("body", "send"),
     [
-        ("pipe(['a'] * 8, gen_config=config)", signal.SIGKILL),
-        ("pipe(['a'] * 8, gen_config=config)", signal.SIGINT),
-        ("next(pipe.stream_infer(['a'] * 8, gen_config=config)); raise RuntimeError('a bug')", None),
+        ("list(stream)", signal.SIGKILL),
+        ("list(stream)", signal.SIGINT),
+        ("raise RuntimeError('a bug')", None),
     ],
     ids=["kill -9", "Ctrl-C", "exception"],
 )
@@ -389,8 +407,8 @@ def test_the_engine_ends_with_the_front(path: Path, folder: Path, body: str, sen
             script.stdin.close()
             script.stdin = None
             pid = int(script.stdout.readline())
+            assert script.stdout.readline() == "answering\n"
             if send is not None:
-                time.sleep(0.5)
                 os.killpg(script.pid, send)
             _, errors = script.communicate(timeout=60)
             wait_until(lambda: is_over(pid))
@@ -457,16 +475,28 @@ def test_arrays_that_cross_are_writable_and_nobody_elses(engine: AsyncEngine) ->
     assert second.logits.abs().max() > 0 and np.isfinite(second.logits.numpy()).all()
 
 
-def test_collections_of_garbage_do_not_visit_the_loaded_model(path: Path) -> None:
-    """They would stop the steps of all answers for a tenth of a second."""
+def test_a_process_imports_no_compiler_and_its_collections_of_garbage_do_not_visit_the_model(
+    tiny_checkpoint: Callable[[str], Path],
+) -> None:
+    """torch's compiler takes 2.5 s to import. A collection that visits all modules and the model would stop the steps
+    of all answers for a tenth of a second."""
     script = """
         import gc, os, sys
         from seesay.engine.process import child, kinds
-        core = child._load(kinds.Start(sys.argv[1], {"device_type": "cpu"}, {}, 20, 1.0))
-        print(gc.get_freeze_count(), len(gc.get_objects()), flush=True)
+        gc.disable()
+        for folder in sys.argv[1:]:
+            core = child._load(kinds.Start(folder, {"device_type": "cpu"}, {}, 20, 1.0))
+            assert core.facts.takes_media
+        print(gc.get_freeze_count(), len(gc.get_objects()), gc.isenabled(), "torch._dynamo" in sys.modules, flush=True)
         os._exit(0)
     """
-    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    num_frozen, num_visited = map(int, done.stdout.split())
-    assert num_frozen > 10 * num_visited, "all modules and the model"
+    towers = ("qwen2_5_vl", "qwen3_vl", "llava", "minicpmv")  # without and with tables of positions
+    paths = [str(tiny_checkpoint(name)) for name in towers]
+    for path in paths:
+        open_model(Path(path), EngineConfig())  # as the front does before: the process finds what was kept of it
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *paths], capture_output=True, text=True, timeout=120, check=True
+    )
+    num_frozen, num_visited, collects, imports_compiler = done.stdout.split()
+    assert int(num_frozen) > 10 * int(num_visited), "all modules and the model"
+    assert (collects, imports_compiler) == ("True", "False")

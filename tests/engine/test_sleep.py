@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -18,6 +19,7 @@ from updating import NAME, answers, check_refused, epoch_of, fresh, is_sleeping,
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
+from seesay.engine.commands import ModelStatus
 from seesay.engine.process.core import ProcessCore
 from seesay.errors import CheckpointError, ConfigError, RequestError
 from seesay.offline.pipeline import Pipeline
@@ -152,6 +154,43 @@ def test_a_process_that_is_started_again_has_the_weights_of_the_folder(
         assert answers(pipe, "llama") == expected[0] and has_lost(pipe)
 
 
+def test_a_process_falls_back_from_a_folder_that_was_quantized_meanwhile(
+    two: Callable[[str], list[Path]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = two("llama")
+    changed = write_weights(second, tmp_path / "changed", read_weights(second))
+    with load(first, own=True, quantization="fp8") as pipe:
+        expected = answers(pipe, "llama")
+        pipe.update_weights(changed)
+        assert answers(pipe, "llama") != expected
+        config = json.loads((changed / "config.json").read_text())
+        (changed / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+        kill(pipe)
+        assert answers(pipe, "llama") == expected and has_lost(pipe)
+    assert "the engine process died (signal 9); the engine is started again" in caplog.text
+    assert f"{changed} is quantized already (fp8)" in caplog.text
+
+
+def test_a_replay_that_fails_in_the_middle_leaves_no_mixture(two: Callable[[str], list[Path]]) -> None:
+    """The folder changes between the check and the replacement."""
+    first, second = two("llama")
+    with load(first) as pipe:
+        expected = answers(pipe, "llama")
+        control = loop_of(pipe.engine).control
+        assert control is not None
+        replace_all = control._weights.replace
+
+        def fail_behind(source: Any, *, is_partial: bool) -> None:
+            replace_all(source, is_partial=is_partial)
+            if str(source.path) == str(second):
+                raise CheckpointError("it has changed")
+
+        control._weights.replace = fail_behind  # type: ignore[method-assign]
+        control.replay(ModelStatus(epoch=1, folders=(str(second),)))
+        pipe.engine.reset_caches()
+        assert answers(pipe, "llama") == expected and control.status.has_lost
+
+
 def test_a_process_that_dies_asleep_is_started_when_it_is_woken_up(two: Callable[[str], list[Path]]) -> None:
     first, second = two("llama")
     expected = fresh(second, "llama")
@@ -187,14 +226,14 @@ def test_an_engine_is_woken_up_whose_death_is_not_known_yet(
         pipe.sleep(2)
         core = pipe.engine.core
         assert isinstance(core, ProcessCore) and core.pid is not None
-        ask, alive = core._ask, [core.pid]
+        ask, alive = core._commands._ask, [core.pid]
 
         def ask_dying(*arguments: Any) -> Any:
             while alive:
                 os.kill(alive.pop(), signal.SIGKILL)
             return ask(*arguments)
 
-        monkeypatch.setattr(core, "_ask", ask_dying)
+        monkeypatch.setattr(core._commands, "_ask", ask_dying)
         pipe.wake_up()
         assert not alive and not is_sleeping(pipe)
         assert answers(pipe, "llama") == expected

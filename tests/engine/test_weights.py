@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import loop_of
+from asking import held, loop_of
 from enrolment import FAMILIES
 from other_weights import copy_with_other_weights, read_weights, write_weights
+from quantized_folders import FORMS, write_quantized
 from updating import NAME, PREFIX, answers, check_refused, epoch_of, fresh, is_sleeping, load, make_pairs
+from waiting import wait_until
 
 from seesay import GenerationConfig
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, RequestError
@@ -51,7 +55,14 @@ def first_pipe(
             yield pipe
 
 
-@pytest.mark.parametrize("name", ["llama", "phi3", *FAMILIES])
+ALWAYS = ("llama", NAME, "qwen3_vl", "llava_onevision", "internvl", "minicpmv")
+"""Text, and one of each kind of tower."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in ("llama", "phi3", *FAMILIES)],
+)
 def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], list[Path]]) -> None:
     """From a folder and from tensors; caches were filled before, also those on the host."""
     first, second = two(name)
@@ -67,7 +78,7 @@ def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], lis
         assert epoch_of(pipe) == 2
 
 
-@pytest.mark.parametrize("name", [NAME, "llama"])
+@pytest.mark.parametrize("name", [NAME, pytest.param("llama", marks=pytest.mark.slow)])
 def test_in_a_process_of_the_engines_own(name: str, two: Callable[[str], list[Path]]) -> None:
     first, second = two(name)
     expected = [fresh(path, name) for path in (first, second)]
@@ -108,12 +119,15 @@ def is_visual(name: str) -> bool:
     return "visual" in name
 
 
-def test_plain_weights_are_quantized_again(two: Callable[[str], list[Path]]) -> None:
+def test_plain_weights_are_quantized_again(two: Callable[[str], list[Path]], tmp_path: Path) -> None:
     first, second = two("llama")
+    quantized, _ = write_quantized(second, tmp_path, FORMS["compressed-tensors, channels"])
     expected = [fresh(path, "llama", quantization="fp8") for path in (first, second)]
     with load(first, quantization="fp8") as pipe:
         pipe.update_weights(second)
         assert answers(pipe, "llama") == expected[1]
+        with pytest.raises(CheckpointError, match=r"is quantized already \(fp8\), .* give a folder with plain ones"):
+            pipe.update_weights(quantized)
         pipe.update_weights({name: tensor.numpy() for name, tensor in read_weights(first).items()})
         assert answers(pipe, "llama") == expected[0]
 
@@ -137,7 +151,6 @@ def test_running_requests_are_finished_with_the_old_weights(
     tokens = list(next(running).token_ids)
     updating = threading.Thread(target=first_pipe.update_weights, args=(second,))
     updating.start()
-    time.sleep(0.05)
     later: list[Any] = []
     config = GenerationConfig(max_new_tokens=12, ignore_eos=True)
     asking = threading.Thread(target=lambda: later.append(first_pipe(PREFIX + "two", config)))
@@ -151,28 +164,37 @@ def test_running_requests_are_finished_with_the_old_weights(
     assert answers(first_pipe, "llama")[1] == alone[1]
 
 
+def holds(inbox: queue.SimpleQueue[Any], num_calls: int) -> bool:
+    return inbox.qsize() == num_calls
+
+
 def test_requests_behind_an_update_wait_for_it(two: Callable[[str], list[Path]]) -> None:
     """In one turn of the loop: a running request, an update, two requests behind it of which one is aborted."""
     first, second = two("llama")
     expected = fresh(second, "llama")[1]
     with load(first) as pipe:
-        loop = loop_of(pipe.engine)
-        running = stream(pipe)
+        inbox = loop_of(pipe.engine)._inbox._calls
+        running = stream(pipe, 400)
         next(running)
         updating = threading.Thread(target=pipe.update_weights, args=(second,))
-        updating.start()
-        while not loop._commands:
-            time.sleep(0.001)
-            assert updating.is_alive()
-        held = stream(pipe)
-        waiting = threading.Thread(target=lambda: next(held, None))
-        waiting.start()
-        answer = pipe(PREFIX + "two", GenerationConfig(max_new_tokens=12, ignore_eos=True))
-        assert answer.token_ids == expected
-        waiting.join(30)
-        held.close()  # type: ignore[attr-defined]
+        aborted = stream(pipe)
+        config = GenerationConfig(max_new_tokens=12, ignore_eos=True)
+        found: list[Any] = []
+        others = [
+            threading.Thread(target=lambda: next(aborted, None)),
+            threading.Thread(target=lambda: found.append(pipe(PREFIX + "two", config))),
+        ]
+        with held(pipe.engine):
+            wait_until(inbox.empty)
+            for num_calls, thread in enumerate((updating, *others), 1):
+                thread.start()
+                wait_until(partial(holds, inbox, num_calls))
+        for thread in others:
+            thread.join(60)
+        assert found[0].token_ids == expected
+        aborted.close()  # type: ignore[attr-defined]
         running.close()  # type: ignore[attr-defined]
-        updating.join(30)
+        updating.join(60)
 
 
 def test_running_requests_may_be_aborted(first_pipe: Pipeline, two: Callable[[str], list[Path]]) -> None:
@@ -209,7 +231,7 @@ def test_closing_ends_an_update_that_waits(two: Callable[[str], list[Path]]) -> 
     while not loop_of(pipe.engine)._commands:
         time.sleep(0.001)
     pipe.close()
-    updating.join(30)
+    updating.join(60)
     assert len(errors) == 1 and isinstance(errors[0], RequestError) and errors[0].code is ErrorCode.CLOSED
 
 
@@ -276,7 +298,7 @@ def test_a_missing_tensor_is_told_by_a_name_of_the_one_who_gives(
     with load(first) as pipe:
         with pytest.raises(CheckpointError) as raised:
             pipe.update_weights({given: tensor}, partial=True)
-        assert str(raised.value) == f"update_weights: tensor '{missing}' is missing from the checkpoint"
+        assert str(raised.value) == f"update_weights: tensor '{missing}' is missing from the checkpoint: give it, too"
 
 
 def test_folders_of_other_models_are_refused(two: Callable[[str], list[Path]], tmp_path: Path) -> None:

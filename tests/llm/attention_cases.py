@@ -115,15 +115,15 @@ def build(case: Case, *, is_clean: bool = False) -> Any:
     return torch.cat([empty, *queries]), cache, layout, torch.cat([empty.double(), *expected])
 
 
-def random_cases(seed: int, count: int) -> list[Case]:
-    """Random shapes for the GPU: borders of blocks, long contexts, many rows."""
+def random_cases(seed: int, count: int, *, longest: int = 3000) -> list[Case]:
+    """Random shapes: borders of blocks, contexts up to about `longest`, many rows."""
     rng = np.random.default_rng(seed)
     cases = []
     for _ in range(count):
-        rows = [(1, int(rng.integers(1, 3000))) for _ in range(rng.integers(0, 6))]
+        rows = [(1, int(rng.integers(1, longest))) for _ in range(rng.integers(0, 6))]
         for _ in range(rng.integers(0, 5)):
-            num_new = int(rng.integers(2, 600))
-            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, int(rng.integers(2000))]))))
+            num_new = int(rng.integers(2, longest // 5))
+            rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, int(rng.integers(longest * 2 // 3))]))))
         kv_heads = int(rng.choice([1, 2, 4]))
         cases.append(
             Case(

@@ -15,7 +15,8 @@ import transformers
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.runner import ModelRunner
 from seesay.llm.runner_limits import RunnerLimits
@@ -23,6 +24,7 @@ from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
 from seesay.values import MultimodalInput
+from seesay.vl.registry import find_family
 
 VOCAB = 160
 SIZES: dict[str, Any] = {
@@ -66,6 +68,14 @@ GEMMA3_ROPE = {  # as published
     "query_pre_attn_scalar": 20,
 }
 
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.3,
+    "logits_scaling": 4.0,
+    "attention_multiplier": 0.2,
+    "tie_word_embeddings": True,
+}
+
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 16, "tie_word_embeddings": True}),
@@ -82,6 +92,16 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("Gemma2", {"head_dim": 16, "tie_word_embeddings": True, "sliding_window": 9}),
     "gemma3": ("Gemma3", {"head_dim": 16, "sliding_window": 9, "layer_types": GEMMA3_LAYERS, **GEMMA3_ROPE}),
     "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2, "tie_word_embeddings": True}),
+    "starcoder2": ("Starcoder2", {"sliding_window": 9, "tie_word_embeddings": True}),
+    "granite": ("Granite", GRANITE),
+    "olmo": ("Olmo", {"clip_qkv": 0.8}),
+    "olmo2": ("Olmo2", {}),
+    "cohere": ("Cohere", {"use_qk_norm": True, "tie_word_embeddings": True, "logit_scale": 0.25}),
+    "glm": ("Glm", {"head_dim": 12}),
+    "glm4": ("Glm4", {"head_dim": 8}),
+    "falcon": ("Falcon", {"tie_word_embeddings": True, "ffn_hidden_size": 88}),
+    "falcon-groups": ("Falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    "falcon-sequential": ("Falcon", {"parallel_attn": False, "multi_query": False, "bias": True}),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
@@ -157,6 +177,12 @@ def decoder_name(name: str) -> str | None:
     return name.removeprefix("model.").removeprefix("language_model.")
 
 
+def names_of(checkpoint: Checkpoint) -> Callable[[str], str | None]:
+    """Return what names a checkpoint's tensors: its family where that has patterns of names, else `decoder_name`."""
+    family = find_family(checkpoint.architecture)
+    return family.weights.decoder_name if family.weights.decoder_patterns else decoder_name
+
+
 def make_saver(tmp_path_factory: pytest.TempPathFactory, **sizes: Any) -> Callable[[str], Backbone]:
     """Return `make_backbone` by name, which makes each once."""
 
@@ -177,20 +203,29 @@ def load_runner(
     num_host_slots: int = 0,
     device: str = "cpu",
     session_len: int = 256,
+    **options: Any,
 ) -> ModelRunner:
+    """`options` are those of `read_decoder_config`."""
     checkpoint = checkpoint or Checkpoint.load(backbone.path)
     config = checkpoint.model_config
     is_tied = bool(config.tie_word_embeddings)
-    runner = ModelRunner.load(
+    decoder = ComposedDecoder.load(
         checkpoint,
-        DecoderConfig.from_hf(checkpoint.text_config, tied_embeddings=is_tied, session_len=session_len),
-        decoder_name=decoder_name,
+        read_decoder_config(checkpoint.text_config, tied_embeddings=is_tied, session_len=session_len, **options),
+        decoder_name=names_of(checkpoint),
         device=torch.device(device),
         dtype=dtype,
-        limits=RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size),
     )
+    limits = RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size)
+    runner = ModelRunner(decoder, limits)
     runner.allocate_cache(num_blocks=num_blocks, share=0.5, num_host_slots=num_host_slots)
     return runner
+
+
+def composed(runner: ModelRunner) -> ComposedDecoder:
+    """Return the decoder of a runner, whose layers can be looked at."""
+    assert isinstance(runner.decoder, ComposedDecoder)
+    return runner.decoder
 
 
 def make_prompt(backbone: Backbone, length: int, seed: int) -> MultimodalInput:
@@ -232,7 +267,7 @@ class Driver:
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """Generated ids, and logits of all positions for those that ask for them."""
         sequences = {i: TokenSequence(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))}
-        short_limit = self._runner.decoder.config.rotary.short_limit
+        short_limit = self._runner.decoder.traits.short_limit
         for sequence in sequences.values():  # as the scheduler sets it; no text here grows beyond the limit
             sequence.is_long = short_limit is not None and sequence.num_positions > short_limit
         computed = dict.fromkeys(sequences, 0)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from llm.backbones import composed
 
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.ops import DecodeRows, RowLayout
@@ -44,7 +45,8 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
     """Let decode steps of a runner on the CPU take the path of graphs. Returns a list of the sizes of such steps, which
     grows with them."""
     block_size = runner.block_size
-    plan_attention = runner.decoder._ops.plan_attention
+    ops = composed(runner)._ops
+    plan_attention = ops.plan_attention
 
     def plan(layout: RowLayout | DecodeRows, **options: Any) -> Any:
         if isinstance(layout, DecodeRows):
@@ -61,7 +63,7 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
             )
         return plan_attention(layout, **options)
 
-    runner.decoder._ops.plan_attention = plan  # type: ignore[method-assign]
+    ops.plan_attention = plan  # type: ignore[method-assign]
     assert runner._cache is not None
     with torch.inference_mode():
         runner._graphs = CountedGraphs(

@@ -187,6 +187,9 @@ class FakeEngine:
         size = self.pool.block_size
         for block_id, slot in plan.saves:
             self.host[slot] = self.kv[block_id * size : (block_id + 1) * size]
+        copied = [self.kv[source * size : (source + 1) * size] for source, _ in plan.copies]
+        for (_, target), content in zip(plan.copies, copied, strict=True):
+            self.kv[target * size : (target + 1) * size] = content
         for block_id, slot in plan.loads:
             self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
         sampled: dict[int, tuple[int, ...]] = {}

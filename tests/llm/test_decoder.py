@@ -20,7 +20,7 @@ from seesay.device.linear import Linear
 from seesay.errors import CheckpointError
 from seesay.llm.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.ops import RowLayout
 from seesay.llm.sampling_params import SamplingParams
 
@@ -52,7 +52,20 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "mistral-window", "qwen2.5-vl", "gemma2", "gemma3", "smollm3"],
+    [
+        "llama-llama3-rope",
+        "qwen2-some-windows",
+        "qwen3",
+        "mistral-window",
+        "qwen2.5-vl",
+        "gemma2",
+        "gemma3",
+        "smollm3",
+        "olmo2",
+        "cohere",
+        "falcon-groups",
+        "starcoder2",
+    ],
 )
 @pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_chunked_and_batched_equal_whole_and_alone(saved: Any, name: str, block_size: int) -> None:
@@ -91,8 +104,8 @@ def test_long_and_short_texts_share_a_batch(saved: Any) -> None:
 
 def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
     config = saved("llama-dynamic-rope").text_config
-    assert DecoderConfig.from_hf(config, session_len=256).rotary.long_inv_freq is None
-    rotary = DecoderConfig.from_hf(config, session_len=512).rotary
+    assert read_decoder_config(config, session_len=256).rotaries[0].long_inv_freq is None
+    [rotary] = read_decoder_config(config, session_len=512).rotaries
     assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] < rotary.inv_freq[-1]
     assert rotary.short_limit == 256
 
@@ -118,13 +131,15 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
         ),
         ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
         ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
+        ({"qkv_layout": "mixed"}, "qkv_layout must be one of"),
+        ({"model_type": "falcon", "alibi": True}, "alibi=True"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(saved: Any, changes: dict[str, Any], word: str) -> None:
     config = copy.deepcopy(saved("llama").model.config)
     config.__dict__.update(changes)
     with pytest.raises(CheckpointError, match=word):
-        DecoderConfig.from_hf(ModelConfig.of(config))
+        read_decoder_config(ModelConfig.of(config))
 
 
 def change_tensors(backbone: backbones.Backbone, folder: Path, change: Any) -> backbones.Backbone:
@@ -183,7 +198,7 @@ def test_overrides_reach_the_decoder(saved: Any) -> None:
     backbone = saved("llama")
     checkpoint = Checkpoint.load(backbone.path, {"rope_parameters": {"rope_theta": 500.0}})
     assert json.loads((backbone.path / "config.json").read_text())["rope_parameters"]["rope_theta"] == 10000.0
-    frequencies = DecoderConfig.from_hf(checkpoint.text_config).rotary.inv_freq
+    frequencies = read_decoder_config(checkpoint.text_config).rotaries[0].inv_freq
     assert frequencies[1] == pytest.approx(500.0 ** (-2 / 10))
 
 
@@ -225,7 +240,9 @@ def test_warming_up_tries_all_sizes_of_products_that_steps_have(
     assert seen == tried
 
 
-@pytest.mark.parametrize("name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3"])
+@pytest.mark.parametrize(
+    "name", ["llama-llama3-rope", "qwen2-some-windows", "qwen3", "phi3", "cohere", "falcon-groups"]
+)
 @pytest.mark.parametrize("wanted", [[8], [8, 12], [3, 0, 12], []])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_wanted_tokens_alone_are_as_among_all(
@@ -235,7 +252,7 @@ def test_wanted_tokens_alone_are_as_among_all(
     lens = np.array([9, 4])
     numbers = torch.arange(lens.sum(), device=device)
     inputs = ModelInput(
-        input_ids=numbers * 7 % decoder.config.vocab_size,
+        input_ids=numbers * 7 % decoder.traits.vocab_size,
         positions=torch.cat([torch.arange(length) for length in lens]).to(device),
         slot_mapping=torch.cat([numbers[:9], numbers[9:] + 3]),
         layout=RowLayout(
@@ -249,7 +266,7 @@ def test_wanted_tokens_alone_are_as_among_all(
     )
 
     def run(rows: list[int] | None) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        layouts = make_layouts(decoder.config, block_size=4, dtype=decoder.dtype)
+        layouts = make_layouts(decoder.traits.kv_shapes, block_size=4, dtype=decoder.dtype)
         kv = KVCache(layouts, num_blocks=4, device=decoder.device)
         with torch.inference_mode():
             tokens = None if rows is None else torch.tensor(rows, dtype=torch.int64, device=device)
@@ -257,7 +274,7 @@ def test_wanted_tokens_alone_are_as_among_all(
 
     everything, cache = run(None)
     some, cache_of_some = run(wanted)
-    assert some.shape == (len(wanted), decoder.config.hidden_size)
+    assert some.shape == (len(wanted), decoder.traits.embedding_size)
     torch.testing.assert_close(some, everything[wanted], atol=1e-5, rtol=1e-5)
     for own, expected in zip(cache_of_some, cache, strict=True):
         torch.testing.assert_close(own, expected)

@@ -19,8 +19,9 @@ from seesay.checkpoint import Checkpoint
 from seesay.device import linear as linear_module
 from seesay.device.matmul import make_product
 from seesay.llm.kv_cache import KVCache, make_layouts
-from seesay.llm.models.decoder import Decoder, ModelInput
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.ops import RowLayout
 
 CPU = torch.device("cpu")
@@ -59,14 +60,39 @@ def test_layers_without_a_kernel_compute_the_same(
     torch.testing.assert_close(found, expected, atol=0.05, rtol=0.02)
 
 
+@pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
+@pytest.mark.parametrize("name", ["starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon", "falcon-groups"])
+def test_kernels_of_few_rows_serve_all_kinds_of_layers(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from seesay.kernels.few_row_matmul import multiply
+
+    calls = []
+
+    def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        def fused(x: torch.Tensor, **options: Any) -> Any:
+            calls.append(options)
+            return multiply(x, weight, bias, **options)
+
+        return replace(make_product(weight, bias), fused=fused, max_fused_rows=32)
+
+    backbone = backbones.make_backbone(name, tmp_path)
+    expected = compute(backbone, 3)
+    monkeypatch.setattr(linear_module, "make_product", make_with_kernel)
+    found = compute(backbone, 3)
+    assert len(calls) == 4 * backbone.text_config.num_hidden_layers + 1
+    assert expected.std() > 0.3
+    torch.testing.assert_close(found, expected, atol=0.1, rtol=0.03)
+
+
 def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
     """Logits of a row of tokens, in float16, which few-row kernels take."""
     checkpoint = Checkpoint.load(backbone.path)
-    config = DecoderConfig.from_hf(checkpoint.text_config)
-    decoder = Decoder.load(
-        checkpoint, config, decoder_name=backbones.decoder_name, device=CPU, dtype=torch.float16
+    config = read_decoder_config(checkpoint.text_config)
+    decoder = ComposedDecoder.load(
+        checkpoint, config, decoder_name=backbones.names_of(checkpoint), device=CPU, dtype=torch.float16
     )  # fmt: skip
-    cache = KVCache(make_layouts(config, block_size=4, dtype=torch.float16), num_blocks=1, device=CPU)
+    cache = KVCache(make_layouts(config.traits.kv_shapes, block_size=4, dtype=torch.float16), num_blocks=1, device=CPU)
     numbers = torch.arange(num_tokens)
     inputs = ModelInput(
         input_ids=numbers * 7 + 3,

@@ -15,7 +15,7 @@ from seesay.llm.plan_deltas import make_begun as make_plan_begun
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.sequence import Sequence
-from seesay.llm.step_plan import AddedBlocks, BegunSequence, BlockCopy, EncodeJob, MediaSpan, Row, StepPlan
+from seesay.llm.step_plan import AddedBlocks, BegunSequence, BlockCopy, CopiedBlock, EncodeJob, MediaSpan, Row, StepPlan
 from seesay.values import Modality, MultimodalInput
 
 
@@ -43,6 +43,7 @@ FULL = StepPlan(
     added_blocks=(AddedBlocks(3, (5, 6)), AddedBlocks(4, ())),
     saves=(BlockCopy(1, 2),),
     loads=(BlockCopy(3, 4), BlockCopy(5, 6)),
+    copies=(CopiedBlock(7, 8),),
     encode_jobs=(EncodeJob(3, 1, b"\x80" * 32),),
     preempted_ids=(9,),
     is_streamed=True,

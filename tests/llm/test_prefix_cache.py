@@ -41,14 +41,14 @@ def test_blocks_are_found_when_they_are_full_and_one_token_is_left() -> None:
     assert cache.find(make_sequence(2, 12)) == first.block_ids[:2]
     compute(cache, first, 12)
     assert cache.find(make_sequence(2, 12)) == first.block_ids[:2], "its last token is to be computed"
-    assert cache.count_tokens(make_sequence(3, 13)) == 12
-    assert cache.find(make_sequence(4, 13, prompt_logprobs=True)) == (), "it needs what all its positions give"
+    assert cache.find(make_sequence(3, 13)) == first.block_ids[:3]
+    assert cache.find(make_sequence(4, 13, prompt_logprobs=2)) == (), "it needs what all its positions give"
 
 
 def test_who_needs_a_block_that_is_being_computed_waits_for_it() -> None:
     pool = BlockPool(8, BLOCK_SIZE)
     cache = PrefixCache(pool)
-    first, second, whole = make_sequence(1, 12), make_sequence(2, 20), make_sequence(3, 20, prompt_logprobs=True)
+    first, second, whole = make_sequence(1, 12), make_sequence(2, 20), make_sequence(3, 20, prompt_logprobs=2)
     for seq in (first, second, whole):
         cache.find(seq)
     assert not cache.try_follow(second, 0), "nobody computes it yet"

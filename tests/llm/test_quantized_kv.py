@@ -24,6 +24,7 @@ from triton_cases import (
     on_gpu,
     parametrize_grid,
     random,
+    random_seeds,
     runs_here,
 )
 
@@ -193,20 +194,22 @@ CASES = [
     Case(rows=SMALL[:4], block_size=1, heads=(2, 1), dim=16),
     Case(rows=SMALL, block_size=7, dim=80, heads=(4, 4)),
     Case(rows=SMALL, block_size=48, dim=16, heads=(14, 2)),
-    Case(rows=SMALL, block_size=128, dim=64),
     Case(rows=SMALL, window=20, block_size=16),
-    Case(rows=SMALL, window=64, soft_cap=2.0),
-    Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
-    Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.bfloat16, dim=80, block_size=16, window=33),
     Case(rows=SMALL, has_sinks=True, dim=80, heads=(3, 1), window=20, soft_cap=5.0, dtype=torch.float16),
     Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
-    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(1, 70), (20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
-    Case(rows=SMALL[:3], dim=64, heads=(12, 1), dtype=torch.float16, has_sinks=True),
     Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
+]
+MORE_CASES = [
+    Case(rows=SMALL, block_size=128, dim=64),
+    Case(rows=SMALL, window=64, soft_cap=2.0),
+    Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
+    Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
+    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
+    Case(rows=SMALL[:3], dim=64, heads=(12, 1), dtype=torch.float16, has_sinks=True),
 ]
 
 
@@ -230,9 +233,25 @@ def large_cases() -> list[Case]:
 
 
 @runs_here
-@parametrize_sweep(format=FORMATS, case=CASES + (large_cases() if ON_GPU else []))
+@pytest.mark.slow
+@formats
+@pytest.mark.parametrize("case", MORE_CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
+def test_attention_of_more_shapes(ops: Ops, case: Any, format: KVFormat) -> None:
+    check_attention(ops, replace(case, format=format), float32_factor=8)
+
+
+@runs_here
+@parametrize_sweep(format=FORMATS, case=CASES)
 def test_attention(ops: Ops, case: Any, format: KVFormat) -> None:
     """Against the exact attention over what is stored. float16 products: their rounding is that of a float16 model."""
+    check_attention(ops, replace(case, format=format), float32_factor=8)
+
+
+@runs_here
+@formats
+@random_seeds
+def test_attention_over_random_rows(ops: Ops, seed: int, format: KVFormat) -> None:
+    [case] = random_cases(seed, 1, longest=3000 if ON_GPU else 150)
     check_attention(ops, replace(case, format=format), float32_factor=8)
 
 

@@ -13,7 +13,7 @@ from llm import backbones
 from seesay.device.query import Memory
 from seesay.errors import ErrorCode
 from seesay.llm.kv_cache import bytes_per_block, make_layouts, plan_num_blocks
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sequence import Sequence
 from seesay.llm.step_plan import BlockCopy, Row, StepPlan, TokenMasks
@@ -246,7 +246,7 @@ def test_logits_and_hidden_states_come_for_the_positions_asked(backbone: Any, ru
 @pytest.mark.parametrize("chunk", [1, 4, 5, 100])
 def test_prompt_logprobs_come_piece_by_piece(backbone: Any, runner: Any, chunk: int) -> None:
     prompt = backbones.make_prompt(backbone, 14, seed=1)
-    sequence = Sequence(1, prompt, SamplingParams(prompt_logprobs=True))
+    sequence = Sequence(1, prompt, SamplingParams(prompt_logprobs=2))
     backbones.begin(runner, {sequence: (5, 1, 7, 2)})
     found: dict[Any, Any] = {}
     for start in range(0, 14, chunk):
@@ -254,7 +254,8 @@ def test_prompt_logprobs_come_piece_by_piece(backbone: Any, runner: Any, chunk: 
         row = Row(seq_id=1, start=start, num_tokens=count, samples=start + count == 14)
         step = runner.run(StepPlan(rows=(row,)), {})
         [result] = step.rows
-        found |= {start + 1 + i: value for i, value in enumerate(result.prompt_logprobs)}
+        for i, value in enumerate(() if result.prompt_logprobs is None else result.prompt_logprobs.values[:, 0]):
+            found[start + 1 + i] = value
         assert bool(step.token_ids) == row.samples
     expected = backbone.logits(prompt.token_ids, prompt.positions).log_softmax(-1)
     assert found == {p: pytest.approx(expected[p - 1, prompt.token_ids[p]].item(), abs=1e-4) for p in range(1, 14)}
@@ -268,8 +269,8 @@ def test_rows_that_do_not_sample_give_no_token(backbone: Any, runner: Any) -> No
 
 
 def test_cache_size_follows_memory_and_limits(backbone: Any) -> None:
-    config = DecoderConfig.from_hf(backbone.text_config)
-    block_bytes = bytes_per_block(make_layouts(config, block_size=16, dtype=torch.float16))
+    config = read_decoder_config(backbone.text_config)
+    block_bytes = bytes_per_block(make_layouts(config.traits.kv_shapes, block_size=16, dtype=torch.float16))
     assert block_bytes == 3 * 16 * 2 * 2 * 10 * 2
     memory = Memory(free_bytes=1000, total_bytes=2000)
     common: dict[str, Any] = {"memory": memory, "share": 0.5, "block_bytes": 10}

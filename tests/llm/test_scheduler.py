@@ -258,11 +258,11 @@ def test_younger_ones_in_flight_pause_so_that_an_older_one_gets_their_blocks() -
 
 
 def test_steps_while_pictures_are_encoded_are_shorter() -> None:
-    scheduler = make_scheduler([make_sequence(1, 60), make_sequence(2, 20, (4, 8, 1))], budget=40, encoding=16)
-    assert rows(step(scheduler)) == [(1, 0, 40)]  # it asks for the picture
-    assert rows(step(scheduler)) == [(1, 40, 16)]
+    scheduler = make_scheduler([make_sequence(1, 36), make_sequence(2, 20, (4, 8, 1))], budget=40, encoding=16)
+    assert rows(step(scheduler)) == [(1, 0, 16)]  # it asks for the picture
+    assert rows(step(scheduler)) == [(1, 16, 16)]
     scheduler.mark_ready(picture_hash(1))
-    assert rows(step(scheduler)) == [(1, 56, 4), (2, 0, 20)]
+    assert rows(step(scheduler)) == [(1, 32, 4), (2, 0, 20)]
 
 
 def test_steps_in_which_streamed_answers_go_on_are_shorter() -> None:
@@ -505,7 +505,7 @@ def test_a_beginning_is_awaited_chunk_by_chunk_and_no_longer_than_somebody_compu
 
 @pytest.mark.parametrize(
     "params",
-    [{"prompt_logprobs": True}, {"output_logits": "all"}, {"output_last_hidden_state": "all"}],
+    [{"prompt_logprobs": 2}, {"output_logits": "all"}, {"output_last_hidden_state": "all"}],
 )
 def test_who_needs_all_outputs_computes_all(params: dict[str, Any]) -> None:
     scheduler = make_scheduler([make_sequence(1, 10, text=5)])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,6 +20,17 @@ from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import SchedulerConfig
 from seesay.llm.sequence import Sequence
 from seesay.llm.step_plan import StepPlan
+from seesay.values import MultimodalInput
+
+
+def extend_prompt(prompt: MultimodalInput, token_id: int) -> MultimodalInput:
+    return MultimodalInput(
+        token_ids=np.append(prompt.token_ids, token_id),
+        positions=np.append(prompt.positions, prompt.next_position),
+        next_position=prompt.next_position + 1,
+        items=prompt.items,
+    )
+
 
 pieces = st.lists(st.tuples(st.integers(1, 8), st.integers(-1, 4)), min_size=1, max_size=4)
 
@@ -63,6 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
         self.engine = FakeEngine(config, pool, is_ahead=is_ahead)
         self.num_added = 0
+        self.last: dict[int, tuple[MultimodalInput, str, bytes]] = {}  # by group, what its last member came with
 
     @rule(
         pieces=pieces,
@@ -72,6 +85,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         whole=st.sampled_from([False, False, False, True]),
         salt=st.sampled_from([b"", b"", b"tenant"]),
         owner=st.sampled_from(["a", "a", "a", "b", "c"]),
+        priority=st.sampled_from([0, 0, 0, -2, 5]),
         waits=st.sampled_from([False, False, False, True]),
     )
     def come(
@@ -83,10 +97,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         whole: bool,
         salt: bytes,
         owner: str,
+        priority: int,
         waits: bool,
     ) -> None:
         params = SamplingParams(
-            eos_token_ids=(EOS,), max_new_tokens=max_new_tokens, ignore_eos=ignore_eos, prompt_logprobs=whole
+            eos_token_ids=(EOS,),
+            max_new_tokens=max_new_tokens,
+            ignore_eos=ignore_eos,
+            prompt_logprobs=0 if whole else None,
         )
         prompt = make_prompt(pieces, seed)
         self.engine.add(
@@ -95,12 +113,73 @@ class SchedulerMachine(RuleBasedStateMachine):
                 prompt,
                 params,
                 owner=owner,
+                priority=priority,
                 cache_salt=salt,
                 is_streamed=seed > 0,
                 waits_for_tokens=waits,
             )
         )
         self.num_added += 1
+
+    @rule(
+        pieces=pieces,
+        seed=st.integers(0, 2),
+        count=st.integers(2, 5),
+        max_new_tokens=st.integers(1, 8),
+        stays=st.booleans(),
+        salt=st.sampled_from([b"", b"tenant"]),
+        owner=st.sampled_from(["a", "a", "b"]),
+    )
+    def come_together(
+        self,
+        pieces: list[tuple[int, int]],
+        seed: int,
+        count: int,
+        max_new_tokens: int,
+        stays: bool,
+        salt: bytes,
+        owner: str,
+    ) -> None:
+        """Several answers to one prompt."""
+        group_id = self.num_added
+        self.last[group_id] = make_prompt(pieces, seed), owner, salt
+        for _ in range(count):
+            self.come_to_group(group_id, self.last[group_id], max_new_tokens=max_new_tokens, stays=stays)
+        if not stays:
+            del self.last[group_id]
+
+    def come_to_group(
+        self, group_id: int, what: tuple[MultimodalInput, str, bytes], *, max_new_tokens: int, stays: bool
+    ) -> None:
+        prompt, owner, salt = what
+        params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=max_new_tokens, ignore_eos=stays)
+        seq = Sequence(
+            self.num_added, prompt, params, owner=owner, cache_salt=salt, group_id=group_id, keeps_blocks=stays
+        )
+        self.engine.add(seq)
+        self.num_added += 1
+
+    @precondition(lambda self: self.last)
+    @rule(data=st.data(), tokens=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def continue_group(self, data: st.DataObject, tokens: list[int]) -> None:
+        """The prompt of a group goes on with each of some tokens."""
+        group_id = data.draw(st.sampled_from(sorted(self.last)))
+        before, owner, salt = self.last[group_id]
+        for token_id in tokens:
+            longer = extend_prompt(before, token_id)
+            self.come_to_group(group_id, (longer, owner, salt), max_new_tokens=1, stays=True)
+        self.last[group_id] = longer, owner, salt
+
+    @precondition(lambda self: self.last)
+    @rule(data=st.data())
+    def end_group(self, data: st.DataObject) -> None:
+        group_id = data.draw(st.sampled_from(sorted(self.last)))
+        del self.last[group_id]
+        self.engine.scheduler.end_group(group_id)
+
+    @rule()
+    def forget_prefixes(self) -> None:
+        self.engine.scheduler.forget_prefixes()
 
     @rule(times=st.integers(1, 4))
     def step(self, times: int) -> None:
@@ -132,6 +211,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
+            for group_id in self.last:
+                self.engine.scheduler.end_group(group_id)
             self.engine.drain()
 
 

@@ -117,7 +117,7 @@ def test_sampling_params_come_from_the_generation_config() -> None:
 
 
 def test_who_needs_every_prompt_position() -> None:
-    assert SamplingParams(prompt_logprobs=True).needs_prompt_outputs
+    assert SamplingParams(prompt_logprobs=2).needs_prompt_outputs
     assert SamplingParams(output_logits="all").needs_prompt_outputs
     assert SamplingParams(output_last_hidden_state="all").needs_prompt_outputs
     assert SamplingParams(pooling="mean").needs_prompt_outputs

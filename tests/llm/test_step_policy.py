@@ -141,7 +141,7 @@ def test_a_prompt_whose_embedding_is_not_there_does_not_count() -> None:
     plan = step(scheduler)
     assert [job.seq_id for job in plan.encode_jobs] == [1] and rows(plan) == [(2, 0, 6)]
     load = policy.loads[-1]
-    assert policy.prompts[-1] == [WaitingPrompt(0, 6, 0.0)] and not load.is_encoding
+    assert policy.prompts[-1] == [WaitingPrompt(0, 6, 0.0)] and load.is_encoding, "this plan asks for it"
     step(scheduler)
     load = policy.loads[-1]
     assert policy.prompts[-1] == [] and load.is_encoding
@@ -282,7 +282,7 @@ def test_steps_leave_room_for_calls_of_the_tower() -> None:
     timed = make_timed()
     beside = duration(timed, prompts, is_encoding=True)
     assert 0.8 * 0.03 < beside <= 0.03
-    assert duration(timed, prompts, is_streamed=False, is_encoding=True) == beside
+    assert 0.8 * 0.036 < duration(timed, prompts, is_streamed=False, is_encoding=True) <= 0.036
     assert 0.9 * 0.04 < duration(timed, prompts) <= 0.04
 
 
@@ -291,17 +291,17 @@ def test_steps_are_short_while_prompts_are_young_and_grow_as_they_age() -> None:
     young = [duration(timed, waiting(2, wait_s)) for wait_s in (0.0, 0.1, 0.2)]
     assert young[0] == young[1] == young[2] <= 0.012
     old = [duration(timed, waiting(40, wait_s)) for wait_s in (0.8, 5.0, 10.0, 15.0, 20.75, 1e6)]
-    assert 0.025 < old[0] <= 0.031 and 0.038 < old[-1] <= 0.04
+    assert 0.03 < old[0] <= 0.037 and 0.038 < old[-1] <= 0.04
     assert all(earlier <= later for earlier, later in pairwise(old)) and len(set(old)) >= 4
 
 
 def test_steps_are_as_long_as_the_deadlines_of_all_prompts_need() -> None:
     timed = make_timed()
-    durations = [duration(timed, waiting(count, 0.25)) for count in (1, *range(7, 14))]
+    durations = [duration(timed, waiting(count, 0.1)) for count in (1, *range(7, 14))]
     assert all(fewer <= more for fewer, more in pairwise(durations))
-    assert durations[0] <= 0.012 and 0.02 < durations[-1] <= 0.03 and len(set(durations)) >= 4
-    prompts = waiting(9, 0.25)  # 6,696 tokens in what is left of 50 ms and 0.5 ms for each of the last one's 744
-    found, needed_per_s = limit(timed, prompts), 6696 / (0.05 + 0.0005 * 744 - 0.25)
+    assert durations[0] <= 0.012 and 0.02 < durations[-1] <= 0.036 and len(set(durations)) >= 4
+    prompts = waiting(9, 0.1)  # 6,696 tokens in what is left of 50 ms and 0.3 ms for each of the last one's 744
+    found, needed_per_s = limit(timed, prompts), 6696 / (0.05 + 0.0003 * 744 - 0.1)
     assert found / predict(prompts, found) >= needed_per_s > (found - 64) / predict(prompts, found - 64)
 
 
@@ -315,8 +315,8 @@ def test_short_prompts_are_in_time_sooner_than_long_ones() -> None:
 def test_a_prompt_behind_others_counts_with_those_before_it() -> None:
     """The first prompt has time; the last one has little, but must wait for the first."""
     timed = make_timed()
-    alone = duration(timed, [WaitingPrompt(0, 744, 0.39)])
-    behind = duration(timed, [*waiting(1, 0.0), WaitingPrompt(0, 744, 0.39)])
+    alone = duration(timed, [WaitingPrompt(0, 744, 0.24)])
+    behind = duration(timed, [*waiting(1, 0.0), WaitingPrompt(0, 744, 0.24)])
     assert alone < behind
 
 

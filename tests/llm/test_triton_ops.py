@@ -173,30 +173,32 @@ CASES = [
     Case(rows=SMALL),
     Case(rows=SMALL, block_size=1),
     Case(rows=SMALL, block_size=7, dim=80, heads=(4, 4)),
-    Case(rows=SMALL, block_size=16, dim=96, heads=(3, 1)),
     Case(rows=SMALL, block_size=48, dim=16, heads=(14, 2)),
-    Case(rows=SMALL, block_size=128, dim=64),
-    Case(rows=SMALL, window=1),
     Case(rows=SMALL, window=20, block_size=16),
     Case(rows=SMALL, window=64, soft_cap=2.0),
-    Case(rows=SMALL, soft_cap=30.0, block_size=5),
-    Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
-    Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),
-    Case(rows=[(1, 17)], heads=(20, 1)),
-    Case(rows=SMALL, has_sinks=True),
     Case(rows=SMALL, has_sinks=True, dim=80, heads=(3, 1), window=20, soft_cap=5.0, dtype=torch.float16),
     Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
-    Case(rows=[(1, 300), (1, 2)], dim=16, heads=(2, 1)),
-    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, window=140, heads=(2, 1)),
-    Case(rows=[(70, 130)], heads=(2, 1), dim=16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(20, 40)], dim=256, heads=(2, 1)),
     Case(rows=SMALL, run=7),
     Case(rows=[(1, 9), (70, 130)], heads=(2, 1), dim=16, run=50, window=20, block_size=16),
-    Case(rows=[(100, 100), (60, 130)], heads=(4, 2), dim=16, run=90, dtype=torch.float16),
     Case(rows=[], heads=(2, 1)),
+]
+MORE_CASES = [
+    Case(rows=SMALL, block_size=16, dim=96, heads=(3, 1)),
+    Case(rows=SMALL, block_size=128, dim=64),
+    Case(rows=SMALL, window=1),
+    Case(rows=SMALL, soft_cap=30.0, block_size=5),
+    Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
+    Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),
+    Case(rows=[(1, 17)], heads=(20, 1)),
+    Case(rows=SMALL, has_sinks=True),
+    Case(rows=[(1, 300), (1, 2)], dim=16, heads=(2, 1)),
+    Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, window=140, heads=(2, 1)),
+    Case(rows=[(70, 130)], heads=(2, 1), dim=16),
+    Case(rows=[(100, 100), (60, 130)], heads=(4, 2), dim=16, run=90, dtype=torch.float16),
 ]
 
 
@@ -217,7 +219,11 @@ def large_cases() -> list[Case]:
 
 
 @runs_here
-@pytest.mark.parametrize("case", CASES + (large_cases() if ON_GPU else []), ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES + (large_cases() if ON_GPU else []))],
+    ids=lambda case: case.name,
+)
 def test_attention(ops: Ops, case: Any) -> None:
     if IS_INTERPRETED and case.dtype == torch.bfloat16:
         pytest.skip("the interpreter multiplies matrices of bfloat16 wrongly")

@@ -29,6 +29,7 @@ _KINDS = "biuf"
 _ZEROS = bytes(_ALIGNMENT)
 
 Buffer = ctypes.Array[ctypes.c_ubyte]
+Piece = memoryview | bytes
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
@@ -37,10 +38,11 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class ArrayWriter:
-    """Writes the arrays of one message: `encode_hook` is for msgspec, `share` then gives the file of the large ones."""
+    """Writes the arrays of one message: `encode_hook` is for msgspec; the large ones are `pieces` then, which are
+    `num_shared_bytes` together, and `share` makes a file of them."""
 
     def __init__(self) -> None:
-        self._pieces: list[memoryview | bytes] = []
+        self.pieces: list[Piece] = []
         self.num_shared_bytes = 0
 
     def encode_hook(self, value: Any) -> Any:
@@ -54,16 +56,16 @@ class ArrayWriter:
         if value.nbytes <= INLINE_BYTES:
             return _pack(_INLINE, value, value.tobytes())
         start = self.num_shared_bytes
-        self._pieces.append(value.reshape(-1).view(np.uint8).data)
-        self._pieces.append(_ZEROS[: -value.nbytes % _ALIGNMENT])
+        self.pieces.append(value.reshape(-1).view(np.uint8).data)
+        self.pieces.append(_ZEROS[: -value.nbytes % _ALIGNMENT])
         self.num_shared_bytes += value.nbytes + -value.nbytes % _ALIGNMENT
         return _pack(_SHARED, value, start)
 
     def share(self) -> int:
         """Return the descriptor of an anonymous file that holds the large arrays; it is the caller's to close."""
-        descriptor = _make_file()
+        descriptor = make_file("seesay")
         try:
-            pieces = [memoryview(piece) for piece in self._pieces if len(piece)]
+            pieces = [memoryview(piece) for piece in self.pieces if len(piece)]
             while pieces:
                 written = os.writev(descriptor, pieces[: os.sysconf("SC_IOV_MAX")])
                 while pieces and written >= len(pieces[0]):
@@ -123,9 +125,10 @@ def map_shared(descriptor: int, num_bytes: int) -> Buffer:
         os.close(descriptor)
 
 
-def _make_file() -> int:
+def make_file(name: str) -> int:
+    """Return the descriptor of a new anonymous file. `name` is shown in lists of a process's mappings."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("seesay", os.MFD_CLOEXEC)
+        return os.memfd_create(name, os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

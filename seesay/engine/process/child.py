@@ -29,6 +29,7 @@ thread, or from the one that hears the front."""
 def main() -> int:
     """Compute until told to stop. Returns the exit status."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.disable()  # until the model is loaded: a sixth of torch's import was collections that found no garbage
     parent = Parent(receives=kinds.ToCore)
     link: ToFront = parent.link
     link.send(kinds.Hello())
@@ -78,6 +79,7 @@ def _load(start: kinds.Start) -> EngineLoop:
         core.control.replay(start.status)
     gc.collect()
     gc.freeze()  # a collection that visits all modules and the model's objects would stop steps for 0.1 s and longer
+    gc.enable()
     return core
 
 

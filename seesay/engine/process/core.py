@@ -9,36 +9,34 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from seesay.engine.commands import Command, ModelStatus, ResetCaches, WakeUp, make_sleeping_error
+from seesay.engine.commands import Command, ModelStatus, make_sleeping_error
 from seesay.engine.core import CoreListener
 from seesay.engine.failures import explain
 from seesay.engine.messages import CoreFacts, Features, TokenRequest
 from seesay.engine.process import kinds
-from seesay.engine.process.command_answers import CommandAnswers
+from seesay.engine.process.command_sender import CommandSender
 from seesay.engine.process.failures import HungError, make_lost_error, restore_failure
 from seesay.engine.process.launch import END_S
 from seesay.engine.process.ledger import Entry
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import Child, JoinedProcess, Origin, OwnProcess
 from seesay.engine.process.requests import Requests
+from seesay.engine.process.state import ProcessState
 from seesay.engine.process.waker import Waker
 from seesay.engine.watchdog import ENGINE, Fault, find_hung, hang_limit_s
 from seesay.errors import ErrorCode, RequestError, SeesayError
+from seesay.llm.sampling_params import NamedProcessor
 from seesay.values import EngineStats, FinishReason
 
 logger = logging.getLogger("seesay")
 
-MAX_DEATHS = 3
-"""A process that ends so often without one token in between is not started again."""
 CLOSE_S = 10.0
 """Longest wait for the process to end by itself, once it was asked to."""
 BEAT_S = 1.0
 _POLL_S = 0.5
-_DIED_ASLEEP = "the engine process died while it slept, wake_up() starts it again"
 _LAST_WORDS_S = 0.2
 """Messages of a process that has died are waited for no longer."""
 
@@ -57,25 +55,18 @@ class ProcessCore:
         step_timeout_s: float | None = None,
     ) -> None:
         """Use `load` or `join`, then `wait_until_loaded`."""
-        self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
         self._step_timeout_s = step_timeout_s
         self._beat_s = _choose_beat_s(step_timeout_s)
         self._origin = origin
-        self._facts: CoreFacts | None = None
-        self._failure: Exception | None = None  # why it is not started again
-        self._changed = threading.Condition()  # guards what follows
-        self._child: Child | None = None  # the process, while it takes requests
-        self.status = ModelStatus()
+        self._state = ProcessState(origin)
+        self._changed = self._state.changed  # also guards the ledger
         self._requests = Requests(self._changed, self.abort)
         self._ledger = self._requests.ledger
-        self._answers = CommandAnswers(self._changed)
+        self._waker = Waker()
+        self._commands = CommandSender(self._state, origin, self._waker)
         self._is_closing = False
         self._stats = EngineStats()
-        self._num_restarts = 0
-        self._num_deaths = 0  # since the last token
-        self._is_over = False  # the thread has ended
         self._process_id = os.getpid()
-        self._waker = Waker()
         self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
         self._thread.start()
 
@@ -118,9 +109,9 @@ class ProcessCore:
         """Return this core once its model is loaded. Raises what the process raised; the core is closed then."""
         try:
             with self._changed:
-                self._changed.wait_for(lambda: self._facts is not None or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
+                self._changed.wait_for(lambda: self._state.facts is not None or self._state.failure is not None)
+            if self._state.failure is not None:
+                raise self._state.failure
         except BaseException:  # also Ctrl-C
             self.close()
             raise
@@ -131,24 +122,33 @@ class ProcessCore:
     @property
     def facts(self) -> CoreFacts:
         """The facts that were settled while the model was loaded."""
-        assert self._facts is not None
-        return self._facts
+        assert self._state.facts is not None
+        return self._state.facts
+
+    @property
+    def fault(self) -> Fault | None:
+        """Why no request is computed now."""
+        return self._state.fault
+
+    @property
+    def status(self) -> ModelStatus:
+        """The weights that the process computes with, and whether it sleeps, as it has told last."""
+        return self._state.status
 
     @property
     def pid(self) -> int | None:
         """The id of the process; None while there is none that takes requests."""
-        child = self._child
+        child = self._state.child
         return None if child is None else child.pid
 
     @property
     def is_given_up(self) -> bool:
         """Whether the process has ended and is not started again."""
-        return self._failure is not None
+        return self._state.failure is not None
 
     def confirm_status(self) -> ModelStatus:
-        """Return the status: the owner's where this core is not connected, or has heard that the engine sleeps."""
-        status = self._origin.read_status() if self._child is None or self.status.asleep else None
-        return self.status if status is None else status
+        """Return the status; that of the owner of the process where it may be another one."""
+        return self._state.confirm_status()
 
     def start(self, listener: CoreListener) -> None:
         """Hand outputs to `listener`, from the thread that hears the process."""
@@ -179,6 +179,10 @@ class ProcessCore:
         if ids - waiting:
             self._tell(kinds.Abort(tuple(ids - waiting)))
 
+    def end_group(self, group_id: int) -> None:
+        """Keep nothing any more for requests of a group that are still to come."""
+        self._tell(kinds.EndGroup(group_id))
+
     def expect_media(self, request_ids: Iterable[int]) -> None:
         """Let the encoder wait a moment for the media of these requests."""
         if ids := tuple(request_ids):
@@ -205,59 +209,11 @@ class ProcessCore:
 
     def run_command(self, command: Command) -> None:
         """Have the process do it, and wait until it is done. A process that is being started is waited for."""
-        if self._child is None and isinstance(command, ResetCaches):
-            return  # it has no caches
-        while (child := self._wait_for_child(command)) is not None:
-            done = self._ask(child, command)
-            if done is None and isinstance(command, WakeUp):
-                self._wait_for_end(child)  # it was dead already, or died now: the next one is awake
-                continue
-            if done is None and not isinstance(command, ResetCaches):
-                raise make_lost_error(f"the engine process died before {type(command).__name__} was done")
-            if done is not None and done.failure is not None:
-                raise done.failure.restore()
-            if done is not None and done.raised is not None:
-                raise restore_failure(done.raised)
-            return
-
-    def _wait_for_child(self, command: Command) -> Child | None:
-        """Return the process that is to do a command, once there is one. None for a command that is done without: a
-        part wakes up of an engine whose process died asleep, while another part still sleeps."""
-        while True:
-            if not self._origin.is_owner and self._child is None and self.confirm_status().asleep:
-                raise make_lost_error(_DIED_ASLEEP)
-            with self._changed:
-                if self._sleeps_without_process:
-                    if not isinstance(command, WakeUp):
-                        raise make_lost_error(_DIED_ASLEEP)
-                    asleep = tuple(part for part in self.status.asleep if part not in command.tags)
-                    self.status = replace(self.status, asleep=asleep)
-                    self._waker.wake()
-                    if asleep:
-                        return None
-                if self._changed.wait_for(lambda: self._child or self._failure or self._is_over, _POLL_S):
-                    if self._child is None:
-                        raise make_lost_error(str(self._failure or "the engine is closed"))
-                    return self._child
-
-    def _wait_for_end(self, child: Child) -> None:
-        """Wait until it is known that a process has ended."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._child is not child)
-
-    def _ask(self, child: Child, command: Command) -> kinds.Done | None:
-        """Return a process's answer to a command; None if it has ended."""
-        return self._answers.ask(child, command, lambda: self._child is child)
-
-    @property
-    def _sleeps_without_process(self) -> bool:
-        """Whether the process of this owner has died while it slept. The memory that it freed may be used by others:
-        another process is started when this one would have been woken up."""
-        return self._origin.is_owner and self._child is None and self._facts is not None and bool(self.status.asleep)
+        self._commands.run(command)
 
     def stats(self) -> EngineStats:
         """The counts that came last. They begin anew with each process, but for the number of restarts."""
-        return EngineStats.merge(self._stats, EngineStats(total_engine_restarts=self._num_restarts))
+        return EngineStats.merge(self._stats, EngineStats(total_engine_restarts=self._state.num_restarts))
 
     def stop(self) -> None:
         """End all requests with an error, and the process. Waits for nothing."""
@@ -275,24 +231,22 @@ class ProcessCore:
 
     def _find_refusal(self, request: TokenRequest) -> RequestError | None:
         """Why a request is not computed."""
-        if request.params.logits_processors:
+        if not all(isinstance(each, NamedProcessor) for each in request.params.logits_processors):
             return RequestError(
                 ErrorCode.INVALID_REQUEST,
-                "logits_processors are functions of this process, and the engine's cannot call them: load the model "
-                "with EngineConfig(engine_process=False)",
+                "logits_processors: functions of this process cannot be called by the engine's: give them by name, as "
+                "'package.module:function', or load the model with EngineConfig(engine_process=False)",
                 "logits_processors",
             )
         if self._is_closing:
             return RequestError(ErrorCode.CLOSED, "the engine is closed")
-        if self._sleeps_without_process:
-            return make_sleeping_error(self.status)
-        return None if self._failure is None else make_lost_error(str(self._failure))
+        return self._state.find_refusal()
 
     def _send_request(self, entry: Entry) -> None:
         """Send a request to the process, or leave it waiting where there is none."""
         request_id = entry.request.request_id
         with self._changed:
-            child = self._child
+            child = self._state.child
             if child is None or self._ledger.find(request_id) is not entry or entry.receiver is not None:
                 return
             message = self._ledger.send(entry, child)
@@ -301,8 +255,8 @@ class ProcessCore:
         except LinkClosedError:  # the process has died: its thread finds out, and sends what waits to the next one
             with self._changed:
                 self._ledger.take_back(entry)
-                if self._child is child:
-                    self._child = None
+                if self._state.child is child:
+                    self._state.child = None
                     return
             self._send_request(entry)
             self._waker.wake()  # the thread may wait for nothing but a command
@@ -311,7 +265,7 @@ class ProcessCore:
 
     def _tell(self, message: kinds.ToCore) -> None:
         """Send a message that does not matter to a process that is gone."""
-        child = self._child
+        child = self._state.child
         if child is not None:
             with contextlib.suppress(LinkClosedError):
                 child.link.send(message)
@@ -319,7 +273,7 @@ class ProcessCore:
     def _end(self, request_id: int, reason: FinishReason, error: RequestError | None = None) -> None:
         """End a request without the process: its final output is handed out by the thread."""
         self._requests.end(request_id, reason, error)
-        if self._is_over:
+        if self._state.is_over:
             self._requests.hand_out()
         self._waker.wake()
 
@@ -335,11 +289,11 @@ class ProcessCore:
 
     def _run(self) -> None:
         """Start the process, hear it, and start it again, until closed."""
-        while not self._is_closing and self._failure is None:
-            if self._sleeps_without_process:
+        while not self._is_closing and self._state.failure is None:
+            if self._state.sleeps_without_process:
                 self._refuse_waiting()
             self._requests.hand_out()  # nobody waits for the next process to learn that a request is lost
-            if self._sleeps_without_process:
+            if self._state.sleeps_without_process:
                 self._waker.wait()
                 continue
             try:
@@ -360,10 +314,8 @@ class ProcessCore:
             self._requests.hand_out()
             self._waker.wait()
         with self._changed:
-            self._child = None
-            self._is_over = True
+            self._state.note_close()
             left = self._ledger.all_ids()
-            self._changed.notify_all()
         for request_id in left:
             message = "the engine was closed before the answer was complete"
             self._end(request_id, "error", RequestError(ErrorCode.CLOSED, message))
@@ -384,12 +336,12 @@ class ProcessCore:
                     return error
                 continue
             self._waker.take()
-            if self._child is not child and not self._origin.is_owner:
+            if self._state.child is not child and not self._origin.is_owner:
                 self._refuse_waiting()
             if end := child.find_end():
                 return SeesayError(f"the engine process died ({end})")
             silent_s = time.monotonic() - heard_at_s
-            if self._child is child and silent_s > self._limit_s() + 2 * self._beat_s:
+            if self._state.child is child and silent_s > self._limit_s() + 2 * self._beat_s:
                 return HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
 
     def _limit_s(self) -> float:
@@ -409,9 +361,9 @@ class ProcessCore:
                 self._take_wish(request_id, item_index)
             case kinds.Done(_, _, _, news):
                 self._take_news(news)
-                self._answers.take(message)
+                self._commands.take(message)
             case kinds.StatusChanged(status):
-                self.status = status
+                self._state.status = status
             case kinds.LogRecord(name, level, text):
                 logging.getLogger(name).log(level, "%s", text)
             case kinds.Hello():
@@ -425,12 +377,8 @@ class ProcessCore:
     def _take_start(self, child: Child, facts: CoreFacts, status: ModelStatus) -> None:
         """The process takes requests: send it those that wait."""
         with self._changed:
-            self._facts = facts
-            self.status = status
-            self._child = child
-            self.fault = None
+            self._state.note_start(child, facts, status)
             waiting = self._ledger.waiting()
-            self._changed.notify_all()
         for entry in waiting:
             self._send_request(entry)
 
@@ -448,12 +396,12 @@ class ProcessCore:
             self._ledger.note_encoded(news.encoded, news.dropped)
         if news.stats is not None:
             if news.stats.total_step_tokens:  # also those of other fronts
-                self._num_deaths = 0
+                self._state.note_tokens()
             self._stats = news.stats
 
     def _let_end(self, child: Child) -> Exception:
         """Ask a process to end, and hear it out for a moment. One that is still loading is killed."""
-        if self._child is child:
+        if self._state.child is child:
             self._tell(kinds.Stop())
             deadline_s = time.monotonic() + CLOSE_S
             while time.monotonic() < deadline_s:
@@ -464,25 +412,15 @@ class ProcessCore:
         return SeesayError("the engine was closed")
 
     def _note_end(self, child: Child | None, error: Exception) -> None:
-        """A process has ended: its requests end with an error. Decides whether another one is started."""
+        """A process has ended: its requests end with an error, and all that wait if no other one is started."""
         with self._changed:
-            is_first = self._facts is None
-            self._child = None
-            self._num_deaths += 1
-            self._num_restarts += 1
+            is_first = self._state.facts is None
+            reason = self._state.note_end(error)
             self._ledger.encoded.clear()
             self._stats = EngineStats()
             lost = [] if child is None else self._ledger.sent_to(child)
-            if is_first:
-                self._failure = error
-            elif self._num_deaths >= MAX_DEATHS:
-                count = f"{self._num_deaths} times without an answer in between"
-                self._failure = SeesayError(f"{error}, {count}, and is not started again: see its log")
+            if not is_first and self._state.failure is not None:
                 lost = self._ledger.all_ids()
-            again = "is started again by wake_up()" if self.status.asleep else "is started again"
-            reason = str(self._failure or f"{error} and {again}")
-            self.fault = Fault(error.fault.part if isinstance(error, HungError) else ENGINE, reason)
-            self._changed.notify_all()
         if not is_first:
             logger.error("%s", reason)
         for request_id in lost:

@@ -18,8 +18,9 @@ from seesay.checkpoint.given_tensors import GivenTensor
 from seesay.engine import commands
 from seesay.engine.messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.sampling_params import SamplingParams
-from seesay.values import EngineStats, FinishReason, MediaItem, Modality, MultimodalInput
+from seesay.llm.sampling_params import NamedProcessor, SamplingParams
+from seesay.prompt_logprobs import PromptLogprobs
+from seesay.values import EngineStats, FinishReason, Grammar, MediaItem, Modality, MultimodalInput, ThoughtRule
 
 Array = npt.NDArray[Any]
 
@@ -75,9 +76,35 @@ class Item(Piece):
         )
 
 
+class Thought(Piece):
+    """A `ThoughtRule`."""
+
+    begin: str
+    end: str
+    begin_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
+    is_open: bool
+    max_tokens: int | None
+
+    @classmethod
+    def of(cls, rule: ThoughtRule) -> Thought:
+        return cls(rule.begin, rule.end, rule.begin_ids, rule.end_ids, rule.is_open, rule.max_tokens)
+
+    def restore(self) -> ThoughtRule:
+        return ThoughtRule(
+            begin=self.begin,
+            end=self.end,
+            begin_ids=self.begin_ids,
+            end_ids=self.end_ids,
+            is_open=self.is_open,
+            max_tokens=self.max_tokens,
+        )
+
+
 class Request(Piece):
     """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is bytes that are
-    the same for every front, or a number that stands for a value of this front alone."""
+    the same for every front, or a number that stands for a value of this front alone. `grammar` is a program's kind and
+    source."""
 
     request_id: int
     token_ids: Array
@@ -86,9 +113,14 @@ class Request(Piece):
     items: tuple[Item, ...]
     params: dict[str, Any]
     owner: int | bytes
+    priority: int
     cache_salt: bytes
     is_streamed: bool
     defers_tokens: bool
+    grammar: tuple[str, str] | None
+    group_id: int | None = None
+    keeps_blocks: bool = False
+    thought: Thought | None = None
 
     @classmethod
     def of(cls, request: TokenRequest, *, owner: int | bytes, items: tuple[Item, ...]) -> Request:
@@ -101,9 +133,14 @@ class Request(Piece):
             items,
             _changed_fields(request.params),
             owner,
+            request.priority,
             request.cache_salt,
             request.is_streamed,
             request.defers_tokens,
+            None if request.grammar is None else (request.grammar.kind, request.grammar.source),
+            request.group_id,
+            request.keeps_blocks,
+            None if request.thought is None else Thought.of(request.thought),
         )
 
     def restore(self) -> TokenRequest:
@@ -115,11 +152,16 @@ class Request(Piece):
                 next_position=self.next_position,
                 items=tuple(item.restore() for item in self.items),
             ),
-            params=SamplingParams(**{name: _tuples(value) for name, value in self.params.items()}),
+            params=_restore_params(self.params),
             owner=self.owner,
+            priority=self.priority,
             cache_salt=self.cache_salt,
             is_streamed=self.is_streamed,
             defers_tokens=self.defers_tokens,
+            grammar=None if self.grammar is None else Grammar(kind=self.grammar[0], source=self.grammar[1]),
+            group_id=self.group_id,
+            keeps_blocks=self.keeps_blocks,
+            thought=None if self.thought is None else self.thought.restore(),
         )
 
 
@@ -134,7 +176,6 @@ class Report(Piece):
     encoded_items: tuple[int, ...]
     logits: Array | None
     hidden_states: Array | None
-    prompt_logprobs: Array | None
     pooled: Array | None
 
     @classmethod
@@ -156,11 +197,12 @@ class Output(Piece):
     error: Failure | None
     failed_item: int | None
     report: Report | None
+    prompt_logprobs: tuple[Array, Array, Array] | None = None
 
     @classmethod
     def of(cls, output: TokenOutput, request_id: int) -> Output:
         """`request_id` is the front's own."""
-        if output.finish_reason is None and output.logprobs is None:
+        if output.finish_reason is None and output.logprobs is None and output.prompt_logprobs is None:
             return cls(request_id, output.token_ids, None, None, None, None, None, None)
         return cls(
             request_id,
@@ -171,10 +213,11 @@ class Output(Piece):
             None if output.error is None else Failure.of(output.error),
             output.failed_item,
             None if output.report is None else Report.of(output.report),
+            None if output.prompt_logprobs is None else output.prompt_logprobs.as_arrays(),
         )
 
     def restore(self) -> TokenOutput:
-        if self.finish_reason is None:
+        if self.finish_reason is None and self.prompt_logprobs is None:
             return TokenOutput(request_id=self.request_id, token_ids=self.token_ids, logprobs=self.logprobs)
         return TokenOutput(
             request_id=self.request_id,
@@ -185,6 +228,7 @@ class Output(Piece):
             error=None if self.error is None else self.error.restore(),
             failed_item=self.failed_item,
             report=None if self.report is None else self.report.restore(),
+            prompt_logprobs=None if self.prompt_logprobs is None else PromptLogprobs.of(*self.prompt_logprobs),
         )
 
 
@@ -218,6 +262,10 @@ class Finish(Message):
 
 class Abort(Message):
     request_ids: tuple[int, ...]
+
+
+class EndGroup(Message):
+    group_id: int
 
 
 class ExpectMedia(Message):
@@ -267,7 +315,7 @@ class Stop(Message):
     pass
 
 
-ToCore = Start | Join | Submit | Finish | Abort | ExpectMedia | ForgetMedia | GiveFeatures | Do | Stop
+ToCore = Start | Join | Submit | Finish | Abort | EndGroup | ExpectMedia | ForgetMedia | GiveFeatures | Do | Stop
 
 
 # --- from the core to the front --------------------------------------------------------------------------------------
@@ -368,6 +416,13 @@ def _tuples(value: Any) -> Any:
 def _changed_fields(params: SamplingParams) -> dict[str, Any]:
     """The options of `params` that differ from their defaults."""
     return {name: value for name, default in _DEFAULTS if (value := getattr(params, name)) != default}
+
+
+def _restore_params(changed: Mapping[str, Any]) -> SamplingParams:
+    options = {name: _tuples(value) for name, value in changed.items()}
+    if "logits_processors" in options:
+        options["logits_processors"] = tuple(NamedProcessor(*each) for each in options["logits_processors"])
+    return SamplingParams(**options)
 
 
 _DEFAULTS = [(field.name, field.default) for field in fields(SamplingParams) if field.init]

@@ -11,6 +11,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import tempfile
 import threading
 from pathlib import Path
@@ -19,7 +20,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
-from seesay.engine.process.arrays import ArrayReader, ArrayWriter, map_shared
+from seesay.engine.process.arrays import ArrayReader, ArrayWriter, Buffer, map_shared
+from seesay.engine.process.segments import SegmentReader, SegmentWriter
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -29,6 +31,9 @@ MAX_SEND_S = 30.0
 _MAX_PARENT_CHARS = 70
 """Longest parent of the folder of the sockets: the path of a Unix socket has at most 107 characters."""
 _FD_MARK = b"\0"
+_SHARED = struct.Struct("<Qq?")
+"""Where the large arrays of a message are: their bytes, the number of the segment, and whether a descriptor came."""
+_OWN_MEMORY = -1
 _LAST_WORDS_MS = 2000
 _RECONNECT_MS = 10
 """The sockets may be made a moment after their names are known."""
@@ -56,6 +61,7 @@ class Link(Generic[S, R]):
     ) -> None:
         self._reader = ArrayReader()
         self._decoder = msgspec.msgpack.Decoder(receives, ext_hook=self._reader.extension_hook, dec_hook=_keep)
+        self._segments, self._segments_of_peer = SegmentWriter(), SegmentReader()
         self._files = files
         self._files.settimeout(max_send_s)
         self._max_send_s = max_send_s
@@ -86,17 +92,20 @@ class Link(Generic[S, R]):
     def send(self, message: S) -> None:
         """Send a message. Raises `LinkClosedError`, `TypeError` for what cannot be sent, `OSError` without memory."""
         writer = ArrayWriter()
-        payload = msgspec.msgpack.Encoder(enc_hook=writer.encode_hook).encode(message)
-        descriptor = writer.share() if writer.num_shared_bytes else None
+        parts = [msgspec.msgpack.Encoder(enc_hook=writer.encode_hook).encode(message)]
+        descriptor: int | None = None
+        if writer.num_shared_bytes:
+            self._check_open()
+            written = self._segments.write(writer.pieces, writer.num_shared_bytes)
+            number, descriptor = (_OWN_MEMORY, writer.share()) if written is None else written
+            parts.append(_SHARED.pack(writer.num_shared_bytes, number, descriptor is not None))
         try:
             # The descriptor goes before its message, in the same order for all threads.
             with self._lock:
                 self._check_open()
-                if descriptor is None:
-                    self._send_parts([payload])
-                    return
-                socket.send_fds(self._files, [_FD_MARK], [descriptor])
-                self._send_parts([payload, writer.num_shared_bytes.to_bytes(8, "little")])
+                if descriptor is not None:
+                    socket.send_fds(self._files, [_FD_MARK], [descriptor])
+                self._send_parts(parts)
         except (OSError, zmq.ZMQError) as error:
             raise LinkClosedError(f"a message could not be sent: {error}") from error
         finally:
@@ -144,11 +153,19 @@ class Link(Generic[S, R]):
     def receive(self) -> R:
         """Return the next message; call it when `wait` says that there is one. Raises `LinkClosedError` when it is cut
         short, `msgspec.DecodeError` for an unknown kind of message."""
-        payload, *sizes = self._incoming.recv_multipart(zmq.NOBLOCK)
-        shared = map_shared(self._receive_descriptor(), int.from_bytes(sizes[0], "little")) if sizes else None
-        with self._reader.reading(shared):
+        payload, *places = self._incoming.recv_multipart(zmq.NOBLOCK)
+        with self._reader.reading(self._find_shared(places[0]) if places else None):
             message: R = self._decoder.decode(payload)
         return message
+
+    def _find_shared(self, place: bytes) -> Buffer:
+        """Return the large arrays of a message."""
+        num_bytes, number, has_descriptor = _SHARED.unpack(place)
+        if number == _OWN_MEMORY:
+            return map_shared(self._receive_descriptor(), num_bytes)
+        if has_descriptor:
+            self._segments_of_peer.add(number, self._receive_descriptor())
+        return self._segments_of_peer.view(number, num_bytes)
 
     def _receive_descriptor(self) -> int:
         try:
@@ -174,6 +191,8 @@ class Link(Generic[S, R]):
             self._incoming.close(linger=0)
             self._outgoing.close(linger=_LAST_WORDS_MS if delivers else 0)
         self._context.term()
+        self._segments.close()
+        self._segments_of_peer.close()
         with contextlib.suppress(OSError):
             self._files.close()
 

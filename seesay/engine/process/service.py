@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
+from seesay.device.host_memory import MemoryReturn
 from seesay.engine.failures import explain
 from seesay.engine.process import kinds
 from seesay.engine.process.door import let_in
@@ -48,6 +49,7 @@ class Front:
         self.folder = folder  # of its sockets, until it has joined
         self.live: set[int] = set()  # its requests in the core
         self.expected: set[int] = set()  # its requests that are expected there
+        self.groups: set[int] = set()  # its groups for which more requests may come
         self.has_joined = folder is None
         self.is_lost = False
         self.changed: deque[bytes] = deque()  # hashes whose embedding has come or gone since the last news
@@ -115,6 +117,7 @@ class Service:
         self._has_answered = False
         self._told_status = core.status
         self._status_lock = threading.Lock()
+        self._memory_return = MemoryReturn()
 
     def run(self) -> None:
         """Serve until the first front says that it is enough."""
@@ -126,6 +129,7 @@ class Service:
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + self._beat_s
                 self._beat()
+                self._memory_return.return_if_due()
             ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())))))
             num_fronts = len(self._fronts)
             if self._door is not None and self._door.fileno() in ready:
@@ -189,6 +193,8 @@ class Service:
         self._fronts = {index: other for index, other in self._fronts.items() if other is not front}
         self._core.forget_media(front.expected)
         self._core.abort(list(front.live))
+        for group_id in front.groups:
+            self._core.end_group(group_id)
         front.close()
 
     def _take(self, front: Front, message: kinds.ToCore) -> None:
@@ -200,6 +206,9 @@ class Service:
                 core.finish(front.number(request_id), reason)
             case kinds.Abort(request_ids):
                 core.abort(front.numbers(request_ids))
+            case kinds.EndGroup(group_id):
+                front.groups.discard(number := front.number(group_id))
+                core.end_group(number)
             case kinds.ExpectMedia(request_ids):
                 front.expected.update(numbers := front.numbers(request_ids))
                 core.expect_media(numbers)
@@ -225,7 +234,8 @@ class Service:
         front.expected.discard(number)
         try:
             owner = request.owner if isinstance(request.owner, bytes) else (front.index, request.owner)
-            restored = replace(request.restore(), request_id=number, owner=owner)
+            group_id = None if request.group_id is None else front.number(request.group_id)
+            restored = replace(request.restore(), request_id=number, owner=owner, group_id=group_id)
         except Exception as error:
             failure = kinds.Failure.of(explain(error))
             output = kinds.Output(request.request_id, (), None, "error", None, failure, None, None)
@@ -233,6 +243,8 @@ class Service:
             self._core.forget_media([number])
         else:
             front.live.add(number)
+            if restored.group_id is not None and restored.keeps_blocks:
+                front.groups.add(restored.group_id)
             self._core.submit([restored])
 
     def _do(self, front: Front, message: kinds.Do) -> None:

@@ -1,0 +1,132 @@
+"""Words that must not appear and n-grams that must not come twice: in both process forms, one step ahead, preempted,
+streamed, beside pictures and other requests, with tokenizers of bytes and of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from asking import ask, collect, make_message, make_picture, parse
+
+from seesay.config import EngineConfig, GenerationConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.errors import RequestError
+
+NAMES = ("qwen2_5_vl", "llava")
+"""A tokenizer of bytes, and one of pieces."""
+
+
+@pytest.fixture(scope="module", params=[(NAMES[0], True), (NAMES[0], False), (NAMES[1], False)], ids=str)
+def engine(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    name, own = request.param
+    options: dict[str, Any] = {"async_scheduling": True, "max_prefill_token_num": 16, "block_size": 4}
+    config = EngineConfig(device_type="cpu", engine_process=own, num_gpu_blocks=200, **options)
+    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config) as engine:
+        yield engine
+
+
+def draw(seed: int, **options: Any) -> GenerationConfig:
+    return GenerationConfig(
+        do_sample=True, temperature=1.5, top_k=0, random_seed=seed, max_new_tokens=24, ignore_eos=True, **options
+    )
+
+
+def test_bad_words_never_appear(engine: AsyncEngine) -> None:
+    """Also those that are cut into tokens in the middle, of answers that were full of them."""
+    prompts = ["go", [make_message(make_picture(30, 40, 1), "what?")], "sing"]
+    free = [ask(engine, parse(prompts, draw(seed)))[index].text for index, seed in enumerate((1, 2, 3))]
+    runs = sorted({run for text in free for run in text.split("\ufffd") if run})
+    words = [run[:3] for run in runs if len(run) > 1][:8] + [run[:1] for run in runs[::4]]
+    assert len(words) >= 8 and max(map(len, words)) > 1
+    requests = parse(prompts, *(draw(seed, bad_words=words) for seed in (1, 2, 3)))
+    requests += [replace(request, streams=False) for request in requests]
+    neighbours = parse(["go"], draw(1))
+    answers = ask(engine, [*requests, *neighbours])
+    for answer in answers[:-1]:
+        assert answer.error is None and answer.generate_token_len == 24
+        assert not [word for word in words if word in answer.text], (words, answer.text)
+    assert [answer.text for answer in answers[:3]] == [answer.text for answer in answers[3:6]]
+    assert answers[-1].text == free[0], "a neighbour without bad words has its own answer"
+
+
+def test_a_grammar_and_bad_words_hold_together(engine: AsyncEngine) -> None:
+    """What the grammar leaves and the words allow: letters in turn. With nothing left, the request alone ends."""
+    form = {"type": "regex_schema", "regex_schema": "[ab]{6}"}
+    options: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "top_k": 0, "response_format": form}
+    configs = [
+        GenerationConfig(random_seed=3, bad_words=words, **options) for words in (["aa", "bb"], None, ["a", "b"])
+    ]
+    turns, free, stuck = ask(engine, parse(["go"] * 3, *configs))
+    assert turns.text in ("ababab", "bababa") and turns.finish_reason == "stop"
+    assert set(free.text) <= set("ab") and len(free.text) == 6
+    assert isinstance(stuck.error, RequestError) and "bad_words" in str(stuck.error)
+
+
+def test_special_tokens_are_forbidden_where_they_would_show(engine: AsyncEngine) -> None:
+    special = sorted(engine.tokenizer.special_ids)[0]
+    spelling = engine.tokenizer.token_text(special)
+    assert spelling is not None
+    options: dict[str, Any] = {"max_new_tokens": 3, "ignore_eos": True, "logit_bias": {special: 100.0}}
+    options["skip_special_tokens"] = False
+    shown, part, whole = (
+        ask(engine, parse(["go"], bad_words=words, **options))[0] for words in (None, [spelling[1:]], [spelling])
+    )
+    assert spelling in shown.text
+    assert spelling not in part.text and spelling not in whole.text
+    hidden = ask(engine, parse(["go"], **{**options, "skip_special_tokens": True}, bad_words=[spelling[1:]]))[0]
+    assert hidden.token_ids == [special] * 3
+
+
+def test_nothing_left_to_say_is_an_error_of_the_request(engine: AsyncEngine) -> None:
+    size = engine.checkpoint.config["text_config"]["vocab_size"]
+    config = GenerationConfig(no_repeat_ngram_size=1, bad_token_ids=list(range(1, size)), ignore_eos=True)
+    [answer] = ask(engine, [replace(parse(["go"], config)[0], prompt=(0, 5))])
+    assert isinstance(answer.error, RequestError) and "no_repeat_ngram_size" in str(answer.error)
+
+
+def test_an_answer_ends_when_an_ngram_came_too_often(engine: AsyncEngine) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True, "logit_bias": {7: 100.0}}
+    for size, threshold, expected in ((2, 3, 4), (1, 5, 5), (3, 1, 3), (0, 3, 20), (3, 0, 20)):
+        given = {"repetition_ngram_size": size, "repetition_ngram_threshold": threshold}
+        for streams in (True, False):
+            [request] = parse(["go"], **options, **given)
+            [deltas] = collect(engine, [replace(request, streams=streams)])
+            assert sum(len(delta.token_ids) for delta in deltas) == expected
+            assert deltas[-1].finish_reason == ("stop" if expected < 20 else "length")
+    given = {"repetition_ngram_size": 1, "repetition_ngram_threshold": 2}
+    [late] = ask(engine, parse(["go"], **options, **given, min_new_tokens=9))
+    assert late.generate_token_len == 10, "like every other end, not before min_new_tokens"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"no_repeat_ngram_size": 1},
+        {"no_repeat_ngram_size": 2},
+        {"no_repeat_ngram_size": 3, "repetition_penalty": 1.3},
+        {"repetition_penalty": 0.7, "min_new_tokens": 12},
+    ],
+    ids=str,
+)
+def test_greedy_answers_equal_those_of_transformers(
+    engine: AsyncEngine, options: dict[str, Any], tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    """The prompt counts, as it does there."""
+    from transformers import AutoModelForImageTextToText
+
+    path = Path(engine.checkpoint.path)
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=torch.float32).eval()
+    for text in ("the game is in the game is in the", "frame"):
+        ids = engine.tokenizer.encode(text, add_special_tokens=True)
+        with torch.inference_mode():
+            output = model.generate(torch.tensor([ids]), max_new_tokens=20, do_sample=False, **options)
+        expected = output[0, len(ids) :].tolist()
+        [request] = parse(["x"], max_new_tokens=20, include_stop_str_in_output=True, **options)
+        [answer] = ask(engine, [replace(request, prompt=tuple(ids))])
+        assert answer.error is None
+        end = [i for i in engine._preparer.answers.eos_token_ids if i in expected]
+        assert list(answer.token_ids) == (expected[: expected.index(end[0])] if end else expected)

@@ -1,0 +1,233 @@
+"""Texts beyond the trained length: frequencies and logits are those of Transformers, and whoever grows beyond it is
+computed like whoever begins there."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import transformers
+from asking import collect
+from llm import backbones
+from llm.eager_graphs import record_eagerly
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.model_config import ModelConfig
+from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.engine.loading import resolve
+from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.sampling_params import SamplingParams
+from seesay.values import GenerationRequest
+
+TRAINED, LENGTH = 64, 90
+ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
+FREQUENCIES: dict[str, dict[str, Any]] = {
+    "linear": backbones.LINEAR,
+    "dynamic": backbones.DYNAMIC,
+    "dynamic-part": backbones.DYNAMIC | {"partial_rotary_factor": 0.8},
+    "llama3": backbones.LLAMA3,
+    "yarn": backbones.YARN,
+    "yarn-part": backbones.YARN | {"partial_rotary_factor": 0.8, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+    "yarn-attention": backbones.YARN | {"attention_factor": 1.3},
+    "yarn-mscale": backbones.YARN | {"mscale": 0.7, "mscale_all_dim": 0.4},
+    "longrope": backbones.LONGROPE,
+    "longrope-factor": backbones.LONGROPE | {"attention_factor": 1.1},
+}
+
+
+@pytest.mark.parametrize("name", FREQUENCIES)
+def test_frequencies_are_those_of_transformers(name: str) -> None:
+    parameters = FREQUENCIES[name]
+    kind = transformers.Phi3Config if "longrope" in name else transformers.GlmConfig
+    sizes = backbones.SIZES | {"max_position_embeddings": TRAINED}
+    sizes |= {"original_max_position_embeddings": TRAINED} if "longrope" in name else {"head_dim": 20}
+    config = kind(**sizes, rope_parameters=dict(parameters))
+    [rotary] = read_decoder_config(ModelConfig.of(config), session_len=LENGTH).rotaries
+    make = ROPE_INIT_FUNCTIONS[parameters["rope_type"]]
+    found = {None: rotary.inv_freq, LENGTH: rotary.long_inv_freq or rotary.inv_freq}
+    for length, own in found.items():
+        expected, scale = make(config, torch.device("cpu"), seq_len=length)
+        assert len(own) * 2 == rotary.dim and rotary.scale == pytest.approx(scale)
+        torch.testing.assert_close(torch.tensor(own), expected, rtol=1e-6, atol=0)
+    is_by_length = parameters["rope_type"] in ("dynamic", "longrope")
+    assert (rotary.short_limit == TRAINED and rotary.long_inv_freq != rotary.inv_freq) is is_by_length
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return backbones.make_saver(tmp_path_factory, max_position_embeddings=TRAINED)
+
+
+@pytest.mark.parametrize("name", ["llama-linear-rope", "llama-dynamic-rope", "llama-llama3-rope", "qwen2-yarn"])
+def test_logits_beyond_the_trained_length_are_those_of_transformers(saved: Any, name: str) -> None:
+    backbone = saved(name)
+    prompt = backbones.make_prompt(backbone, LENGTH, seed=3)
+    expected = backbone.logits(prompt.token_ids, prompt.positions)
+    for chunk in (7, 1 << 30):
+        driver = backbones.Driver(backbones.load_runner(backbone, session_len=LENGTH), chunk=chunk)
+        _, [logits] = driver.generate([prompt], [ALL_LOGITS])
+        torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
+
+
+def test_a_scaling_factor_is_dynamic_scaling_in_place_of_the_checkpoints(saved: Any) -> None:
+    backbone = saved("llama-linear-rope")
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (LENGTH, 30)]
+    config = transformers.AutoConfig.from_pretrained(backbone.path)
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
+    model = transformers.AutoModelForCausalLM.from_pretrained(backbone.path, config=config).eval()
+    scaled = backbones.Backbone(model=model, path=backbone.path)
+    driver = backbones.Driver(backbones.load_runner(backbone, session_len=LENGTH, rope_scaling_factor=3.0))
+    _, found = driver.generate(prompts, [ALL_LOGITS] * 2)
+    for prompt, logits in reversed(list(zip(prompts, found, strict=True))):  # Transformers keeps what it stretched once
+        torch.testing.assert_close(logits, scaled.logits(prompt.token_ids, prompt.positions), atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3", "qwen2.5-vl"])
+def test_queries_beyond_the_trained_length_are_scaled_by_their_logarithm(saved: Any, name: str) -> None:
+    """Transformers' model, with the queries of each place multiplied before they are rotated."""
+    backbone = saved(name)
+    prompt = backbones.make_prompt(backbone, LENGTH, seed=4)
+    places = torch.tensor(prompt.positions if prompt.positions.ndim == 1 else prompt.positions.max(0)) + 1
+    scale = (places.float().log() / math.log(TRAINED)).clamp(min=1.0)
+    plain = backbone.logits(prompt.token_ids, prompt.positions)
+    norms = [m for path, m in backbone.model.named_modules() if path.endswith("self_attn.q_norm")]
+    for module in norms or [m for path, m in backbone.model.named_modules() if path.endswith("self_attn.q_proj")]:
+        module.register_forward_hook(lambda _, __, queries: queries * scale.view(1, -1, *([1] * (queries.dim() - 2))))
+    expected = backbone.logits(prompt.token_ids, prompt.positions)
+    assert (plain - expected).abs().max() > 0.01 and torch.equal(plain[: TRAINED // 2], expected[: TRAINED // 2])
+    for chunk in (7, 1 << 30):
+        runner = backbones.load_runner(backbone, session_len=LENGTH, use_logn_attn=True)
+        _, [logits] = backbones.Driver(runner, chunk=chunk).generate([prompt], [ALL_LOGITS])
+        torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"rope_scaling_factor": 8.0}, {"use_logn_attn": True}])
+def test_decode_steps_compute_the_same_on_the_path_of_graphs(saved: Any, options: dict[str, Any]) -> None:
+    backbone = saved("llama")
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (70, 81)]
+    params = [SamplingParams(max_new_tokens=12)] * 2
+    found = {}
+    for name, own, takes_graphs in (("plain", {}, False), ("steps", options, False), ("graphs", options, True)):
+        runner = backbones.load_runner(backbone, session_len=128, **own)
+        sizes = record_eagerly(runner) if takes_graphs else []
+        found[name], _ = backbones.Driver(runner).generate(prompts, params)
+        assert len(sizes) == 11 * takes_graphs
+    assert found["graphs"] == found["steps"] != found["plain"]
+
+
+def test_a_configuration_may_ask_for_logn_attention(saved: Any) -> None:
+    config = transformers.AutoConfig.from_pretrained(saved("llama-linear-rope").path)
+    assert read_decoder_config(ModelConfig.of(config)).log_length is None
+    config.use_logn_attn = True
+    assert read_decoder_config(ModelConfig.of(config)).log_length == TRAINED
+    config.max_position_embeddings = 1
+    with pytest.raises(CheckpointError, match="use_logn_attn needs a trained length of at least 2 positions, got 1"):
+        read_decoder_config(ModelConfig.of(config))
+
+
+def test_layers_of_several_kinds_have_no_common_factor(saved: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"rope_scaling_factor=2\.0 needs one rotary embedding for all layers"):
+        read_decoder_config(saved("gemma3").text_config, session_len=LENGTH, rope_scaling_factor=2.0)
+
+
+@pytest.mark.parametrize("factor", [None, True, "2", 0.5, 0, 1e300])
+def test_wrong_factors_are_named(saved: Any, factor: Any) -> None:
+    config = transformers.AutoConfig.from_pretrained(saved("llama-dynamic-rope").path)
+    config.rope_parameters["factor"] = factor
+    with pytest.raises(CheckpointError, match=r"rope_parameters\.factor="):
+        read_decoder_config(ModelConfig.of(config), session_len=LENGTH)
+
+
+# --- the whole engine -------------------------------------------------------------------------------------------------
+
+CONFIG = EngineConfig(device_type="cpu", block_size=8, max_batch_size=4, max_prefill_token_num=16)
+SMALL = {"max_position_embeddings": 48}
+
+
+class Answer(NamedTuple):
+    token_ids: list[int]
+    logprobs: Any  # floats, or what compares them
+
+    def behind(self, num_tokens: int, count: int) -> Answer:
+        """Some tokens behind the first ones; log-probabilities are equal if they are nearly so."""
+        part = slice(num_tokens, num_tokens + count)
+        return Answer(self.token_ids[part], pytest.approx(self.logprobs[part], abs=1e-3))
+
+
+def ask(engine: AsyncEngine, *prompts: tuple[int, ...], num_new: int) -> list[Answer]:
+    config = GenerationConfig(max_new_tokens=num_new, ignore_eos=True, logprobs=1)
+    requests = [GenerationRequest(prompt=prompt, gen_config=config) for prompt in prompts]
+    answers = []
+    for deltas in collect(engine, requests):
+        token_ids = [token_id for delta in deltas for token_id in delta.token_ids]
+        entries = [entry for delta in deltas for entry in delta.logprobs or ()]
+        answers.append(Answer(token_ids, [entry[i] for i, entry in zip(token_ids, entries, strict=True)]))
+    return answers
+
+
+@pytest.mark.parametrize("option", ["rope_scaling_factor", "use_logn_attn"])
+def test_a_text_that_grows_beyond_the_trained_length_is_computed_like_one_that_begins_there(
+    tiny_checkpoint: Callable[[str], Path], option: str
+) -> None:
+    path = str(tiny_checkpoint("qwen2"))
+    long, short = tuple(5 + k * 7 % 90 for k in range(40)), tuple(9 + k * 5 % 80 for k in range(12))
+    plain = replace(CONFIG, hf_overrides=SMALL, session_len=96)
+    with AsyncEngine(path, backend_config=plain) as engine:
+        [plain_short] = ask(engine, short, num_new=20)
+        [plain_long] = ask(engine, (*long, *long[:20]), num_new=20)
+    chosen: dict[str, Any] = {option: 4.0 if option == "rope_scaling_factor" else True}
+    with AsyncEngine(path, backend_config=replace(plain, **chosen)) as engine:
+        grown, beside = ask(engine, long, short, num_new=40)
+        assert beside.behind(0, 20) == plain_short, "texts within the trained length are computed as without the option"
+        for done in (12, 25):  # 52 and 65 tokens: the prompt is beyond it
+            for _ in range(2):  # the second time from the prefix cache
+                assert ask(engine, (*long, *grown.token_ids[:done]), num_new=10) == [grown.behind(done, 10)]
+        [scaled_long] = ask(engine, (*long, *long[:20]), num_new=20)
+    assert scaled_long != plain_long.behind(0, 20), "the option changes something"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"session_len": 300}, r"session_len=300 is more than the 256 positions .*rope_scaling_factor=2\.0"),
+        ({"session_len": 1024}, r"rope_scaling_factor=4\.0"),
+        ({"session_len": 256}, None),
+        ({}, None),
+        ({"session_len": 1024, "rope_scaling_factor": 4.0}, None),
+        ({"session_len": 1024, "hf_overrides": {"rope_parameters": backbones.DYNAMIC}}, None),
+        ({"session_len": 256, "hf_overrides": {"rope_parameters": backbones.YARN}}, None),
+        (
+            {"session_len": 513, "hf_overrides": {"rope_parameters": backbones.YARN | {"factor": 8.0}}},
+            r"more than the 256 positions .*\(512 with the rotary scaling of its config\.json\)",
+        ),
+    ],
+)
+def test_a_warning_names_the_setting(
+    saved: Any, caplog: pytest.LogCaptureFixture, options: dict[str, Any], expected: str | None
+) -> None:
+    config = EngineConfig(device_type="cpu", **options)
+    overrides = {"max_position_embeddings": 256, **(config.hf_overrides or {})}
+    checkpoint = Checkpoint.load(saved("llama-linear-rope").path, overrides)
+    with caplog.at_level(logging.WARNING, logger="seesay"):
+        resolve(config, checkpoint, checkpoint.text_config)
+    messages = [record.getMessage() for record in caplog.records if record.name == "seesay"]
+    assert len(messages) == (expected is not None)
+    assert expected is None or re.search(expected, messages[0])
+
+
+def test_options_are_checked_and_translated() -> None:
+    for factor in (-1.0, 0.5, 2000.0):
+        with pytest.raises(ConfigError, match=r"rope_scaling_factor must be 0 \(off\) or in \[1, 1024\]"):
+            EngineConfig(rope_scaling_factor=factor)
+    config = TurbomindEngineConfig(rope_scaling_factor=2.0, use_logn_attn=True).to_engine_config()
+    assert (config.rope_scaling_factor, config.use_logn_attn) == (2.0, True)

@@ -1,0 +1,180 @@
+"""Models that run through Transformers' modules: what runs is probed and compared at start, what cannot says why.
+
+The golden tests hold them against Transformers in all ways of computing (`enrolment.MODULES`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from asking import ask, make_conversations, parse, run_transformers
+from enrolment import MODULES
+from safetensors.torch import load_file, save_file
+
+from seesay.checkpoint import Checkpoint
+from seesay.config import EngineConfig
+from seesay.engine.engine import AsyncEngine
+from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.module_attention import check_masks
+from seesay.llm.models.module_decoder import ModuleDecoder
+from seesay.llm.models.module_model import ModuleModel
+from seesay.vl.module_family import ANY_TEXT, ModuleTextFamily
+from seesay.vl.registry import find_family
+
+CPU = torch.device("cpu")
+
+
+def save(folder: Path, kind: str, model_class: str, **options: Any) -> Path:
+    config = transformers.CONFIG_MAPPING[kind](**options)
+    torch.manual_seed(0)
+    getattr(transformers, model_class)(config).save_pretrained(folder)
+    return folder
+
+
+def load(folder: Path) -> ModuleDecoder:
+    return ModuleDecoder(ModuleModel(Checkpoint.load(folder), ANY_TEXT), device=CPU, dtype=torch.float32)
+
+
+SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_an_architecture_without_a_family_runs_through_its_modules(name: str) -> None:
+    assert find_family(MODULES[name]) is ModuleTextFamily
+
+
+def test_what_neither_we_nor_transformers_have_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="architecture 'NoSuchForCausalLM' is not supported; supported are: Bai"):
+        find_family("NoSuchForCausalLM")
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_class", "options", "message"),
+    [
+        ("bloom", "BloomForCausalLM", {"n_layer": 2, "n_head": 2}, "0 of 2 layers attend through Transformers' inter"),
+        ("diffllama", "DiffLlamaForCausalLM", {"intermediate_size": 32}, "4 of 2 layers attend"),
+        ("rwkv", "RwkvForCausalLM", {"attention_hidden_size": 32}, "keeps a state for each text"),
+        ("bert", "BertLMHeadModel", {"intermediate_size": 32}, "BertSelfAttention lets tokens see later ones"),
+        (
+            "llama",
+            "LlamaForCausalLM",
+            {"intermediate_size": 32, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+            "rope_type='dynamic' turns a text by the length of the longest one of a step",
+        ),
+    ],
+)
+def test_what_blocks_of_keys_and_values_cannot_do_says_why(
+    kind: str, model_class: str, options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load(save(tmp_path, kind, model_class, **SIZES, **options))
+
+
+def test_layers_with_other_states_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["JambaForCausalLM"], "model_type": "jamba"}))
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="its layers are of type linear_attention"):
+        ModuleModel(Checkpoint.load(tmp_path), ANY_TEXT)
+
+
+def test_modules_that_mix_the_tokens_of_a_step_are_found(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a convolution over the text would, which asks nothing of the interface for attention."""
+    from transformers.models.gpt_neox.modeling_gpt_neox import GPTNeoXMLP
+
+    compute = GPTNeoXMLP.forward
+    monkeypatch.setattr(GPTNeoXMLP, "forward", lambda self, x: compute(self, x + 0.1 * x.roll(1, dims=1)))
+    with pytest.raises(CheckpointError, match="look at other tokens beside attention, or at other positions"):
+        load(tiny_checkpoint("gpt_neox"))
+
+
+def test_masks_other_than_causal_ones_are_found() -> None:
+    def causal(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return key <= query
+
+    def windowed(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (key <= query) & (query - key < 32)
+
+    def with_prefix(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        return (key <= query) | (key < 4)
+
+    check_masks([causal, windowed], frozenset({None, 32}))
+    for masks, windows in (([causal, windowed], {None}), ([windowed], {None, 31}), ([with_prefix], {None, 32})):
+        with pytest.raises(CheckpointError, match="a token sees others than those before it"):
+            check_masks(masks, frozenset(windows))
+
+
+def edit(folder: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
+    shutil.copytree(folder, target)
+    tensors = load_file(target / "model.safetensors")
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    change(tensors)
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def test_tensors_that_do_not_fit_are_named(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    folder, name = tiny_checkpoint("gpt_neox"), "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    faults: dict[str, tuple[Callable[[dict[str, torch.Tensor]], object], str]] = {
+        "missing": (lambda t: t.pop(name), f"tensor '{name}' is missing"),
+        "shape": (lambda t: t.update({name: t[name][:-1].contiguous()}), f"tensor '{name}' has another shape"),
+        "unexpected": (lambda t: t.update({"gpt_neox.other.weight": torch.ones(3)}), "unexpected tensor"),
+    }
+    for fault, (change, message) in faults.items():
+        with pytest.raises(CheckpointError, match=message):
+            load(edit(folder, tmp_path / fault, change))
+
+
+def test_pickled_weights_are_not_read(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    shutil.copytree(tiny_checkpoint("gpt_neox"), tmp_path / "model")
+    tensors = load_file(tmp_path / "model" / "model.safetensors")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    torch.save(tensors, tmp_path / "model" / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="safetensors"):
+        load(tmp_path / "model")
+
+
+def test_quantized_weights_lite_and_other_rotary_scalings_are_refused(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    from seesay import lite
+
+    folder = tiny_checkpoint("gpt_neox")
+    config = EngineConfig(device_type="cpu", quantization="int8")
+    with pytest.raises(CheckpointError, match="runs through Transformers' modules, with plain weights only"):
+        AsyncEngine(str(folder), backend_config=config)
+    for option in ({"rope_scaling_factor": 2.0}, {"use_logn_attn": True}):
+        with pytest.raises(ConfigError, match=r"rope_scaling_factor=2\.0: GPTNeoX|use_logn_attn=True: GPTNeoX"):
+            AsyncEngine(str(folder), backend_config=EngineConfig(device_type="cpu", **option))
+    (tmp_path / "text.txt").write_text("the game is in the frame " * 200)
+    with pytest.raises(ConfigError, match="runs through Transformers' modules, which cannot be quantized here"):
+        lite.auto_gptq(
+            folder, tmp_path / "out", calib_dataset=str(tmp_path / "text.txt"), calib_seqlen=64, device="cpu"
+        )
+
+
+def test_weights_are_replaced_from_a_folder_and_restored(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint("qwen3_moe")
+    other = edit(folder, tmp_path / "other", lambda t: [tensor.copy_(tensor.flip(0)) for tensor in t.values()])
+    requests = parse(make_conversations("qwen3_moe")[:1], max_new_tokens=8, ignore_eos=True)
+    new = run_transformers(other, "qwen3_moe", new_tokens=8)[0].answer
+    with AsyncEngine(str(folder), backend_config=EngineConfig(device_type="cpu")) as engine:
+        old = list(ask(engine, requests)[0].token_ids)
+        assert old != new
+        engine.update_weights(str(other))
+        assert list(ask(engine, requests)[0].token_ids) == new
+        engine.update_weights(str(folder))
+        assert list(ask(engine, requests)[0].token_ids) == old
+        with pytest.raises(CheckpointError, match="takes the weights of a whole folder, not single tensors"):
+            engine.update_weights([("lm_head.weight", load_file(folder / "model.safetensors")["lm_head.weight"])])
+        assert list(ask(engine, requests)[0].token_ids) == old
