@@ -20,7 +20,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.serving.auth import require_admin
 from seesay.serving.bodies import make_api_router
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.openai.protocol import RequestModel
+from seesay.serving.openai.request_model import RequestModel
 from seesay.serving.query import refuse_unknown
 from seesay.serving.state import ServerState
 

@@ -18,12 +18,13 @@ from seesay.serving.caller import NOBODY, Caller
 from seesay.serving.errors import ApiError, name_prompt
 from seesay.serving.places import Places
 from seesay.serving.settings import ServerSettings
-from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage
+from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage, find_prompt_logprobs
 
 if TYPE_CHECKING:
     from starlette.types import Receive
 
     from seesay.engine.engine import AsyncEngine
+    from seesay.prompt_logprobs import PromptLogprobs
     from seesay.serving.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
@@ -43,6 +44,7 @@ class Answer:
     token_ids: list[int]
     logprobs: list[dict[int, float]]
     last: OutputDelta
+    prompt_logprobs: PromptLogprobs | None = None
 
     @property
     def finish_reason(self) -> str:
@@ -58,6 +60,7 @@ class Answer:
             token_ids=[token_id for delta in deltas for token_id in delta.token_ids],
             logprobs=[dict(entry) for delta in deltas for entry in delta.logprobs or ()],
             last=deltas[-1],
+            prompt_logprobs=find_prompt_logprobs(deltas),
         )
 
 
@@ -69,6 +72,7 @@ class Tally:
     num_per_prompt: int = 1
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
     timings: StageTimings | None = field(default=None)
@@ -78,6 +82,7 @@ class Tally:
         """Add the final delta of answer `index`. The timings kept are those of the slowest answer."""
         usage = last.usage or Usage()
         self.completion_tokens += usage.completion_tokens
+        self.reasoning_tokens += usage.reasoning_tokens
         if index % self.num_per_prompt == 0:
             self.prompt_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens
@@ -133,7 +138,11 @@ class Answering:
         asking = AsyncAsking(self._engine, [replace(request, owner=caller.turn) for request in requests])
         timeout_s = self._settings.request_timeout_s
         timer = asyncio.get_running_loop().call_later(timeout_s, asking.end, _timed_out(timeout_s))
-        ticket = self._places.enter(caller.turn, lambda: asking.call_soon(lambda: asking.submit(ticket.take())))
+        ticket = self._places.enter(
+            caller.turn,
+            lambda: asking.call_soon(lambda: asking.submit(ticket.take())),
+            priority=requests[0].priority,
+        )
         self._running.add(asking)
         try:
             self._places.ask(ticket, len(requests))

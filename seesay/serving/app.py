@@ -24,7 +24,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.head import HeadMiddleware
 from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, responses
-from seesay.serving.openai.protocol import ErrorResponse
+from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.published import publish_schemas
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState

@@ -13,8 +13,8 @@ from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.openai.turns import check_turns
-from seesay.values import MediaPart, MediaPlace, Message, Modality
-from seesay.vl.messages import parse_messages
+from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
+from seesay.vl.messages import parse_messages, parse_parts
 
 # Fields of assistant messages that clients send back unchanged. Empty ones are dropped.
 _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning_content")
@@ -40,6 +40,18 @@ def read_messages(messages: object, limits: MediaLimits, *, param: str = "messag
     return parsed
 
 
+def read_parts(parts: Sequence[object], limits: MediaLimits, param: str) -> Message:
+    """Return a message of the user with these content parts. Raises `ApiError` 400 that names the part at fault."""
+    for index, part in enumerate(parts):
+        _check_part(part, f"{param}[{index}]")
+    try:
+        message = Message(role="user", parts=parse_parts(parts, param))
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
+    check_media((part for part in message.parts if isinstance(part, MediaPart)), limits, param)
+    return message
+
+
 def read_pictures(urls: str | Sequence[str] | None, limits: MediaLimits, param: str) -> tuple[MediaPart, ...]:
     """Return the pictures of a field that holds a URL or a list of URLs. Raises `ApiError` 400 naming the bad one."""
     places = [param] if isinstance(urls, str) else [f"{param}[{index}]" for index in range(len(urls or ()))]
@@ -49,6 +61,11 @@ def read_pictures(urls: str | Sequence[str] | None, limits: MediaLimits, param: 
     )
     check_media(pictures, limits, param)
     return pictures
+
+
+def text_of(message: Message) -> str:
+    """Return the text of a message, without its pictures and videos."""
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
 def keep_media(messages: Iterable[Message], field: str) -> tuple[Message, ...]:
@@ -105,16 +122,33 @@ def _clean(message: object, where: str) -> Mapping[str, Any]:
         raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")
     content = message.get("content")
     for index, part in enumerate(content if isinstance(content, list) else ()):
-        kind = part.get("type") if isinstance(part, dict) else None
-        if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
-            raise bad_request(
-                f"{where}.content[{index}]: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}",
-                f"{where}.content[{index}].type",
-            )
-        if kind in ("image_url", "video_url") and not isinstance(part.get(kind), dict | None):
-            place = f"{where}.content[{index}].{kind}"
-            raise bad_request(f"{place} must be an object with a url, got {show(part[kind])}", place)
+        _check_part(part, f"{where}.content[{index}]")
     cleaned = {key: value for key, value in message.items() if value or key not in _EMPTY_FIELDS}
+    if role == "assistant":
+        cleaned.pop("parsed", None)
+        if isinstance(cleaned.get("tool_calls"), list):
+            cleaned["tool_calls"] = list(map(_clean_call, cleaned["tool_calls"]))
     if role == "developer":
         cleaned["role"] = "system"  # OpenAI's newer models call it developer
+    return cleaned
+
+
+def _check_part(part: object, where: str) -> None:
+    if not isinstance(part, dict):
+        return
+    kind = part.get("type")
+    if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
+        raise bad_request(f"{where}: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}", f"{where}.type")
+    if kind in ("image_url", "video_url") and not isinstance(part.get(kind), dict | None):
+        place = f"{where}.{kind}"
+        raise bad_request(f"{place} must be an object with a url, got {show(part[kind])}", place)
+
+
+def _clean_call(call: object) -> object:
+    """Return a call without what clients add to the calls that they got: its index, and its arguments as objects."""
+    if not isinstance(call, dict):
+        return call
+    cleaned = {key: value for key, value in call.items() if key != "index"}
+    if isinstance(function := call.get("function"), dict):
+        cleaned["function"] = {key: value for key, value in function.items() if key != "parsed_arguments"}
     return cleaned

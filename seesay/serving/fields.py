@@ -27,7 +27,9 @@ def _check_keys(value: Mapping[str, Any], most: int, what: str) -> None:
         raise ValueError(f"keys must have at most {_MAX_KEY_CHARS} characters, got one of {num_chars}")
 
 
-def _at_most(number: int) -> BeforeValidator:
+def at_most(number: int) -> BeforeValidator:
+    """Return a validator of an object with at most `number` entries."""
+
     def check(value: Any) -> Any:
         if isinstance(value, dict):
             _check_keys(value, number, "entries")
@@ -54,10 +56,10 @@ def check_stop_words(words: Sequence[str]) -> None:
         raise ValueError(f"at most {_MAX_STOP_CHARS} characters are allowed in all stop strings, got {num_chars}")
 
 
-Biases = Annotated[dict[str, float], _at_most(1024), Field(json_schema_extra=_BIASES)]
+Biases = Annotated[dict[str, float], at_most(1024), Field(json_schema_extra=_BIASES)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
-    _at_most(16),
+    at_most(16),
     Field(json_schema_extra={"maxProperties": 16}),
 ]
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from seesay.serving.anthropic.messages import make_envelope
 from seesay.serving.anthropic.models import ModelInfo, ModelPage, make_info, make_page
-from seesay.serving.openai.protocol import ModelCard, ModelList
+from seesay.serving.openai.answer_models import ModelCard, ModelList
 from seesay.serving.state import ServerState
 
 _PREFIX = "/v1/models"

@@ -11,13 +11,19 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Hashable
 
+_MAX_OVERTAKING = 8
+_FIRST = -(1 << 62)
+
 
 class Ticket:
     """The places of one HTTP request. `notify` is called, in any thread, when new places can be taken with `take`."""
 
-    def __init__(self, number: int, owner: Hashable, notify: Callable[[], None], lock: threading.Lock) -> None:
+    def __init__(
+        self, number: int, owner: Hashable, priority: int, notify: Callable[[], None], lock: threading.Lock
+    ) -> None:
         self._lock = lock  # the lock of `Places`
         self.number = number
+        self.place = (priority, number)
         self.owner = owner
         self.is_inside = False
         self.num_wanted = 0  # waiting sequences
@@ -44,7 +50,8 @@ class Places:
     """Admit at most `max_requests` HTTP requests, and at most `max_per_owner` sequences of one owner.
 
     Owners take turns: a place goes to the owner with the fewest sequences inside, and among equals to the one that came
-    first. Within an owner it goes to the oldest request. An owner with nothing inside does not wait for other owners.
+    first. Within an owner it goes to the request with the lowest priority, of several to the oldest; and to the oldest
+    of all after `_MAX_OVERTAKING` others. An owner with nothing inside does not wait for other owners.
     """
 
     def __init__(self, max_requests: int, max_per_owner: int | None = None) -> None:
@@ -55,16 +62,17 @@ class Places:
         self._tickets: set[Ticket] = set()
         self._num_inside = 0
         self._held: Counter[Hashable] = Counter()  # sequences inside, by owner
-        self._waiting: dict[Hashable, list[Ticket]] = {}  # tickets with waiting sequences, by owner, oldest first
+        self._waiting: dict[Hashable, list[Ticket]] = {}  # tickets with waiting sequences, by owner, sorted by place
+        self._num_overtaking = Counter[Hashable]()  # places given to others than the oldest ticket, by owner
 
     @property
     def num_waiting(self) -> int:
         """Number of HTTP requests with no sequence inside."""
         return len(self._tickets) - self._num_inside
 
-    def enter(self, owner: Hashable, notify: Callable[[], None]) -> Ticket:
+    def enter(self, owner: Hashable, notify: Callable[[], None], priority: int = 0) -> Ticket:
         """Return a ticket for an HTTP request. The caller must `leave` with it."""
-        ticket = Ticket(next(self._numbers), owner, notify, self._lock)
+        ticket = Ticket(next(self._numbers), owner, priority, notify, self._lock)
         with self._lock:
             self._tickets.add(ticket)
         return ticket
@@ -73,7 +81,7 @@ class Places:
         """Request places for `num_sequences` more sequences."""
         with self._lock:
             if not ticket.num_wanted:
-                insort(self._waiting.setdefault(ticket.owner, []), ticket, key=lambda other: other.number)
+                insort(self._waiting.setdefault(ticket.owner, []), ticket, key=lambda other: other.place)
             ticket.num_wanted += num_sequences
             self._hand_out()
 
@@ -104,14 +112,30 @@ class Places:
         tickets.remove(ticket)
         if not tickets:
             del self._waiting[ticket.owner]
+            del self._num_overtaking[ticket.owner]
 
     def _hand_out(self) -> None:
         while self._waiting and (ticket := self._find_next()) is not None:
             self._num_inside += not ticket.is_inside
             self._held[ticket.owner] += 1
             ticket.grant()
+            self._watch_oldest(ticket)
             if not ticket.num_wanted:
                 self._stop_waiting(ticket)
+
+    def _watch_oldest(self, ticket: Ticket) -> None:
+        """Count a place given to `ticket` while an older one of its owner waits, and let that one be next if too many
+        were."""
+        tickets = self._waiting[ticket.owner]
+        if all(other.place[0] == ticket.place[0] for other in (tickets[0], tickets[-1])):
+            return
+        oldest = min(tickets, key=lambda other: other.number)
+        self._num_overtaking[ticket.owner] += oldest is not ticket
+        if self._num_overtaking[ticket.owner] >= _MAX_OVERTAKING:
+            self._num_overtaking[ticket.owner] = 0
+            tickets.remove(oldest)
+            oldest.place = (_FIRST, oldest.number)
+            insort(tickets, oldest, key=lambda other: other.place)
 
     def _find_next(self) -> Ticket | None:
         firsts = (tickets[0] for tickets in self._waiting.values())

@@ -9,7 +9,7 @@ from fastapi.openapi.utils import get_openapi
 
 from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.fields import MAX_TOKEN_IDS
-from seesay.serving.openai.protocol import ChatCompletionChunk
+from seesay.serving.openai.answer_models import ChatCompletionChunk
 from seesay.serving.openai.responses_protocol import ResponseEvent
 from seesay.serving.state import ServerState
 

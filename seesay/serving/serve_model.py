@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
 from seesay.config.plain import as_plain
@@ -45,7 +46,6 @@ def serve_model(
         )
         return
     from seesay.engine.engine import AsyncEngine
-    from seesay.serving.server import run_server
 
     with AsyncEngine(
         model_path,
@@ -53,7 +53,12 @@ def serve_model(
         vision_config=vision_config,
         chat_template_config=chat_template_config,
         media_limits=settings.media,
+        tool_call_parser=settings.tool_call_parser,
+        reasoning_parser=settings.reasoning_parser,
+        while_loading=lambda: import_module("seesay.serving.server"),
     ) as engine:
+        from seesay.serving.server import run_server
+
         device = engine.core.facts.device
         run_server(engine, settings, sockets=sockets, on_ready=lambda: on_ready(device))
 

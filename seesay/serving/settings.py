@@ -11,6 +11,7 @@ from seesay.config import MediaLimits
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
 from seesay.log import LEVELS
+from seesay.templates.parsers.choose import check_parser_names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,13 @@ class ServerSettings:
     drain_timeout_s: time for running answers to finish after SIGTERM.
     generation_defaults: defaults of temperature, top_p, top_k, min_p and repetition_penalty: 'model' takes them from
         the model's generation_config.json, 'openai' uses temperature 1 and nothing else.
+    tool_call_parser, reasoning_parser: how the model writes calls and thoughts: a name of docs/answer_formats.md, or
+        None, which finds it by the chat template.
     unknown_fields: 'refuse' requests with unknown fields, or 'ignore' the fields and name them in a `Warning` header.
+    embedding_pooling: the embedding of a prompt on /v1/embeddings where a request does not say: the 'mean' of the last
+        hidden states, or the 'last' one.
+    trust_request_chat_template: let requests bring a chat template along (`chat_template`). It runs in the sandbox, but
+        may hide or change turns.
     max_stored_responses: number of answers of /v1/responses that are stored for `previous_response_id`.
     log_level, max_log_len: as in `pipeline`. Prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
     media: limits on the size and the sources of pictures and videos. Give the engine the same limits.
@@ -70,7 +77,11 @@ class ServerSettings:
     max_total_body_bytes: int = 1 << 30
     drain_timeout_s: float = 30.0
     generation_defaults: Literal["model", "openai"] = "model"
+    tool_call_parser: str | None = None
+    reasoning_parser: str | None = None
     unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    embedding_pooling: Literal["mean", "last"] = "mean"
+    trust_request_chat_template: bool = False
     max_stored_responses: int = 256
     log_level: str = "WARNING"
     max_log_len: int | None = 200
@@ -81,6 +92,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         check_types(self)
+        check_parser_names(self.tool_call_parser, self.reasoning_parser)
         least: dict[str, float] = {
             "port": 0, "num_frontends": 1, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1,
             "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0, "frontend_timeout_s": 1,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.errors import ConfigError, show
+from seesay.errors import ConfigError, RequestError, show
 from seesay.serving.admission import Gate
 from seesay.serving.answers import Answering
 from seesay.serving.errors import ApiError, Envelopes, bad_request
@@ -18,6 +18,7 @@ from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
+    from seesay.values import GenerationRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,26 @@ class ServerState:
                 code="model_not_found",
             )
 
+    def check_chat_template(self, source: str | None) -> None:
+        """Raise `ApiError` 400 for a chat template of a request that the settings do not trust. None is allowed."""
+        if source is not None and not self.settings.trust_request_chat_template:
+            raise bad_request(
+                "chat_template is not accepted: this server does not trust templates of requests (start it with "
+                "--trust-request-chat-template)",
+                "chat_template",
+                code="unsupported_parameter",
+            )
+
+    def check_thinking(self, request: GenerationRequest, names: Mapping[str, str]) -> None:
+        """Raise `ApiError` 400 where the model cannot think as a request wants. `names` are the API's names of options,
+        where they differ."""
+        try:
+            self.engine.check_thinking(request)
+        except RequestError as error:
+            option = error.param or ""
+            name = names.get(option, option)
+            raise bad_request(f"{name}{error.message.removeprefix(option)}", name) from error
+
     def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
         """Raise `ApiError` 400 for an entry that is not a token id of the model."""
         vocab_size = self.engine.vocab_size
@@ -105,7 +126,7 @@ class ServerState:
         if num_prompts * n > self.settings.max_choices:
             raise ApiError(
                 400,
-                f"{num_prompts} prompt(s) with n={n} are {num_prompts * n} answers; "
+                f"{num_prompts} prompt(s) with n (or best_of)={n} are {num_prompts * n} answers; "
                 f"at most {self.settings.max_choices} are allowed in one request",
                 param="n",
                 code="invalid_request",

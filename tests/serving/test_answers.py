@@ -15,7 +15,7 @@ from live_server import HeldEngine, make_settings, until, wait_until
 from starlette.testclient import TestClient
 
 from seesay.config import GenerationConfig
-from seesay.engine.asking import choices_of
+from seesay.engine.choices import choices_of
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.admission import shutting_down
@@ -229,7 +229,7 @@ async def test_shutdown_ends_running_and_waiting(held: HeldEngine, make: MakeAns
 
 async def test_slots_go_round(held: HeldEngine, make: MakeAnswering) -> None:
     """However requests end, in a slot or before it, nothing of `max_concurrent_requests` is lost."""
-    answering = make(max_concurrent_requests=2, request_timeout_s=30)
+    answering = make(max_concurrent_requests=2, request_timeout_s=120)
     tasks = [asyncio.create_task(answering.collect([REQUEST], receive=never)) for _ in range(7)]
     await until(lambda: held.submitted.qsize() == 2 and answering.num_waiting == 5)
     tasks[0].cancel()  # in a slot
@@ -345,7 +345,7 @@ def test_iterators_are_what_routes_get(make: MakeAnswering) -> None:
 
 def test_a_client_that_opens_a_second_event_loop_is_answered(engine: AsyncEngine) -> None:
     """Starlette's client runs each request in an event loop of its own."""
-    settings = make_settings(request_timeout_s=20.0)
+    settings = make_settings(request_timeout_s=120.0)
     client = TestClient(create_app(engine, settings))
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "temperature": 0}
     texts = [client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"] for _ in range(3)]

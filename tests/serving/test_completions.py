@@ -7,10 +7,12 @@ from typing import Any
 import openai
 import openai_schemas as schemas
 import pytest
+from asking import ask
 from live_server import MODEL, LiveServer, read_events
 
 from seesay.config import GenerationConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.values import GenerationRequest
 
 PATH = "/v1/completions"
 
@@ -153,6 +155,45 @@ def test_the_chosen_token_is_among_its_alternatives(server: LiveServer, num_top:
         assert one == pytest.approx(other, abs=1e-4)
 
 
+@pytest.mark.parametrize("max_tokens", (0, 4))
+def test_alternatives_of_an_echoed_prompt(server: LiveServer, engine: AsyncEngine, max_tokens: int) -> None:
+    """Those of the engine, in one piece and streamed, of several prompts with several answers."""
+    prompts = ["the game is in the frame", "a frame"]
+    options = {"echo": True, "max_tokens": max_tokens, "logprobs": 3, "prompt_logprobs": 1, "n": 2, "ignore_eos": True}
+    whole = complete(server, prompts, **options)["choices"]
+    pieces: list[list[dict[str, Any]]] = [[] for _ in whole]
+    for event in stream(server, prompts, **options):
+        for choice in event["choices"]:
+            pieces[choice["index"]].append(choice)
+    for index, choice in enumerate(whole):
+        ids = engine.tokenizer.encode(prompts[index // 2], add_special_tokens=True)
+        config = GenerationConfig(max_new_tokens=1, prompt_logprobs=3)
+        [scored] = ask(engine, [GenerationRequest(prompt=tuple(ids), gen_config=config)])
+        assert scored.prompt_logprobs is not None
+        logprobs = choice["logprobs"]
+        assert len(logprobs["tokens"]) == len(ids) + max_tokens
+        for place, entry in enumerate(scored.prompt_logprobs):
+            top, own = logprobs["top_logprobs"][place], logprobs["token_logprobs"][place]
+            shown = choice["prompt_logprobs"][place]
+            if entry is None:
+                assert top is own is shown is None and place == 0
+                continue
+            assert own == pytest.approx(entry[ids[place]], abs=1e-5)
+            assert 1 <= len(top) <= 4, "tokens with the same text share an entry"
+            assert all(min(abs(value - other) for other in entry.values()) < 1e-5 for value in top.values())
+            assert {token: value["logprob"] for token, value in shown.items()} == pytest.approx(
+                {str(token_id): entry[token_id] for token_id in (ids[place], next(iter(entry)))}, abs=1e-5
+            )
+            ranked = sorted(entry, key=lambda token_id: -entry[token_id])
+            assert shown[str(ranked[0])]["rank"] == 1
+            assert shown[str(ids[place])]["rank"] == ranked.index(ids[place]) + 1 or ids[place] == ranked[-1]
+        assert "".join(piece["text"] for piece in pieces[index]) == choice["text"]
+        for key in ("tokens", "text_offset"):
+            assert [v for piece in pieces[index] if piece["logprobs"] for v in piece["logprobs"][key]] == logprobs[key]
+        [streamed] = [piece["prompt_logprobs"] for piece in pieces[index] if "prompt_logprobs" in piece]
+        assert [entry and set(entry) for entry in streamed] == [e and set(e) for e in choice["prompt_logprobs"]]
+
+
 def test_the_chosen_token_of_a_prompt_is_there_too(server: LiveServer) -> None:
     logprobs = complete(server, "the game", echo=True, max_tokens=0, logprobs=0)["choices"][0]["logprobs"]
     assert logprobs["top_logprobs"][0] is None
@@ -212,8 +253,8 @@ def test_official_client(server: LiveServer) -> None:
     [
         ({"prompt": ["a", ""]}, "prompt[1]"), ({"prompt": [[1], []]}, "prompt[1]"),
         ({"prompt": [[10**9]]}, "prompt[0][0]"), ({"prompt": ""}, "prompt"), ({"prompt": [1, 99999]}, "prompt[1]"),
-        ({"prompt": [-1, 99999]}, "prompt[0]"), ({"prompt": "a", "echo": True, "logprobs": 2}, "logprobs"),
-        ({"prompt": "a", "echo": True, "logprobs": 0, "stream": True}, "echo"), ({"prompt": ["a"] * 100, "n": 2}, "n"),
+        ({"prompt": [-1, 99999]}, "prompt[0]"), ({"prompt": "a", "echo": True, "logprobs": 21}, "logprobs"),
+        ({"prompt": "a", "prompt_logprobs": -1}, "prompt_logprobs"), ({"prompt": ["a"] * 100, "n": 2}, "n"),
         ({}, "prompt"), ({"prompt": [["a"]]}, "prompt[0][0]"), ({"prompt": ["a", 1]}, "prompt[1]"),
     ],
 )  # fmt: skip

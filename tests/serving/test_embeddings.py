@@ -1,4 +1,5 @@
-"""`/v1/embeddings`: the mean of the last hidden states, for texts, ids and pictures."""
+"""`/v1/embeddings`: pooled last hidden states of texts, ids and pictures. tests/offline/test_embedding.py compares them
+with Transformers'."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from typing import Any
 import numpy as np
 import openai
 import openai_schemas as schemas
-from live_server import MODEL, LiveServer, ask_about, make_data_url
+import pytest
+from live_server import MODEL, LiveServer, ask_about, make_data_url, make_settings, serve
 
+from seesay import Pipeline
 from seesay.engine.engine import AsyncEngine
 
 PATH = "/v1/embeddings"
@@ -77,3 +80,75 @@ def test_what_is_refused(server: LiveServer) -> None:
         response = server.post(PATH, body)
         assert response.status_code == 400, response.text
         schemas.check(response.json(), schemas.ERROR)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_the_pipeline_and_the_server_give_the_same(server: LiveServer, engine: AsyncEngine, pooling: Any) -> None:
+    pipe = Pipeline.from_engine(engine)
+    url = make_data_url(seed=30)
+    messages = ask_about(url, "what?")
+    for dimensions in (None, 8):
+        options = {"pooling": pooling, "dimensions": dimensions}
+        np.testing.assert_allclose(
+            embed(server, input="the game", **options)[0], pipe.embed("the game", **options), atol=1e-5
+        )
+        found = pipe.embed(messages, do_preprocess=True, **options)
+        np.testing.assert_allclose(embed(server, messages=messages, **options)[0], found, atol=1e-5)
+
+
+def test_content_parts_are_a_turn_of_the_user(server: LiveServer) -> None:
+    url = make_data_url(seed=31)
+    first, second = ask_about(url, "what?"), ask_about("and ", url, " that?")
+    expected = [embed(server, messages=messages)[0] for messages in (first, second)]
+    np.testing.assert_allclose(embed(server, input=first[0]["content"]), expected[:1], atol=1e-5)
+    np.testing.assert_allclose(embed(server, input=[first[0]["content"], second[0]["content"]]), expected, atol=1e-5)
+    bare = embed(server, messages=first, add_generation_prompt=False)[0]
+    assert not np.allclose(bare, expected[0], atol=1e-4)
+
+
+def test_the_server_has_a_pooling_of_its_own(engine: AsyncEngine, server: LiveServer) -> None:
+    with serve(engine, make_settings(embedding_pooling="last")) as last:
+        own = embed(last, input="the game")[0]
+        np.testing.assert_allclose(own, embed(server, input="the game", pooling="last")[0], atol=1e-5)
+        np.testing.assert_allclose(
+            embed(last, input="the game", pooling="mean"), embed(server, input="the game"), atol=1e-5
+        )
+    assert not np.allclose(own, embed(server, input="the game")[0], atol=1e-3)
+
+
+def test_fields_of_prompts(server: LiveServer, engine: AsyncEngine) -> None:
+    ids = engine.tokenizer.encode("the game is in the frame", add_special_tokens=True)
+    cut = embed(server, input=ids, truncate_prompt_tokens=3, cache_salt="s", priority=1)[0]
+    np.testing.assert_allclose(cut, embed(server, input=ids[-3:])[0], atol=1e-5)
+    unit = embed(server, input="the game", normalize=True)[0]
+    assert abs(np.linalg.norm(unit) - 1) < 1e-5
+    small = embed(
+        server, messages=ask_about(make_data_url(size=(300, 300)), "?"), mm_processor_kwargs={"max_pixels": 4000}
+    )
+    assert np.isfinite(small[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input": "a", "dimensions": 100_000}, "dimensions"),
+        ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "pooling": "max"}, "pooling"),
+        ({"input": "a", "embed_dtype": "float16"}, "embed_dtype"),
+        ({"input": "a", "add_generation_prompt": True}, "add_generation_prompt"),
+        ({"input": "a", "chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ({"messages": ask_about("a"), "chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages"),
+        ({"input": [{"type": "text"}]}, "input[0].text"),
+        ({"input": [{"type": "text", "text": "a"}, 3]}, "input[1]"),
+        ({"input": [[{"type": "text", "text": "a"}], "b"]}, "input[1]"),
+        ({"input": [[{"type": "text", "text": "a"}], []]}, "input[1]"),
+        ({"input": [[{"type": "text", "text": "a"}], [{"type": "input_audio"}]]}, "input[1][0].type"),
+        ({"input": [[{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]]}, "input[0][0].image_url.url"),
+        ({"input": [[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]]},
+         "input[0][0].image_url.url"),
+        ({"input": [{"type": "image_url", "image_url": {"url": make_data_url()}}] * 65}, "input"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_embedded_is_named(server: LiveServer, body: dict[str, Any], param: str) -> None:
+    response = server.post(PATH, body)
+    assert response.status_code == 400 and response.json()["error"]["param"] == param, response.text

@@ -39,6 +39,28 @@ def enter(places: Places, owner: str, num_sequences: int) -> Ticket:
     return ticket
 
 
+def test_priorities_order_the_requests_of_one_owner_and_the_oldest_is_not_kept_waiting() -> None:
+    places = Places(max_requests=1)
+
+    def ask(owner: str, priority: int = 0) -> Ticket:
+        ticket = places.enter(owner, lambda: None, priority)
+        places.ask(ticket, 1)
+        return ticket
+
+    inside, late, urgent, other = ask("a"), ask("a"), ask("a", -1), ask("a", 3)
+    assert ask("b", 5).num_held == 1, "it waits for nobody of another owner"
+    waiting = [late, urgent, other, *(ask("a", -1) for _ in range(20))]
+    served: list[Ticket] = []
+    places.leave(inside)
+    while waiting:
+        [ticket] = [ticket for ticket in waiting if ticket.num_held]
+        waiting.remove(ticket)
+        served.append(ticket)
+        places.leave(ticket)
+    assert served[0] is urgent and served.index(late) == 8 and served.index(other) == 17
+    assert not places._waiting and not places._num_overtaking
+
+
 def test_places_go_in_turns_and_to_the_oldest_request_of_an_owner() -> None:
     places = Places(max_requests=2)
     first, second = enter(places, "heavy", 3), enter(places, "heavy", 1)
@@ -172,11 +194,11 @@ def test_threads_take_the_tasks_of_owners_in_turns() -> None:
     futures += [threads.submit("light", done.append, f"light {i}") for i in range(2)]
     failing = threads.submit("light", int, "x")
     held.set()
-    assert first.result(10)
+    assert first.result(60)
     for future in futures:
-        future.result(10)
+        future.result(60)
     with pytest.raises(ValueError):
-        failing.result(10)
+        failing.result(60)
     assert done == ["heavy 0", "light 0", "heavy 1", "light 1", "heavy 2", "heavy 3", "heavy 4"]
     threads.close()
     with pytest.raises(RuntimeError):
@@ -247,13 +269,13 @@ def test_a_small_question_does_not_wait_for_hundreds_of_answers(small_server: Li
     results: list[httpx.Response] = []
 
     def ask_much(seed: int) -> None:
-        results.append(ask(small_server, "heavy", n=128, max_tokens=400, seed=seed))
+        results.append(ask(small_server, "heavy", n=128, max_tokens=1500, seed=seed))
 
     threads = [threading.Thread(target=ask_much, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     stats = small_server.state.engine.stats
-    wait_until(lambda: stats().num_running == 4 and stats().num_waiting > 100, timeout_s=60)
+    wait_until(lambda: stats().num_running == 4 and stats().num_waiting > 100)
     steps_per_answer = []
     for seed in range(5):
         num_before = count_steps(stats())
@@ -264,6 +286,6 @@ def test_a_small_question_does_not_wait_for_hundreds_of_answers(small_server: Li
     small_server.state.answering.end_all(ApiError(503, "enough"))
     for thread in threads:
         thread.join(60)
-    wait_until(lambda: stats().num_running == 0, timeout_s=30)
+    wait_until(lambda: stats().num_running == 0)
     assert [response.status_code for response in results] == [503] * 4
-    assert sorted(steps_per_answer)[2] < 100, "an answer of the heavy client takes 400 steps"
+    assert sorted(steps_per_answer)[2] < 700, "an answer of the heavy client takes 1500 steps"

@@ -222,6 +222,7 @@ def test_a_session_goes_on_at_the_other_front(server: Server) -> None:
         alone = talk(server, "and?", 1)
     with server.only(1):
         moved = talk(server, "and?", 2)
+    del alone["cached_tokens"], moved["cached_tokens"]  # the second one finds what the first has computed
     assert moved == alone and moved["history_tokens"] == first["history_tokens"] + first["input_tokens"] + 6
 
 
@@ -403,7 +404,7 @@ def test_all_processes_end_with_the_one_that_started_them(
 )
 def test_options_that_do_not_fit_are_refused(model: str, options: tuple[str, ...], expected: str) -> None:
     command = [*COMMAND, model, "--server-port", "0", "--frontends", "2", *OPTIONS, *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 1 and expected in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 

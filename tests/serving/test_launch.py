@@ -38,7 +38,6 @@ from seesay.serving.client import APIError
 from seesay.serving.launch import ServerProcess, _trust_only
 from seesay.serving.listening import open_sockets, port_of, shown_host, url_host
 from seesay.serving.server import DrainingServer
-from seesay.templates import builtin
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"
 
@@ -257,11 +256,8 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
         seesay.serve(server_port=0, backend_config={"session_len": 3})  # type: ignore[arg-type]
 
 
-def test_a_template_that_was_registered_here_reaches_the_process(
-    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
-
+@pytest.mark.usefixtures("forget_templates")
+def test_a_template_that_was_registered_here_reaches_the_process(tiny_checkpoint: Callable[[str], Path]) -> None:
     @MODELS.register_module(name="robot")
     class Robot(BaseChatTemplate):
         def __init__(self) -> None:
@@ -336,7 +332,7 @@ def test_ctrl_c_twice_cuts_answers_off_and_says_so_in_a_line(unused_tcp_port: in
                 wait_until(lambda: httpx.get(f"http://127.0.0.1:{unused_tcp_port}/health").status_code == 503)
                 process.send_signal(signal.SIGINT)
                 log = process.stderr.read()
-            assert process.wait(30) == 0, log
+            assert process.wait(60) == 0, log
         finally:
             process.kill()
     first, second = log.splitlines()

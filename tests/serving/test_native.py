@@ -75,9 +75,29 @@ def test_pictures_are_remembered(server: LiveServer) -> None:
     assert turn(server, "and?", 6)["history_tokens"] == seen["input_tokens"] + seen["tokens"]
 
 
+def test_a_turn_takes_the_earlier_ones_from_the_cache(server: LiveServer) -> None:
+    """All full blocks of the first prompt, whose picture is not encoded again."""
+    text = "the game is in the frame, " * 5
+    first = turn(server, text, 31, image_url=make_data_url(seed=131))
+    before = server.state.engine.stats()
+    second = turn(server, "and now?", 31)
+    after = server.state.engine.stats()
+    known = first["input_tokens"] + first["tokens"]
+    assert first["cached_tokens"] < first["input_tokens"] // 2
+    assert first["input_tokens"] - 16 < second["cached_tokens"] <= known
+    num_prompt = second["history_tokens"] + second["input_tokens"]
+    num_steps = after.total_step_tokens - before.total_step_tokens
+    assert num_steps <= num_prompt - second["cached_tokens"] + second["tokens"] + 1
+    assert after.total_encoder_items == before.total_encoder_items
+
+
 def test_messages_as_prompt(server: LiveServer) -> None:
     parts = [{"type": "image_url", "image_url": {"url": make_data_url()}}, {"type": "text", "text": "what?"}]
-    assert turn(server, [{"role": "user", "content": parts}], 7) == turn(server, "what?", 8, image_url=make_data_url())
+    one, other = (
+        turn(server, [{"role": "user", "content": parts}], 7),
+        turn(server, "what?", 8, image_url=make_data_url()),
+    )
+    assert {**one, "cached_tokens": None} == {**other, "cached_tokens": None}
 
 
 def test_cancel_keeps_what_was_said(server: LiveServer) -> None:
@@ -113,7 +133,7 @@ def test_tokens_without_a_text_are_no_part_of_the_next_prompt(server: LiveServer
 async def test_a_cancelled_turn_counts_its_prompt(engine: AsyncEngine, is_streamed: bool) -> None:
     held = HeldEngine(engine)
     transport = httpx.ASGITransport(app=create_app(held, make_settings()))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=10) as http:
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as http:
         body = {"prompt": "one", "session_id": 1, "interactive_mode": True, "stream": is_streamed}
         answer = asyncio.ensure_future(http.post(CHAT, json=body))
         while held.submitted.empty():
@@ -283,6 +303,25 @@ def test_generate_streams_what_is_new(server: LiveServer) -> None:
     )
 
 
+def test_generate_scores_prompts_with_alternatives(server: LiveServer) -> None:
+    """Whole and streamed: null at the first token and at those of the picture."""
+    given = {"prompt": "see <IMAGE_TOKEN> in the frame", "image_data": make_data_url(), "return_logprob": True}
+    options = {**given, "top_logprobs_num": 2, "logprob_start_len": 0}
+    whole = generate(server, **options)["meta_info"]
+    own, top = whole["input_token_logprobs"], whole["input_top_logprobs"]
+    assert len(own) == len(top) == whole["prompt_tokens"] and own[0] is top[0] is None
+    assert 1 < own.count(None) == top.count(None) < len(own)
+    for pair, entry in zip(filter(None, own), filter(None, top)):
+        assert pair[0] <= entry[0][0] <= 0 and len(entry) == 2 and entry[0][0] >= entry[1][0]
+    for (value, token_id), entry in zip(whole["output_token_logprobs"], whole["output_top_logprobs"], strict=True):
+        assert entry[0] == [value, token_id], "greedy answers have the most likely tokens"
+    body = {"temperature": 0, "max_tokens": 6, **options, "logprob_start_len": 3, "stream": True}
+    events = read_events(server.post("/generate", body).text)
+    [streamed] = [event["meta_info"] for event in events if "input_token_logprobs" in event["meta_info"]]
+    assert [pair and pair[1] for pair in streamed["input_token_logprobs"]] == [pair and pair[1] for pair in own[3:]]
+    assert "input_token_logprobs" not in generate(server, **given)["meta_info"]
+
+
 def test_generate_with_a_picture(server: LiveServer) -> None:
     with_picture = generate(server, prompt="see <IMAGE_TOKEN> ?", image_data=make_data_url())
     assert with_picture["meta_info"]["prompt_tokens"] > generate(server, prompt="see ?")["meta_info"]["prompt_tokens"]
@@ -292,6 +331,8 @@ def test_generate_with_a_picture(server: LiveServer) -> None:
     ("body", "name"),
     [
         ({}, "prompt"),
+        ({"prompt": "x", "top_logprobs_num": 2}, "top_logprobs_num"),
+        ({"prompt": "x", "logprob_start_len": 0}, "logprob_start_len"),
         ({"prompt": "x", "input_ids": [1]}, "prompt"),
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": [-1]}, "input_ids"),

@@ -18,7 +18,7 @@ POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: applicat
 def say(server: LiveServer, request: bytes) -> tuple[int, dict[bytes, bytes], Any]:
     """Status, headers and JSON of the answer to these bytes; the server closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port)) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.sendall(request)
         answer = b""
         while piece := client.recv(65536):

@@ -12,8 +12,8 @@ from serving.test_refusals import BAD_FIELDS, CHAT, COMPLETIONS, MINIMAL, RESPON
 
 URL = make_data_url()
 MESSAGES, INTERACTIVE, EMBEDDINGS = "/v1/messages", "/v1/chat/interactive", "/v1/embeddings"
-# What only the server knows: what it stores, and that two fields are equal.
-NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (COMPLETIONS, "best_of")}
+# What only the server knows: what it stores, and whether its model thinks.
+NOT_IN_A_SCHEMA = {(RESPONSES, "previous_response_id"), (CHAT, "reasoning_effort"), (RESPONSES, "reasoning")}
 CALL = {"id": "t", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 BAD_CALLS: tuple[Any, ...] = ([[[1]]], "abc", [1], [{}], {"a": 1}, [{**CALL, "odd": 1}])
 
@@ -137,7 +137,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("/detokenize", {"tokens": [-1]}),
     ("/detokenize", {}),
     (MESSAGES, user()),  # without max_tokens
-    (MESSAGES, {**user(), "max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 1024}}),
+    (MESSAGES, {**user(), "max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 0}}),
     (MESSAGES, {**user(), "max_tokens": 1, "stop_sequences": [""]}),
     (MESSAGES, {"max_tokens": 1, "messages": []}),
     (MESSAGES, {"max_tokens": 1, "messages": [{"role": "system", "content": "x"}]}),
@@ -223,6 +223,10 @@ async def test_what_the_server_takes(
     [
         ([tool(tool_call_id="t")], "messages[1].tool_call_id"),
         ([answer(tool_calls=[CALL]), tool(tool_call_id="other")], "messages[2].tool_call_id"),
+        ([answer(tool_calls=[CALL]), tool(tool_call_id="t"), tool(tool_call_id="t")], "messages[3].tool_call_id"),
+        ([answer(tool_calls=[CALL])], "messages[1].tool_calls[0]"),
+        ([answer(tool_calls=[CALL]), {"role": "user", "content": "x"}], "messages[1].tool_calls[0]"),
+        ([answer(tool_calls=[CALL, CALL]), tool(tool_call_id="t")], "messages[1].tool_calls[1].id"),
         ([answer(tool_calls=[CALL, 3])], "messages[1].tool_calls[1]"),
         ([answer(tool_calls=[{**CALL, "function": {"name": 1, "arguments": ""}}])],
          "messages[1].tool_calls[0].function.name"),

@@ -21,8 +21,9 @@ TOOL = {"type": "function", "function": {"name": "f"}}
 
 BAD_FIELDS: dict[str, dict[str, Any]] = {
     CHAT: {
-        "tools": [TOOL], "tool_choice": "required", "functions": [{"name": "f"}], "function_call": {"name": "f"},
-        "response_format": {"type": "json_object"}, "modalities": ["text", "audio"], "audio": {"voice": "a"},
+        "tools": [{**TOOL, "type": "odd"}], "tool_choice": "required", "functions": [{"name": "f"}],
+        "function_call": {"name": "f"},
+        "response_format": {"type": "xml"}, "modalities": ["text", "audio"], "audio": {"voice": "a"},
         "prediction": {"type": "content"}, "web_search_options": {}, "reasoning_effort": "low", "verbosity": "low",
         "store": True, "service_tier": "flex", "no_such_field": 1, "temperature": 2.5, "top_p": 0, "top_k": -2,
         "min_p": 1.5, "n": 0, "stop": [""], "seed": "7", "stream": "yes", "presence_penalty": 3,
@@ -32,19 +33,24 @@ BAD_FIELDS: dict[str, dict[str, Any]] = {
         "metadata": {"a": 1}, "chat_template_kwargs": [], "messages": [], "model": 3, "user": 3,
         "stream_options": {"include_usage": True}, "skip_special_tokens": "no", "include_stop_str_in_output": "no",
         "parallel_tool_calls": 1, "add_generation_prompt": "x", "continue_final_message": "x",
+        "min_tokens": -1, "request_id": "a b", "rid": "", "documents": [3], "echo": "x", "lora_path": "x",
+        "mm_processor_kwargs": [], "media_io_kwargs": 3, "no_stop_trim": "x", "spaces_between_special_tokens": "x",
     },
     COMPLETIONS: {
-        "suffix": "end", "best_of": 3, "logprobs": 30, "prompt": [], "max_tokens": 0, "tools": [TOOL], "echo": "x",
+        "suffix": "end", "best_of": 0, "logprobs": 30, "prompt": [], "max_tokens": 0, "tools": [TOOL], "echo": "x",
         "n": 129, "no_such_field": 1, "temperature": -1, "logit_bias": {"1": 200}, "messages": MESSAGES,
     },
     RESPONSES: {
-        "tools": [TOOL], "tool_choice": "required", "text": {"format": {"type": "json_object"}}, "background": True,
+        "tools": [TOOL], "tool_choice": {"type": "web_search"}, "text": {"format": {"type": "xml"}}, "background": True,
         "conversation": "c", "prompt": {"id": "p"}, "reasoning": {"effort": "low"}, "truncation": "auto",
         "max_tool_calls": 1, "include": ["reasoning.encrypted_content"], "input": 3, "previous_response_id": "resp_x",
         "service_tier": "flex", "top_logprobs": 21, "temperature": 9, "no_such_field": 1, "context_management": [1],
         "moderation": {"model": "m"}, "stream_options": {"include_obfuscation": False},
     },
-    EMBEDDINGS: {"dimensions": 8, "encoding_format": "int8", "input": [], "no_such_field": 1},
+    EMBEDDINGS: {
+        "dimensions": 0, "encoding_format": "int8", "input": [], "no_such_field": 1, "pooling": "max", "normalize": 1,
+        "add_generation_prompt": True, "chat_template_kwargs": {}, "endianness": "big", "truncate_prompt_tokens": -2,
+    },
 }  # fmt: skip
 CASES = [(path, name, value) for path, fields in BAD_FIELDS.items() for name, value in fields.items()]
 

@@ -120,6 +120,12 @@ def test_logprobs_when_included(server: LiveServer) -> None:
     entries = response["output"][0]["content"][0]["logprobs"]
     assert len(entries) == 8 and all(len(entry["top_logprobs"]) == 2 for entry in entries)
     assert response["top_logprobs"] == 2
+    body = {"input": "x", "temperature": 0, "max_output_tokens": 8, "top_logprobs": 2, "stream": True}
+    events = read_events(server.post(PATH, {**body, "include": ["message.output_text.logprobs"]}).text)
+    streamed = [entry for event in events for entry in event.get("logprobs") or () if "delta" in event]
+    [done] = [event["logprobs"] for event in events if event["type"] == "response.output_text.done"]
+    assert len(streamed) == 8 and [entry["token"] for entry in streamed] == [entry["token"] for entry in done]
+    assert [len(entry["top_logprobs"]) for entry in streamed] == [2] * 8
 
 
 def test_fields_that_come_back(server: LiveServer) -> None:
@@ -138,7 +144,7 @@ def test_fields_that_come_back(server: LiveServer) -> None:
     ("items", "param"),
     [
         ([3], "input[0]"), ([{"type": "item_reference", "id": "x"}], "input[0].type"),
-        ([{"type": "function_call_output", "call_id": "x", "output": "y"}], "input[0].type"),
+        ([{"type": "function_call_output", "call_id": "x", "output": "y"}], "input[0].call_id"),
         ([{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}], "input[1].role"),
         ([{"role": "user", "content": "a", "odd": 1}], "input[0].odd"), ([], "input"),
         ([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}], "input[0].content[0].type"),

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_a_short_load_loses_nothing() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "serve_load.py"), "--seconds", "3", "--clients", "8"]
     command += ["--pictures", "6", "--warm-up", "0", "--max-growth-mb", "10000"]

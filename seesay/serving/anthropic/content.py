@@ -17,7 +17,7 @@ from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 Part = TextPart | MediaPart
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_UNSUPPORTED = ("document", "search_result", "thinking", "redacted_thinking", "server_tool_use", "file")
+_UNSUPPORTED = ("document", "search_result", "redacted_thinking", "server_tool_use", "file")
 
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
@@ -92,6 +92,7 @@ def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: 
 def _read_assistant(content: list[Any], where: str) -> list[Message]:
     parts: list[Part] = []
     calls: list[dict[str, Any]] = []
+    thoughts: list[str] = []
     for index, block in enumerate(content):
         path = f"{where}.content[{index}]"
         kind = _kind_of(block, path)
@@ -99,9 +100,24 @@ def _read_assistant(content: list[Any], where: str) -> list[Message]:
             parts.append(_read_text(block, path))
         elif kind == "tool_use":
             calls.append(_read_tool_use(block, path))
+        elif kind == "thinking":
+            thoughts.append(_read_thinking(block, path))
         else:
-            raise bad_request(f"{path}: an assistant turn takes text and tool_use blocks, got {kind}", f"{path}.type")
-    return [Message(role="assistant", parts=tuple(parts), extra={"tool_calls": calls} if calls else {})]
+            raise bad_request(
+                f"{path}: an assistant turn takes text, thinking and tool_use blocks, got {kind}", f"{path}.type"
+            )
+    extra: dict[str, Any] = {"tool_calls": calls} if calls else {}
+    if thoughts:
+        extra["reasoning_content"] = "\n".join(thoughts)
+    return [Message(role="assistant", parts=tuple(parts), extra=extra)]
+
+
+def _read_thinking(block: Mapping[str, Any], where: str) -> str:
+    _refuse_unknown(block, ("type", "thinking", "signature"), where)
+    for name in ("thinking", "signature"):
+        if not isinstance(block.get(name), str):
+            raise bad_request(f"{where}.{name} must be a string, got {show(block.get(name))}", f"{where}.{name}")
+    return str(block["thinking"])
 
 
 def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:

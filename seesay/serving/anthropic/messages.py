@@ -10,6 +10,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.serving.answer_reading import AnswerReading
+from seesay.serving.anthropic.blocks import BlockWriter
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.anthropic.protocol import (
     AnswerMessage,
@@ -18,16 +20,26 @@ from seesay.serving.anthropic.protocol import (
     MessagesRequest,
     TokensCount,
 )
+from seesay.serving.anthropic.tool_fields import read_tools
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.prompts import count_tokens
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, make_event
+from seesay.serving.tools import Tools
+from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 
 _PREFIX = "/v1/messages"
-_PARAM_NAMES = {"max_new_tokens": "max_tokens", "stop_words": "stop_sequences"}
+_PARAM_NAMES = {
+    "max_new_tokens": "max_tokens",
+    "stop_words": "stop_sequences",
+    "enable_thinking": "thinking",
+    "max_thinking_tokens": "thinking.budget_tokens",
+}
+# By this, Anthropic's tool runner learns to send the whole conversation with each request.
+_NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -64,16 +76,20 @@ def make_router(state: ServerState) -> APIRouter:
         caller = caller_of(http.scope)
         if body.stream:
             return EventStream(reply.stream(caller), render_error=_make_error_event)
-        answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller)
+        with reply.reading.naming_tools():
+            answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller)
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
     async def count(body: CountTokensRequest, http: Request) -> Response:
         """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
         state.check_model(body.model)
-        prompt = await off_loop(http, read_conversation, body.system, body.messages, state.settings.media)
+        prompt, options = await off_loop(http, _read_prompt, state, body, read_tools(body.tools, body.tool_choice))
         config = state.defaults.make_config(max_new_tokens=1)
-        request = GenerationRequest(prompt=prompt, gen_config=config, template_options=_template_options(prompt))
+        request = GenerationRequest(
+            prompt=prompt, gen_config=config, template_options=options, **body.request_options()
+        )
+        state.check_thinking(request, _PARAM_NAMES)
         return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request)).model_dump())
 
     return router
@@ -82,16 +98,26 @@ def make_router(state: ServerState) -> APIRouter:
 def make_envelope(error: ApiError) -> dict[str, Any]:
     """Return Anthropic's body of an error: `{"type": "error", "error": {"type", "message"}}`."""
     kind = _KINDS.get(error.status_code) or ("invalid_request_error" if error.status_code < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": error.message}}
+    details = {"details": _NO_THREADS} if error.param == "thread" else {}
+    return {"type": "error", "error": {"type": kind, "message": error.message, **details}}
 
 
 def _make_error_event(error: ApiError) -> bytes:
     return make_event(make_envelope(error), name="error")
 
 
-def _template_options(prompt: tuple[Message, ...]) -> dict[str, Any]:
-    """Return the template's options. A final assistant turn is continued as the beginning of the answer; raises
-    `ApiError` if it ends in whitespace."""
+def _read_prompt(
+    state: ServerState, body: CountTokensRequest, tools: Tools
+) -> tuple[tuple[Message, ...], dict[str, Any]]:
+    """Return the messages, and the options of the chat template."""
+    media = body.media_options(state.engine.family)
+    prompt = media.fill_messages(read_conversation(body.system, body.messages, state.settings.media))
+    return prompt, {**_continue_final(prompt), **tools.for_template(state.engine.chat_template)}
+
+
+def _continue_final(prompt: tuple[Message, ...]) -> dict[str, Any]:
+    """Return the template's option for a final assistant turn, which is continued as the beginning of the answer.
+    Raises `ApiError` if it ends in whitespace."""
     last = prompt[-1]
     if last.role != "assistant" or last.extra:
         return {}
@@ -110,21 +136,28 @@ class _Reply:
         self._state = state
         self._stop_sequences = body.stop_sequences or []
         self._max_tokens = body.max_tokens
+        tools = read_tools(body.tools, body.tool_choice)
+        self.reading = AnswerReading.choose(state.engine, tools, body.answer_format)
         config = state.defaults.make_config(
             max_new_tokens=body.max_tokens,
             temperature=body.temperature,
             top_p=body.top_p,
             top_k=body.top_k,
             stop_words=body.stop_sequences or None,
+            response_format=self.reading.grammar,
+            max_thinking_tokens=body.thought_limit,
             param_names=_PARAM_NAMES,
         )
-        prompt = read_conversation(body.system, body.messages, state.settings.media)
+        prompt, options = _read_prompt(state, body, tools)
         self.request = GenerationRequest(
             prompt=prompt,
             gen_config=config,
-            template_options=_template_options(prompt),
+            template_options=options,
+            kept_tokens=self.reading.kept_tokens,
             streams=bool(body.stream),
+            **body.request_options(),
         )
+        state.check_thinking(self.request, _PARAM_NAMES)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
@@ -134,33 +167,38 @@ class _Reply:
 
     def make_message(self, text: str, last: OutputDelta) -> dict[str, Any]:
         """Return the `AnswerMessage` as JSON. An empty answer has no blocks."""
+        writer = BlockWriter()
+        parser = self.reading.open(is_thinking=last.is_thinking)
+        for part in [*parser.feed(text), *parser.finish()]:
+            writer.write(part)
+        writer.end()
         return {
             **self._head,
-            "content": [{"type": "text", "text": text, "citations": None}] if text else [],
-            **self._make_stop(last),
+            "content": writer.blocks,
+            **self._make_stop(last, has_calls=writer.has_calls),
             "usage": _make_usage(last.usage),
         }
 
     async def stream(self, caller: Caller) -> AsyncGenerator[bytes, None]:
         """Yield the events, from `message_start` to `message_stop`."""
-        has_begun = has_block = False
-        async with aclosing(self._state.answering.deltas([self.request], caller=caller)) as deltas:
-            async for _, delta in deltas:
-                if not has_begun:
-                    has_begun = True
-                    yield self._make_start()
-                if delta.text:
-                    if not has_block:
-                        has_block = True
-                        block = {"type": "text", "text": "", "citations": None}
-                        yield _event({"type": "content_block_start", "index": 0, "content_block": block})
-                    text = {"type": "text_delta", "text": delta.text}
-                    yield _event({"type": "content_block_delta", "index": 0, "delta": text})
-                if delta.finish_reason is not None:
-                    if has_block:
-                        yield _event({"type": "content_block_stop", "index": 0})
-                    usage = _make_usage(delta.usage)
-                    yield _event({"type": "message_delta", "delta": self._make_stop(delta), "usage": usage})
+        writer = BlockWriter()
+        parser: AnswerParser | None = None
+        with self.reading.naming_tools():
+            async with aclosing(self._state.answering.deltas([self.request], caller=caller)) as deltas:
+                async for _, delta in deltas:
+                    if parser is None:
+                        parser = self.reading.open(is_thinking=delta.is_thinking)
+                        yield self._make_start()
+                    parts = parser.feed(delta.text)
+                    if delta.finish_reason is not None:
+                        parts += parser.finish()
+                    for part in parts:
+                        for event in writer.write(part):
+                            yield event
+        for event in writer.end():
+            yield event
+        stop = self._make_stop(delta, has_calls=writer.has_calls)
+        yield _event({"type": "message_delta", "delta": stop, "usage": _make_usage(delta.usage)})
         yield _event({"type": "message_stop"})
 
     def _make_start(self) -> bytes:
@@ -172,7 +210,7 @@ class _Reply:
         }
         return _event({"type": "message_start", "message": {**self._head, **nothing_yet}})
 
-    def _make_stop(self, last: OutputDelta) -> dict[str, Any]:
+    def _make_stop(self, last: OutputDelta, *, has_calls: bool) -> dict[str, Any]:
         """Return the stop reason, and the stop sequence that was found."""
         if last.finish_reason == "length":
             usage = last.usage or Usage()
@@ -184,7 +222,7 @@ class _Reply:
             found = ids.get(found)
         if found is not None and found in self._stop_sequences:
             return {"stop_reason": "stop_sequence", "stop_sequence": found}
-        return {"stop_reason": "end_turn", "stop_sequence": None}
+        return {"stop_reason": "tool_use" if has_calls else "end_turn", "stop_sequence": None}
 
 
 def _event(data: dict[str, Any]) -> bytes:

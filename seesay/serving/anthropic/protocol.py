@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, SkipValidation, field_validator
+from pydantic import BaseModel, Field, SkipValidation, field_validator, model_validator
 
+from seesay.serving.anthropic.tool_fields import HAS_CHOICE, ToolChoice, ToolList
+from seesay.serving.errors import bad_request
 from seesay.serving.fields import StopTexts, StrictModel, check_stop_words
-from seesay.serving.openai.protocol import RequestModel
-
-_LATER = "not supported yet"
-
+from seesay.serving.grammar_fields import Format, check_format
+from seesay.serving.shared_fields import EngineFields
+from seesay.serving.thinking_fields import ThinkingOff, ThinkingOn, ThinkingOptions
 
 # --- content ---------------------------------------------------------------------------------------------------------
 
@@ -54,6 +55,14 @@ class ToolUseBlock(StrictModel):
     cache_control: dict[str, Any] | None = None
 
 
+class ThinkingBlock(StrictModel):
+    """A thought of an earlier answer. signature: accepted, not used."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str
+
+
 class ToolResultBlock(StrictModel):
     """The result of a tool call in the preceding assistant turn: texts and pictures."""
 
@@ -65,7 +74,7 @@ class ToolResultBlock(StrictModel):
 
 
 UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
-AssistantBlock = Annotated[TextBlock | ToolUseBlock, Field(discriminator="type")]
+AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 
 
 class UserMessage(StrictModel):
@@ -88,29 +97,59 @@ InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="ro
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-class CountTokensRequest(RequestModel):
+class OutputConfig(StrictModel):
+    format: Format | None = None
+
+
+class CountTokensRequest(EngineFields):
     """`POST /v1/messages/count_tokens`: the fields of a request that make up its prompt."""
 
     refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
-        "tools": (([],), _LATER),
-        "tool_choice": (({"type": "auto"}, {"type": "none"}), f"{_LATER}, except auto and none without tools"),
-        "thinking": (({"type": "disabled"},), "not supported, except type disabled"),
         "mcp_servers": (([],), "not supported"),
-        "output_config": (({},), _LATER),
-        "output_format": ((), _LATER),
         "context_management": ((), "not supported"),
         "container": ((), "not supported"),
+        "thread": ((), "not supported: send the whole conversation"),
         "cache_control": (({"type": "ephemeral"},), "not supported, except ephemeral (prefix caching is always on)"),
         "user_profile_id": ((), "not supported"),
         "workspace_id": ((), "not supported"),
         "speed": (("standard",), "not supported, except standard"),
     }
 
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (HAS_CHOICE,)
+
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
     messages: SkipValidation[Annotated[list[InputMessage], Field(min_length=1)]] = Field(
         description="the conversation so far"
     )
     system: SkipValidation[str | list[TextBlock] | None] = Field(None, description="the system prompt")
+    tools: ToolList | None = Field(None, description="functions that the model may call")
+    tool_choice: ToolChoice | None = Field(None, description="default: auto with tools, none without")
+    output_format: Format | None = Field(None, description="`{type: json_schema, schema}`")
+    thinking: ThinkingOptions | None = Field(None, description="whether the model thinks, and how long at most")
+    output_config: OutputConfig | None = Field(None, description="`{format}`: the newer place of output_format")
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        newer = None if self.output_config is None else self.output_config.format
+        if self.output_format is not None and newer is not None:
+            raise bad_request("output_format cannot be combined with output_config.format", "output_format")
+        if self.answer_format is not None:
+            check_format(self.answer_format, "output_format" if newer is None else "output_config.format")
+        return self
+
+    def request_options(self) -> dict[str, Any]:
+        enabled = None if self.thinking is None else not isinstance(self.thinking, ThinkingOff)
+        return {**super().request_options(), "enable_thinking": enabled}
+
+    @property
+    def thought_limit(self) -> int | None:
+        """The most tokens of the thought."""
+        return self.thinking.budget_tokens if isinstance(self.thinking, ThinkingOn) else None
+
+    @property
+    def answer_format(self) -> dict[str, Any] | None:
+        """The `response_format` that the answer follows."""
+        return self.output_format if self.output_config is None else self.output_config.format or self.output_format
 
 
 class MessagesRequest(CountTokensRequest):
@@ -145,10 +184,30 @@ class Metadata(StrictModel):
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-class AnswerBlock(BaseModel):
+class AnswerText(BaseModel):
     type: Literal["text"] = "text"
     text: str
     citations: None = None
+
+
+class AnswerThinking(BaseModel):
+    """The model's thought. The signature is empty."""
+
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str
+
+
+class AnswerToolUse(BaseModel):
+    """A call of a function. In an answer that was cut off, the input has the values that are complete."""
+
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = Annotated[AnswerText | AnswerThinking | AnswerToolUse, Field(discriminator="type")]
 
 
 class AnswerUsage(BaseModel):
@@ -160,7 +219,7 @@ class AnswerUsage(BaseModel):
     output_tokens: int
 
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
+StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
 
 
 class AnswerMessage(BaseModel):
@@ -215,10 +274,22 @@ class TextDelta(BaseModel):
     text: str
 
 
+class ThinkingDelta(BaseModel):
+    type: Literal["thinking_delta"] = "thinking_delta"
+    thinking: str
+
+
+class InputDelta(BaseModel):
+    """A piece of the JSON text of a call's input."""
+
+    type: Literal["input_json_delta"] = "input_json_delta"
+    partial_json: str
+
+
 class ContentBlockDelta(BaseModel):
     type: Literal["content_block_delta"] = "content_block_delta"
     index: int
-    delta: TextDelta
+    delta: Annotated[TextDelta | ThinkingDelta | InputDelta, Field(discriminator="type")]
 
 
 class ContentBlockStop(BaseModel):

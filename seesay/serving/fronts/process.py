@@ -88,6 +88,8 @@ def _serve(parent: Parent, start: messages.Start) -> None:
             vision_config=VisionConfig(**start.vision_config),
             chat_template_config=ChatTemplateConfig(**template) if isinstance(template, dict) else template,
             media_limits=settings.media,
+            tool_call_parser=settings.tool_call_parser,
+            reasoning_parser=settings.reasoning_parser,
             engine_address=start.engine_address,
             read_status=read_status,
         ) as engine:

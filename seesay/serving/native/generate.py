@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -9,15 +10,18 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.prompt_logprobs import PromptLogprobs
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
 from seesay.serving.content import read_pictures
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
+from seesay.serving.openai.logprobs import finite
 from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, make_event
 from seesay.values import GenerationRequest, OutputDelta
 
+_DEFAULT_MAX_TOKENS = 128  # LMDeploy's default
 _PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 
 
@@ -41,31 +45,36 @@ def make_router(state: ServerState) -> APIRouter:
         request = await off_loop(http, _make_request, state, body)
         caller = caller_of(http.scope)
         if body.stream:
-            events = _stream(state, request, caller, wants_logprobs=body.return_logprob)
+            events = _stream(state, body, request, caller)
             return EventStream(events, render_error=make_error_event)
         (answer,) = await state.answering.collect(
             [request], receive=http.receive, caller=caller, fields=(_field_of(request),)
         )
-        logprobs = answer.logprobs if body.return_logprob else None
-        return JSONResponse(_make_answer(answer.text, answer.token_ids, logprobs, answer.last))
+        given = (body, answer.text, answer.token_ids, answer.logprobs, answer.last, answer.prompt_logprobs)
+        if answer.prompt_logprobs is None:
+            return JSONResponse(_make_answer(*given))
+        return await asyncio.to_thread(lambda: JSONResponse(_make_answer(*given)))
 
     return router
 
 
 def _make_request(state: ServerState, body: GenerateRequest) -> GenerationRequest:
+    options = body.media_options(state.engine.family)
     pictures = read_pictures(body.image_data, state.settings.media, "image_data")
+    count = body.top_logprobs_num or 0
     config = state.defaults.make_config(
-        max_new_tokens=body.max_tokens,
-        logprobs=0 if body.return_logprob else None,
-        spaces_between_special_tokens=body.spaces_between_special_tokens,
+        max_new_tokens=body.max_tokens or body.max_new_tokens or _DEFAULT_MAX_TOKENS,
+        logprobs=count if body.return_logprob else None,
+        prompt_logprobs=count if body.scores_prompt else None,
         param_names=_PARAM_NAMES,
         **body.sampling(),
     )
     return GenerationRequest(
         prompt=body.prompt if body.prompt is not None else tuple(body.input_ids or ()),
         gen_config=config,
-        media=pictures,
+        media=tuple(map(options.fill, pictures)),
         streams=bool(body.stream),
+        **body.request_options(),
     )
 
 
@@ -74,25 +83,62 @@ def _field_of(request: GenerationRequest) -> str:
 
 
 async def _stream(
-    state: ServerState, request: GenerationRequest, caller: Caller, *, wants_logprobs: bool
+    state: ServerState, body: GenerateRequest, request: GenerationRequest, caller: Caller
 ) -> AsyncGenerator[bytes, None]:
     async with aclosing(state.answering.deltas([request], caller=caller, fields=(_field_of(request),))) as deltas:
         async for _, delta in deltas:
-            logprobs = (delta.logprobs or ()) if wants_logprobs else None
-            yield make_event(_make_answer(delta.text, delta.token_ids, logprobs, delta))
+            given = (body, delta.text, delta.token_ids, delta.logprobs or (), delta, delta.prompt_logprobs)
+            if delta.prompt_logprobs is None:
+                yield make_event(_make_answer(*given))
+            else:  # it may be long
+                yield make_event(await asyncio.to_thread(_make_answer, *given))
     yield DONE
 
 
 def _make_answer(
-    text: str, token_ids: Sequence[int], logprobs: Sequence[Mapping[int, float]] | None, delta: OutputDelta
+    body: GenerateRequest,
+    text: str,
+    token_ids: Sequence[int],
+    logprobs: Sequence[Mapping[int, float]],
+    delta: OutputDelta,
+    prompt_logprobs: PromptLogprobs | None,
 ) -> dict[str, Any]:
     details: dict[str, Any] = {"finish_reason": delta.finish_reason and {"type": delta.finish_reason}}
+    if request_id := body.rid or body.request_id:
+        details["id"] = request_id
     if delta.usage is not None:
         details |= {
             "prompt_tokens": delta.usage.prompt_tokens,
             "completion_tokens": delta.usage.completion_tokens,
             "cached_tokens": delta.usage.cached_tokens,
         }
-    if logprobs is not None:
-        details["output_token_logprobs"] = [[entry[i], i] for i, entry in zip(token_ids, logprobs)]
+    if body.return_logprob:
+        details |= _make_logprobs(body, token_ids, logprobs, prompt_logprobs)
     return {"text": text, "output_ids": list(token_ids), "meta_info": details}
+
+
+def _make_logprobs(
+    body: GenerateRequest,
+    token_ids: Sequence[int],
+    logprobs: Sequence[Mapping[int, float]],
+    prompt_logprobs: PromptLogprobs | None,
+) -> dict[str, Any]:
+    """Return the log-probabilities that `meta_info` has."""
+    count = body.top_logprobs_num
+    found: dict[str, Any] = {"output_token_logprobs": [[finite(entry[i]), i] for i, entry in zip(token_ids, logprobs)]}
+    if count is not None:
+        found["output_top_logprobs"] = [_rank(entry, count) for entry in logprobs]
+    if prompt_logprobs is None:
+        return found
+    start = body.logprob_start_len or 0
+    entries = prompt_logprobs.to_list()[start:]
+    own = [None, *zip(map(finite, prompt_logprobs.values[:, 0].tolist()), prompt_logprobs.ids[:, 0].tolist())][start:]
+    found["input_token_logprobs"] = [None if entry is None else pair for entry, pair in zip(entries, own)]
+    if count is not None:
+        found["input_top_logprobs"] = [None if entry is None else _rank(entry, count) for entry in entries]
+    return found
+
+
+def _rank(entry: Mapping[int, float], count: int) -> list[list[float]]:
+    """Return the most likely tokens as (log-probability, token id)."""
+    return [[finite(value), token_id] for token_id, value in sorted(entry.items(), key=lambda item: -item[1])[:count]]

@@ -67,13 +67,20 @@ def _nothing() -> JSONResponse:
 
 
 def _piece(
-    text: str, *, tokens: int, history_tokens: int, input_tokens: int | None = None, finish_reason: str | None = None
+    text: str,
+    *,
+    tokens: int,
+    history_tokens: int,
+    input_tokens: int | None = None,
+    cached_tokens: int | None = None,
+    finish_reason: str | None = None,
 ) -> dict[str, Any]:
     return {
         "text": text,
         "tokens": tokens,
         "input_tokens": input_tokens,
         "history_tokens": history_tokens,
+        "cached_tokens": cached_tokens,
         "finish_reason": finish_reason,
     }
 
@@ -105,11 +112,12 @@ class _Reply:
         self._key = key
         self._config = state.defaults.make_config(
             max_new_tokens=body.request_output_len,
-            spaces_between_special_tokens=body.spaces_between_special_tokens,
             param_names=PARAM_NAMES,
             **body.sampling(),
         )
-        self._turn = _read_turn(body, state.settings.media)
+        self._options = body.request_options()
+        options = body.media_options(state.engine.family)
+        self._turn = options.fill_messages(_read_turn(body, state.settings.media))
         self._streams = bool(body.stream) or key is not None  # a session stores the text generated before a cancel
 
     async def pieces(self, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
@@ -131,7 +139,10 @@ class _Reply:
         history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, list[str](), 0, 0
         num_before = conversation.num_prompt_tokens
         request = GenerationRequest(
-            prompt=(*conversation.messages, *self._turn), gen_config=self._config, streams=self._streams
+            prompt=(*conversation.messages, *self._turn),
+            gen_config=self._config,
+            streams=self._streams,
+            **self._options,
         )
         deltas = self._state.answering.deltas([request], caller=caller, fields=("prompt",))
         async with aclosing(_until(deltas, cancelled)) as until_cancelled:
@@ -149,6 +160,7 @@ class _Reply:
                     tokens=usage.completion_tokens,
                     history_tokens=history_tokens,
                     input_tokens=max(0, usage.prompt_tokens - num_before),
+                    cached_tokens=usage.cached_tokens,
                     finish_reason=delta.finish_reason,
                 )
                 return

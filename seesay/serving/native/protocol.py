@@ -6,19 +6,19 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import Texts, TokenIds, exactly_one
+from seesay.serving.fields import Texts, TokenIds, exactly_one, needs
 from seesay.serving.openai.message_parts import ChatMessages
-from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, RequestModel, SamplingFields
+from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, SamplingFields
+from seesay.serving.openai.request_model import Refused, RequestModel
+from seesay.serving.shared_fields import REFUSED, refuse_two_values
 
 _ONE = ((1,), "not supported: this route gives one answer")
 _NOT_HERE = ((), "not a field of this route")
-_NO_ADAPTERS = ((), "not supported: adapters cannot be loaded")
 _CANCELS = {"required": ["cancel"], "properties": {"cancel": {"const": True}}}
 _FORGETS = {
     "required": ["prompt", "session_id"],
@@ -49,11 +49,13 @@ class InteractiveRequest(SamplingFields):
     stored conversation and answers the prompt alone. `cancel` stops the session's running answer.
     """
 
-    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    refused: ClassVar[Refused] = {
+        **REFUSED,
         "n": _ONE,
         "stream_options": _NOT_HERE,
         "return_token_ids": _NOT_HERE,
-        "adapter_name": _NO_ADAPTERS,
+        "request_id": _NOT_HERE,
+        "rid": _NOT_HERE,
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (*SamplingFields.rules, _EMPTY_PROMPT, _EMPTY_ANSWER)
@@ -63,7 +65,6 @@ class InteractiveRequest(SamplingFields):
     session_id: int = Field(-1, ge=-1, lt=1 << 63, description="-1: no session")
     interactive_mode: bool = False
     request_output_len: int | None = Field(None, ge=0, description="longest answer in tokens; default: as many as fit")
-    spaces_between_special_tokens: bool | None = None
     cancel: bool = False
 
     @model_validator(mode="after")
@@ -81,13 +82,15 @@ class InteractiveAnswer(BaseModel):
     """An answer, or a piece of a streamed answer.
 
     tokens: number of tokens generated so far. input_tokens: number that this turn adds to the prompt, null until the
-    last piece. history_tokens: number in earlier turns, including generated tokens without a text.
+    last piece. history_tokens: number in earlier turns, including generated tokens without a text. cached_tokens:
+    number of the prompt that came from the prefix cache, null until the last piece.
     """
 
     text: str
     tokens: int
     input_tokens: int | None
     history_tokens: int
+    cached_tokens: int | None = None
     finish_reason: Literal["stop", "length", "cancel"] | None
 
 
@@ -97,26 +100,40 @@ class InteractiveAnswer(BaseModel):
 class GenerateRequest(SamplingFields):
     """`POST /generate`: a raw text or token ids. No chat template is applied."""
 
-    refused: ClassVar[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    refused: ClassVar[Refused] = {
+        **REFUSED,
         "n": _ONE,
         "stream_options": _NOT_HERE,
         "return_token_ids": ((True,), "always on"),
-        "adapter_name": _NO_ADAPTERS,
+        "session_id": ((-1,), "not supported, except -1"),
+        "sampling_params": (({},), "not supported: put its fields beside the prompt"),
     }
 
-    rules: ClassVar[tuple[dict[str, Any], ...]] = (exactly_one("prompt", "input_ids"),)
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (
+        exactly_one("prompt", "input_ids"),
+        needs("top_logprobs_num", "return_logprob"),
+        needs("logprob_start_len", "return_logprob", {"minimum": 0}),
+    )
 
     prompt: str | None = Field(
         None, min_length=1, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture"
     )
     input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
     image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
-    max_tokens: int = Field(128, ge=1)
+    max_tokens: int | None = Field(None, ge=1, description="default 128")
+    max_new_tokens: int | None = Field(None, ge=1, description="the same as max_tokens")
     return_logprob: bool = False
-    spaces_between_special_tokens: bool | None = None
+    top_logprobs_num: int | None = Field(None, ge=0, le=20, description="alternatives per token; needs return_logprob")
+    logprob_start_len: int | None = Field(
+        None, ge=-1, description="first position of the prompt to score; default -1, none; needs return_logprob"
+    )
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
+        refuse_two_values(self, [("max_tokens", "max_new_tokens")])
+        for name in ("top_logprobs_num", "logprob_start_len"):
+            if not self.return_logprob and getattr(self, name) not in (None, -1):
+                raise bad_request(f"{name} requires return_logprob=true", name)
         if (self.prompt is None) == (self.input_ids is None):
             raise bad_request("give exactly one of prompt and input_ids", "prompt")
         if self.input_ids is not None and (not self.input_ids or self.image_data is not None):
@@ -124,19 +141,30 @@ class GenerateRequest(SamplingFields):
             raise bad_request(f"{name}: input_ids must not be empty, and cannot be combined with pictures", name)
         return self
 
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether tokens of the prompt have log-probabilities."""
+        return self.logprob_start_len is not None and self.logprob_start_len >= 0
+
 
 class FinishReason(BaseModel):
     type: Literal["stop", "length"]
 
 
 class GenerateDetails(BaseModel):
-    """`output_token_logprobs` has (log-probability, token id) per new token. The last piece of a stream has counts."""
+    """`output_token_logprobs` has (log-probability, token id) per new token, `output_top_logprobs` the most likely
+    ones; `input_…` the same for the prompt from `logprob_start_len` on, null for its first token and for pictures. The
+    last piece of a stream has counts. `id` is that of the request, if it has one."""
 
+    id: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
     output_token_logprobs: list[tuple[float, int]] | None = None
+    output_top_logprobs: list[list[tuple[float, int]]] | None = None
+    input_token_logprobs: list[tuple[float, int] | None] | None = None
+    input_top_logprobs: list[list[tuple[float, int]] | None] | None = None
 
 
 class GenerateAnswer(BaseModel):

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.engine.asking import choices_of
+from seesay.engine.choices import choices_of
+from seesay.serving.answer_reading import AnswerReading, ReadAnswer
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import caller_of
-from seesay.serving.content import read_messages
+from seesay.serving.content import read_messages, text_of
 from seesay.serving.errors import bad_request
 from seesay.serving.metrics import media_of
+from seesay.serving.openai.answer_models import ChatCompletion
+from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message
 from seesay.serving.openai.logprobs import TokenSpeller
-from seesay.serving.openai.protocol import ChatCompletion, ChatCompletionRequest
+from seesay.serving.openai.protocol import ChatCompletionRequest
+from seesay.serving.openai.stream_usage import StreamUsage
+from seesay.serving.openai.tool_fields import read_chat_tools
 from seesay.serving.openai.wire import (
     DONE,
     FINGERPRINT,
@@ -32,6 +38,9 @@ from seesay.serving.openai.wire import (
 from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, LastEvents, describe_events, encode_json
 from seesay.values import GenerationRequest, OutputDelta
+
+if TYPE_CHECKING:
+    from seesay.prompt_logprobs import PromptLogprobs
 
 _HOLE = "\x00"  # placeholder in a pre-rendered event: JSON encodes it in one way, and no model name contains it
 
@@ -55,8 +64,9 @@ def make_router(state: ServerState) -> APIRouter:
         reply = await off_loop(http, ChatReply, state, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
-        answers = await state.answering.collect(reply.requests, receive=http.receive, caller=caller_of(http.scope))
-        return JSONResponse(reply.make_completion(answers))
+        with reply.reading.naming_tools():
+            answers = await state.answering.collect(reply.requests, receive=http.receive, caller=caller_of(http.scope))
+        return await reply.make_response(answers)
 
     return router
 
@@ -67,20 +77,32 @@ class ChatReply:
     def __init__(self, state: ServerState, body: ChatCompletionRequest, http: Request) -> None:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
+        state.check_chat_template(body.chat_template)
         self._num_choices = body.n or 1
         state.check_num_choices(1, self._num_choices)
+        tools = read_chat_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
+        self.reading = AnswerReading.choose(
+            state.engine, tools, body.answer_format, brings_template=body.chat_template is not None
+        )
         self._num_top = body.top_logprobs or 0
         self._wants_logprobs = bool(body.logprobs)
         config = state.defaults.make_config(
             max_new_tokens=body.max_new_tokens,
             logprobs=self._num_top if self._wants_logprobs else None,
+            prompt_logprobs=body.prompt_logprobs,
             param_names=SAMPLING_PARAM_NAMES,
-            **body.sampling(),
+            **{**body.sampling(), "response_format": self.reading.grammar},
         )
+        messages = body.media_options(state.engine.family).fill_messages(
+            read_messages(body.messages, state.settings.media)
+        )
+        self._echo = text_of(messages[-1]) if body.echo and messages[-1].role == "assistant" else ""
         request = GenerationRequest(
-            prompt=read_messages(body.messages, state.settings.media),
+            prompt=messages,
             gen_config=config,
-            template_options=body.template_options,
+            template_options={**body.template_options, **self.reading.template_options},
+            kept_tokens=self.reading.kept_tokens,
+            **body.request_options(),
             streams=bool(body.stream),
         )
         if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
@@ -89,12 +111,12 @@ class ChatReply:
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._returns_ids = bool(body.return_token_ids)
-        self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)
         self._frames: dict[int, bytes] = {}  # pre-rendered event with `_HOLE` in place of the text, by choice
         self._head = {
-            "id": make_id("chatcmpl-"),
+            "id": body.name_answer("chatcmpl-", make_id("chatcmpl-")),
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
             "model": state.model_name,
@@ -104,23 +126,31 @@ class ChatReply:
 
     # --- complete --------------------------------------------------------------------------------------------------
 
+    async def make_response(self, answers: Sequence[Answer]) -> JSONResponse:
+        """Return the answer. Long ones are rendered by a thread."""
+        if answers[0].prompt_logprobs is None:
+            return JSONResponse(self.make_completion(answers))
+        return await asyncio.to_thread(lambda: JSONResponse(self.make_completion(answers)))
+
     def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the `ChatCompletion` as JSON."""
         tally = Tally(num_per_prompt=self._num_choices)
         choices = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
+            found = ReadAnswer.read(self.reading, answer.text, is_thinking=answer.last.is_thinking)
             choices.append(
                 {
                     "index": index,
-                    "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                    "message": make_message(found, begin=self._echo),
                     "logprobs": self._make_logprobs(answer.token_ids, answer.logprobs),
-                    "finish_reason": answer.finish_reason,
+                    "finish_reason": find_finish_reason(answer.finish_reason, has_calls=bool(found.calls)),
                     **({"token_ids": answer.token_ids} if self._returns_ids else {}),
                 }
             )
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
-        return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
+        given = self._speller.prompt_field(answers[0].prompt_logprobs)
+        return {**self._head, "choices": choices, "usage": make_usage(tally), **given, **details}
 
     def _make_logprobs(self, token_ids: Sequence[int], logprobs: Sequence[Any]) -> dict[str, Any] | None:
         if not self._wants_logprobs:
@@ -134,28 +164,64 @@ class ChatReply:
         usage if requested, `[DONE]`."""
         tally = Tally(num_per_prompt=self._num_choices)
         begun: set[int] = set()
+        messages: dict[int, MessageStream] = {}  # where the answers have more than text
         num_left = len(self.requests)
-        async with aclosing(self._state.answering.deltas(self.requests, caller=self._caller)) as deltas:
-            async for index, delta in deltas:
-                events: list[bytes] = []
-                if index not in begun:
-                    begun.add(index)
-                    events.append(self._make_chunk(index, {"role": "assistant", "content": ""}))
-                if self._says_something(delta):
-                    events.append(self._make_content(index, delta))
-                if delta.finish_reason is not None:
-                    num_left -= 1
-                    tally.add(index, delta)
-                    is_last = not num_left and not self._includes_usage
-                    details = make_details(tally) if is_last and self._wants_timings else None
-                    events.append(self._make_chunk(index, {}, finish_reason=delta.finish_reason, details=details))
-                    if not num_left:
-                        events += self._make_end(tally)
-                if events:
-                    yield b"".join(events) if num_left else LastEvents(b"".join(events))
+        with self.reading.naming_tools():
+            async with aclosing(self._state.answering.deltas(self.requests, caller=self._caller)) as deltas:
+                async for index, delta in deltas:
+                    events: list[bytes] = []
+                    if index not in begun:
+                        begun.add(index)
+                        events.append(self._make_begin(index))
+                        if not self.reading.is_plain:
+                            messages[index] = MessageStream(self.reading, is_thinking=delta.is_thinking)
+                    self._usage.add(index, delta)
+                    if delta.prompt_logprobs is not None:
+                        events.append(await self._make_prompt(index, delta.prompt_logprobs))
+                    if index in messages:
+                        events += self._make_parts(index, messages[index].feed(delta), delta)
+                    elif self._says_something(delta):
+                        events.append(self._make_content(index, delta))
+                    if delta.finish_reason is not None:
+                        num_left -= 1
+                        tally.add(index, delta)
+                        events.append(self._make_finish(index, delta, messages.get(index), tally, num_left=num_left))
+                        if not num_left:
+                            events += self._make_end(tally)
+                    if events:
+                        yield b"".join(events) if num_left else LastEvents(b"".join(events))
+
+    async def _make_prompt(self, index: int, prompt_logprobs: PromptLogprobs) -> bytes:
+        given = await asyncio.to_thread(self._speller.prompt_field, prompt_logprobs)
+        choice = {"index": index, "delta": {}, "logprobs": None, "finish_reason": None}
+        return await asyncio.to_thread(self._encode, {"choices": [choice], **given})
+
+    def _make_begin(self, index: int) -> bytes:
+        content = self._echo or (None if self.reading.tools.callable else "")
+        return self._make_chunk(index, {"role": "assistant", "content": content})
+
+    def _make_finish(
+        self, index: int, last: OutputDelta, message: MessageStream | None, tally: Tally, *, num_left: int
+    ) -> bytes:
+        is_last = not num_left and not self._usage.is_wanted
+        details = make_details(tally) if is_last and self._wants_timings else None
+        has_calls = message is not None and message.has_calls
+        reason = find_finish_reason(last.finish_reason or "", has_calls=has_calls)
+        return self._make_chunk(index, {}, finish_reason=reason, details=details)
+
+    def _make_parts(self, index: int, parts: list[dict[str, Any]], delta: OutputDelta) -> list[bytes]:
+        """Return the events of an answer with more than text. The first has the tokens of the delta, also where they
+        make no text yet."""
+        if not parts and not (delta.token_ids and (self._returns_ids or self._wants_logprobs)):
+            return []
+        first, *others = parts or [{}]
+        logprobs = self._make_logprobs(delta.token_ids, delta.logprobs or ())
+        token_ids = list(delta.token_ids) if self._returns_ids else None
+        begin = self._make_chunk(index, first, logprobs=logprobs, token_ids=token_ids)
+        return [begin, *(self._make_chunk(index, part) for part in others)]
 
     def _make_end(self, tally: Tally) -> list[bytes]:
-        if not self._includes_usage:
+        if not self._usage.is_wanted:
             return [DONE]
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
         return [self._encode({"choices": [], "usage": make_usage(tally), **details}), DONE]
@@ -164,7 +230,7 @@ class ChatReply:
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._wants_logprobs)))
 
     def _make_content(self, index: int, delta: OutputDelta) -> bytes:
-        if not self._returns_ids and not self._wants_logprobs:
+        if not (self._returns_ids or self._wants_logprobs or self._usage.is_continuous):
             # The most frequent event by far: everything but the text is rendered once.
             return self._content_frame(index) % encode_json(delta.text).encode()
         return self._make_chunk(
@@ -193,7 +259,7 @@ class ChatReply:
     ) -> bytes:
         ids = {} if token_ids is None else {"token_ids": token_ids}
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
-        usage = {"usage": None} if self._includes_usage else {}
+        usage = self._usage.of(index)
         seesay = {} if details is None else {"seesay": details}
         return self._encode({"choices": [choice], **usage, **seesay})
 

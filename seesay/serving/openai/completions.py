@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.engine.asking import choices_of
+from seesay.engine.choices import choices_of, find_best
+from seesay.prompt_logprobs import PromptLogprobs
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import caller_of
 from seesay.serving.errors import bad_request
+from seesay.serving.openai.answer_models import Completion
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.offsets import TextOffsets, spell_prompt
-from seesay.serving.openai.protocol import Completion, CompletionRequest
+from seesay.serving.openai.protocol import CompletionRequest
+from seesay.serving.openai.stream_usage import StreamUsage
 from seesay.serving.openai.wire import (
     DONE,
     FINGERPRINT,
@@ -60,7 +65,9 @@ def make_router(state: ServerState) -> APIRouter:
         answers = await state.answering.collect(
             reply.requests, receive=http.receive, caller=caller_of(http.scope), fields=reply.fields
         )
-        return JSONResponse(reply.make_completion(answers))
+        if answers[0].prompt_logprobs is None:
+            return JSONResponse(reply.make_completion(answers))
+        return await asyncio.to_thread(lambda: JSONResponse(reply.make_completion(answers)))
 
     return router
 
@@ -100,50 +107,65 @@ def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> 
     return tuple(prompt)
 
 
+def _num_alternatives(body: CompletionRequest) -> int | None:
+    """Return how many alternatives the tokens of the prompt have in the answer; None when nobody asks."""
+    asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
+    return max((count for count in asked if count is not None), default=None)
+
+
+def _score(request: GenerationRequest, count: int | None) -> GenerationRequest:
+    return replace(request, gen_config=replace(request.gen_config, prompt_logprobs=count))
+
+
 class CompletionReply:
     """The answers to one completion request, complete or streamed."""
 
     def __init__(self, state: ServerState, body: CompletionRequest, http: Request) -> None:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
-        self._num_choices = body.n or 1
+        self._num_returned = body.n or 1
+        self._num_choices = body.best_of or self._num_returned
         state.check_num_choices(count_prompts(body.prompt), self._num_choices)
         self._prompts = read_prompts(state, body.prompt, "prompt")
         self.fields = [name for name in name_prompts(body.prompt, "prompt") for _ in range(self._num_choices)]
         self._echoes = bool(body.echo)
         self._num_top = body.logprobs
-        self._has_prompt_logprobs = self._echoes and body.logprobs is not None
-        if self._has_prompt_logprobs and body.stream:
-            raise bad_request("echo with logprobs is not supported with stream", "echo")
-        max_tokens = _DEFAULT_MAX_TOKENS if body.max_tokens is None else max(1, body.max_tokens)
+        self._num_prompt_top = body.prompt_logprobs
+        max_tokens = body.max_completion_tokens or _DEFAULT_MAX_TOKENS
+        if body.max_tokens is not None:
+            max_tokens = max(1, body.max_tokens)
         self._config = config = state.defaults.make_config(
-            max_new_tokens=max_tokens, logprobs=body.logprobs, param_names=SAMPLING_PARAM_NAMES, **body.sampling()
+            max_new_tokens=max_tokens,
+            logprobs=body.logprobs,
+            prompt_logprobs=_num_alternatives(body),
+            param_names=SAMPLING_PARAM_NAMES,
+            n=self._num_returned,
+            best_of=self._num_choices,
+            **body.sampling(),
         )
-        self.requests = [
-            choice
-            for prompt in self._prompts
-            for choice in choices_of(
-                GenerationRequest(
-                    prompt=prompt,
-                    gen_config=config,
-                    prompt_logprobs=self._has_prompt_logprobs,
-                    wants_answer=body.max_tokens != 0,  # 0 echoes the prompt and generates nothing
-                    streams=bool(body.stream),
-                ),
-                self._num_choices,
+        self.requests = []
+        for prompt in self._prompts:
+            request = GenerationRequest(
+                prompt=prompt,
+                gen_config=config,
+                wants_answer=body.max_tokens != 0,  # 0 echoes the prompt and generates nothing
+                streams=bool(body.stream),
+                **body.request_options(),
             )
-        ]
+            choices = choices_of(request)
+            # The choices of a stream begin in any order, each with what it echoes.
+            self.requests += [_score(choice, config.prompt_logprobs) for choice in choices] if body.stream else choices
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._returns_ids = bool(body.return_token_ids)
-        self._includes_usage = body.stream_options is not None and body.stream_options.include_usage
+        self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)
         self._echo_texts: list[str] = [""] * len(self._prompts)
         self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
         self._echo_offsets: list[list[int]] = [[] for _ in self._prompts]
         self._head = {
-            "id": make_id("cmpl-"),
+            "id": body.name_answer("cmpl-", make_id("cmpl-")),
             "object": "text_completion",
             "created": int(time.time()),
             "model": state.model_name,
@@ -153,12 +175,16 @@ class CompletionReply:
     async def prepare_echo(self) -> None:
         """Find the texts and tokens of the prompts, if answers echo them."""
         if self._echoes:
+            prompts: list[str | Sequence[int]] = []
             for field, request in list(zip(self.fields, self.requests))[:: self._num_choices]:
-                await tokenize_prompt(self._state, request, field)  # raises if the prompt is too long
-            await asyncio.to_thread(self._spell_prompts)
+                ids = await tokenize_prompt(self._state, request, field)  # raises if the prompt is too long
+                is_whole = isinstance(request.prompt, str) and request.truncate_prompt_tokens is None
+                prompts.append(str(request.prompt) if is_whole else ids)
+            await asyncio.to_thread(self._spell_prompts, prompts)
 
-    def _spell_prompts(self) -> None:
-        spelled = [spell_prompt(self._state.engine.tokenizer, prompt) for prompt in self._prompts]
+    def _spell_prompts(self, prompts: Sequence[str | Sequence[int]]) -> None:
+        tokenizer, takes_prefix = self._state.engine.tokenizer, self.requests[0].add_special_tokens
+        spelled = [spell_prompt(tokenizer, prompt, takes_prefix=takes_prefix) for prompt in prompts]
         self._echo_texts, self._echo_ids, self._echo_offsets = map(list, zip(*spelled))
 
     # --- complete --------------------------------------------------------------------------------------------------
@@ -166,33 +192,47 @@ class CompletionReply:
     def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the `Completion` as JSON."""
         tally = Tally(num_per_prompt=self._num_choices)
-        choices = []
+        choices: list[dict[str, Any]] = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
-            which = index // self._num_choices
-            choices.append(
-                {
-                    "index": index,
-                    "text": self._echo_texts[which] + answer.text,
-                    "logprobs": self._make_logprobs(which, answer),
-                    "finish_reason": answer.finish_reason,
-                    **({"token_ids": answer.token_ids} if self._returns_ids else {}),
-                }
-            )
+        for which in range(len(self._prompts)):
+            own = answers[which * self._num_choices : (which + 1) * self._num_choices]
+            given = own[0].prompt_logprobs
+            best = list(own)
+            if self._num_returned < len(own):
+                scores = [answer.last.mean_logprob for answer in own]
+                best = [own[index] for index in find_best(scores, self._num_returned)]
+            for answer in best:
+                choices.append(
+                    {
+                        "index": len(choices),
+                        "text": self._echo_texts[which] + answer.text,
+                        "logprobs": self._make_logprobs(which, answer, given),
+                        "finish_reason": answer.finish_reason,
+                        **({"token_ids": answer.token_ids} if self._returns_ids else {}),
+                        **self._make_prompt_field(given),
+                    }
+                )
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
         return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
 
-    def _make_logprobs(self, which: int, answer: Answer) -> dict[str, Any] | None:
+    def _make_logprobs(self, which: int, answer: Answer, given: PromptLogprobs | None) -> dict[str, Any] | None:
         if self._num_top is None:
             return None
-        echo_ids = self._echo_ids[which]
-        of_echo: dict[str, list[Any]] = {}
-        if echo_ids:
-            values = answer.last.prompt_logprobs or ()
-            of_echo = self._speller.prompt_entries(echo_ids, values, self._echo_offsets[which])
+        of_echo = self._make_echo_logprobs(which, given) or {}
         offsets = self._make_offsets(which).push(answer.token_ids)
         of_answer = self._speller.completion_entries(answer.token_ids, answer.logprobs, self._num_top, offsets)
         return {key: [*of_echo.get(key, ()), *values] for key, values in of_answer.items()}
+
+    def _make_echo_logprobs(self, which: int, given: PromptLogprobs | None) -> dict[str, list[Any]] | None:
+        if self._num_top is None or not self._echoes or given is None:
+            return None
+        return self._speller.echo_entries(self._echo_ids[which], given, self._num_top, self._echo_offsets[which])
+
+    def _make_prompt_field(self, given: PromptLogprobs | None) -> dict[str, Any]:
+        if self._num_prompt_top is None or given is None:
+            return {}
+        return self._speller.prompt_field(given.narrow(self._num_prompt_top))
 
     def _make_offsets(self, which: int) -> TextOffsets:
         """Return the offset counter of an answer's tokens. It starts behind the echoed prompt."""
@@ -213,10 +253,11 @@ class CompletionReply:
         answering = self._state.answering
         async with aclosing(answering.deltas(self.requests, caller=self._caller, fields=self.fields)) as deltas:
             async for index, delta in deltas:
+                self._usage.add(index, delta)
                 if index not in offsets:
                     offsets[index] = self._make_offsets(index // self._num_choices)
-                    if self._echoes:
-                        yield self._make_chunk(index, self._echo_texts[index // self._num_choices])
+                    if self._echoes or delta.prompt_logprobs is not None:
+                        yield await self._make_echo(index, delta)
                 if self._says_something(delta):
                     logprobs = self._make_delta_logprobs(delta, offsets[index])
                     token_ids = list(delta.token_ids) if self._returns_ids else None
@@ -224,13 +265,27 @@ class CompletionReply:
                 if delta.finish_reason is not None:
                     num_left -= 1
                     tally.add(index, delta)
-                    is_last = not num_left and not self._includes_usage
+                    is_last = not num_left and not self._usage.is_wanted
                     details = make_details(tally) if is_last and self._wants_timings else None
                     yield self._make_chunk(index, "", finish_reason=delta.finish_reason, details=details)
-        if self._includes_usage:
+        if self._usage.is_wanted:
             details = {"seesay": make_details(tally)} if self._wants_timings else {}
             yield make_event({**self._head, "choices": [], "usage": make_usage(tally), **details})
         yield DONE
+
+    async def _make_echo(self, index: int, delta: OutputDelta) -> bytes:
+        """Return the event that begins a choice: what it echoes, and the log-probabilities of the prompt."""
+        which, given = index // self._num_choices, delta.prompt_logprobs
+        if given is None:
+            return self._make_chunk(index, self._echo_texts[which])
+        return await asyncio.to_thread(
+            lambda: self._make_chunk(
+                index,
+                self._echo_texts[which],
+                logprobs=self._make_echo_logprobs(which, given),
+                prompt_field=self._make_prompt_field(given),
+            )
+        )
 
     def _says_something(self, delta: OutputDelta) -> bool:
         return bool(delta.text or (delta.token_ids and (self._returns_ids or self._num_top is not None)))
@@ -250,9 +305,11 @@ class CompletionReply:
         finish_reason: str | None = None,
         details: dict[str, Any] | None = None,
         token_ids: list[int] | None = None,
+        prompt_field: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
         ids = {} if token_ids is None else {"token_ids": token_ids}
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
-        usage = {"usage": None} if self._includes_usage else {}
+        choice |= prompt_field
+        usage = self._usage.of(index)
         seesay = {} if details is None else {"seesay": details}
         return make_event({**self._head, "choices": [choice], **usage, **seesay})

@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seesay.processors.text.byte_alphabet import byte_alphabet
+from seesay.prompt_logprobs import NO_TOKEN
 
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
+    from seesay.prompt_logprobs import PromptLogprobs
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for probability 0; JSON has no infinity
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -71,31 +73,57 @@ class TokenSpeller:
         token even if it is not one of the `num_top` most likely."""
         return {
             "tokens": [self.text_of(token_id) for token_id in token_ids],
-            "token_logprobs": [_finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
+            "token_logprobs": [finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
             "top_logprobs": [
-                {self.text_of(i): _finite(entry[i]) for i in (*(i for i, _ in _best(entry, num_top)), token_id)}
+                {self.text_of(i): finite(entry[i]) for i in (*(i for i, _ in _best(entry, num_top)), token_id)}
                 for token_id, entry in zip(token_ids, logprobs)
             ],
             "text_offset": list(offsets),
         }
 
-    def prompt_entries(
-        self, token_ids: Sequence[int], logprobs: Sequence[float], offsets: Sequence[int]
+    def echo_entries(
+        self, token_ids: Sequence[int], logprobs: PromptLogprobs, num_top: int, offsets: Sequence[int]
     ) -> dict[str, list[Any]]:
-        """Return `choices[].logprobs` of an echoed prompt. `logprobs` start at its second token; the first has none."""
-        known = [{token_id: value} for token_id, value in zip(token_ids, (0.0, *logprobs))]
-        entries = self.completion_entries(token_ids, known, 0, offsets)
-        entries["token_logprobs"][0] = entries["top_logprobs"][0] = None
+        """Return `choices[].logprobs` of an echoed prompt. Its first token has none, nor have those without a logit."""
+        given = logprobs.to_list()
+        known = [{token_id: 0.0} if entry is None else entry for token_id, entry in zip(token_ids, given)]
+        entries = self.completion_entries(token_ids, known, num_top, offsets)
+        for index, entry in enumerate(given):
+            if entry is None:
+                entries["token_logprobs"][index] = entries["top_logprobs"][index] = None
         return entries
+
+    def prompt_entries(self, logprobs: PromptLogprobs) -> list[dict[str, Any] | None]:
+        """Return `prompt_logprobs` as vLLM does: by token id, of the prompt's token and the most likely ones; null for
+        the first position and where a picture or video is."""
+        found: list[dict[str, Any] | None] = [None]
+        for ids, values, rank in zip(*(part.tolist() for part in logprobs.as_arrays()), strict=True):
+            if ids[0] == NO_TOKEN:
+                found.append(None)
+                continue
+            ranked = {ids[0]: (values[0], rank)} | {
+                token_id: (value, index)
+                for index, (token_id, value) in enumerate(zip(ids[1:], values[1:], strict=True), start=1)
+            }
+            found.append({str(token_id): self._ranked(token_id, *entry) for token_id, entry in ranked.items()})
+        return found
+
+    def prompt_field(self, logprobs: PromptLogprobs | None) -> dict[str, Any]:
+        """Return the field `prompt_logprobs`, where it was asked for."""
+        return {} if logprobs is None else {"prompt_logprobs": self.prompt_entries(logprobs)}
+
+    def _ranked(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+        return {"logprob": finite(logprob), "rank": rank, "decoded_token": self.text_of(token_id)}
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
         spelled = self.bytes_of(token_id)
-        return {"token": spelled.decode(errors="replace"), "logprob": _finite(logprob), "bytes": list(spelled)}
+        return {"token": spelled.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(spelled)}
 
 
 def _best(alternatives: Mapping[int, float], num_top: int) -> list[tuple[int, float]]:
     return sorted(alternatives.items(), key=lambda item: -item[1])[:num_top]
 
 
-def _finite(logprob: float) -> float:
+def finite(logprob: float) -> float:
+    """Return a log-probability that JSON has."""
     return max(logprob, _MIN_LOGPROB)

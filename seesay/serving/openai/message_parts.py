@@ -91,6 +91,7 @@ class CalledFunction(StrictModel):
 
     name: str
     arguments: str
+    parsed_arguments: Any = Field(None, description=_NOTHING)
 
 
 class ToolCall(StrictModel):
@@ -99,6 +100,7 @@ class ToolCall(StrictModel):
     id: str = Field(min_length=1)
     type: Literal["function"]
     function: CalledFunction
+    index: Any = Field(None, description=_NOTHING)
 
 
 class _Turn(StrictModel):
@@ -128,6 +130,7 @@ class ChatAnswer(_Turn):
     content: str | list[Content] | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: None = Field(None, description=_NOTHING)
+    parsed: Any = Field(None, description=_NOTHING)
 
 
 class ChatToolResult(_Turn):

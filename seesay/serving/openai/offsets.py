@@ -39,14 +39,16 @@ class TextOffsets:
         return offsets
 
 
-def spell_prompt(tokenizer: Tokenizer, prompt: str | Sequence[int]) -> tuple[str, list[int], list[int]]:
+def spell_prompt(
+    tokenizer: Tokenizer, prompt: str | Sequence[int], *, takes_prefix: bool = True
+) -> tuple[str, list[int], list[int]]:
     """Return the text, token ids and offsets of a raw prompt, given as text or as ids. Tokens that the tokenizer adds
-    in front of the text have offset 0."""
+    in front of the text, if it takes them, have offset 0."""
     if not isinstance(prompt, str):
         ids = list(prompt)
         text = tokenizer.decode(ids, skip_special_tokens=False)
         return text, ids, TextOffsets(tokenizer, 0, skip_special_tokens=False).push(ids)
-    ids = tokenizer.encode_prompt(RenderedPrompt(text=prompt))[0].tolist()
+    ids = tokenizer.encode_prompt(RenderedPrompt(text=prompt, takes_prefix=takes_prefix))[0].tolist()
     offsets: list[int] = []
     stop = 0
     for token_start, token_stop in encode_text(tokenizer.backend, prompt).offsets:

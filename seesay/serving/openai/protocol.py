@@ -1,24 +1,14 @@
-"""OpenAI's chat and completions API as pydantic models, with our extensions.
+"""Requests of OpenAI's chat and completions API as pydantic models, with our extensions.
 
 Every field has an effect or is refused with a 400 that names it. Unknown fields are refused too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetJsonSchemaHandler,
-    SkipValidation,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SkipValidation, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
 
 from seesay.serving.errors import bad_request
 from seesay.serving.fields import (
@@ -32,63 +22,29 @@ from seesay.serving.fields import (
     check_stop_words,
     needs,
 )
+from seesay.serving.grammar_fields import FIELD_NAMES, Format, find_format
 from seesay.serving.openai.message_parts import ChatMessages
-
-_LATER = "not supported yet"
-Refused = Mapping[str, tuple[tuple[object, ...], str]]
-
-
-class RequestModel(StrictModel):
-    """A request body.
-
-    refused: known but unsupported fields. Maps each to the values that are accepted because they change nothing, and
-        to the reason why other values are refused.
-    rules: JSON schemas of constraints between fields.
-    """
-
-    refused: ClassVar[Refused] = {}
-    rules: ClassVar[tuple[JsonSchemaValue, ...]] = ()
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the fields in `refused`, with their accepted values, and the rules to the published schema."""
-        schema = handler.resolve_ref_schema(handler(core_schema))
-        if cls.rules:
-            schema["allOf"] = list(cls.rules)
-        for name, (neutral, why) in cls.refused.items():
-            schema["properties"][name] = {"enum": [None, *neutral], "description": why}
-        return schema
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or data.keys().isdisjoint(cls.refused):
-            return data
-        for name, (neutral, why) in cls.refused.items():
-            if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
-                raise bad_request(f"{name} is {why}", name, code="unsupported_parameter")
-        return {key: value for key, value in data.items() if key not in cls.refused}
-
-
-def _same(given: object, neutral: object) -> bool:
-    return type(given) is type(neutral) and given == neutral
-
-
-class AnswerModel(BaseModel):
-    """A part of an answer. Optional fields are left out unless they were requested."""
-
-    model_config = ConfigDict(protected_namespaces=())
-
-
-# --- requests ------------------------------------------------------------------------------------------------------
+from seesay.serving.openai.request_model import Refused
+from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
+from seesay.serving.restriction_fields import RestrictionFields
+from seesay.serving.shared_fields import (
+    REFUSED,
+    REFUSED_IN_CHAT,
+    ChatFields,
+    PromptFields,
+    refuse_two_values,
+)
 
 
 class StreamOptions(StrictModel):
+    """continuous_usage_stats (extension): `usage` in every event, with the tokens so far."""
+
     include_usage: bool = False
+    continuous_usage_stats: bool = False
     include_obfuscation: Literal[False] = False
 
 
-class SamplingFields(RequestModel):
+class SamplingFields(RestrictionFields):
     """The fields that chat and text completions have in common."""
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (needs("stream_options", "stream"),)
@@ -114,6 +70,18 @@ class SamplingFields(RequestModel):
     include_stop_str_in_output: bool | None = Field(None, description="extension")
     stop_token_ids: StopIds | None = Field(None, description="extension")
     return_token_ids: bool | None = Field(None, description="extension: `token_ids` in each choice")
+    response_format: Format | None = Field(None, description="the grammar of the answer")
+    structured_outputs: dict[str, Any] | None = Field(None, description="vLLM's form of response_format")
+    guided_json: dict[str, Any] | str | bool | None = Field(None, description="vLLM's older form: a JSON Schema")
+    guided_regex: str | None = Field(None, description="vLLM's older form: a regular expression")
+    guided_choice: list[str] | None = Field(None, description="vLLM's older form: the possible answers")
+    guided_grammar: str | None = Field(None, description="vLLM's older form: EBNF")
+    json_schema: dict[str, Any] | str | None = Field(None, description="SGLang's form: a JSON Schema")
+    regex: str | None = Field(None, description="SGLang's form: a regular expression")
+    ebnf: str | None = Field(None, description="SGLang's form: EBNF")
+    structural_tag: dict[str, Any] | str | None = Field(None, description="SGLang's form: a structural tag")
+    grammar: str | None = Field(None, description="extension: EBNF")
+    choice: list[str] | None = Field(None, description="extension: the possible answers")
 
     @field_validator("stop")
     @classmethod
@@ -142,7 +110,22 @@ class SamplingFields(RequestModel):
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise bad_request("stream_options requires stream=true", "stream_options")
+        options = self.stream_options
+        if options is not None and options.continuous_usage_stats and not options.include_usage:
+            name = "stream_options.continuous_usage_stats"
+            raise bad_request(f"{name} requires stream_options.include_usage", name)
         return self
+
+    @model_validator(mode="after")
+    def _check_grammar(self) -> Self:
+        if self.answer_format is not None and self.ignore_eos:
+            raise bad_request("ignore_eos cannot be combined with a grammar, which says where it ends", "ignore_eos")
+        return self
+
+    @property
+    def answer_format(self) -> dict[str, Any] | None:
+        """The `response_format` that the fields ask for. Raises `ApiError` 400."""
+        return find_format({name: getattr(self, name) for name in FIELD_NAMES})
 
     @property
     def stop_words(self) -> list[str]:
@@ -165,38 +148,50 @@ class SamplingFields(RequestModel):
             "stop_token_ids": self.stop_token_ids or None,
             "ignore_eos": self.ignore_eos,
             "skip_special_tokens": self.skip_special_tokens,
-            "min_new_tokens": self.min_new_tokens,
-            "include_stop_str_in_output": self.include_stop_str_in_output,
+            "min_new_tokens": self.min_tokens if self.min_new_tokens is None else self.min_new_tokens,
+            "include_stop_str_in_output": (
+                self.no_stop_trim if self.include_stop_str_in_output is None else self.include_stop_str_in_output
+            ),
+            "spaces_between_special_tokens": self.spaces_between_special_tokens,
+            "max_thinking_tokens": self.thought_limit,
+            "response_format": self.answer_format,
+            **self.restrictions(),
         }
 
 
-class ChatCompletionRequest(SamplingFields):
+class ChatCompletionRequest(ChatFields, SamplingFields):
     """`POST /v1/chat/completions`."""
 
     refused: ClassVar[Refused] = {
-        "tools": (([],), _LATER),
-        "tool_choice": (("none", "auto"), f"{_LATER}, except none and auto without tools"),
-        "parallel_tool_calls": ((True, False), _LATER),
-        "functions": (([],), "not supported"),
-        "function_call": (("none", "auto"), "not supported"),
-        "response_format": (({"type": "text"},), f"{_LATER}, except type text"),
+        **REFUSED_IN_CHAT,
+        "functions": (([],), "not supported: use tools"),
+        "function_call": (("none", "auto"), "not supported: use tool_choice"),
         "modalities": ((["text"],), "not supported, except ['text']"),
         "audio": ((), "not supported"),
         "prediction": ((), "not supported"),
         "web_search_options": ((), "not supported"),
-        "reasoning_effort": ((), "not supported"),
         "verbosity": ((), "not supported"),
         "store": ((False,), "not supported, except false"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
-    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("top_logprobs", "logprobs"))
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (
+        *SamplingFields.rules,
+        needs("top_logprobs", "logprobs"),
+        HAS_CHOICE,
+    )
 
     messages: SkipValidation[ChatMessages] = Field(description="the conversation so far")
     max_tokens: int | None = Field(None, ge=1, description="default: as many as fit into the context")
     max_completion_tokens: int | None = Field(None, ge=1, description="the newer name of max_tokens")
+    tools: ChatTools | None = Field(None, description="functions that the model may call")
+    tool_choice: ChatToolChoice | None = Field(None, description="default: auto with tools, none without")
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most; default true")
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=20, description="extension: number of alternatives per token of the prompt"
+    )
     metadata: Metadata | None = Field(None, description="accepted, not used: completions are not stored")
     safety_identifier: str | None = Field(None, max_length=512, description="accepted, not used")
     prompt_cache_key: str | None = Field(
@@ -213,9 +208,7 @@ class ChatCompletionRequest(SamplingFields):
     def _check_together(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise bad_request("top_logprobs requires logprobs=true", "top_logprobs")
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise bad_request("max_tokens and max_completion_tokens differ: give only one", "max_tokens")
+        refuse_two_values(self, [("max_completion_tokens", "max_tokens")])
         if self.continue_final_message and self.add_generation_prompt:
             raise bad_request(
                 "continue_final_message and add_generation_prompt cannot both be true", "continue_final_message"
@@ -237,16 +230,22 @@ class ChatCompletionRequest(SamplingFields):
             options["add_generation_prompt"] = self.add_generation_prompt
         if self.continue_final_message:
             options["continue_final"] = True
+        if self.documents:
+            options["documents"] = self.documents
         return options
 
 
-RESERVED_TEMPLATE_NAMES = frozenset({"self", "messages", "markers", "tools", "add_generation_prompt", "continue_final"})
+RESERVED_TEMPLATE_NAMES = frozenset(
+    {"self", "messages", "markers", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final"}
+)
 
 
-class CompletionRequest(SamplingFields):
+class CompletionRequest(PromptFields, SamplingFields):
     """`POST /v1/completions`: raw texts or token ids. No chat template is applied."""
 
     refused: ClassVar[Refused] = {
+        **REFUSED,
+        "session_id": ((-1,), "not supported, except -1"),
         "suffix": (("",), "not supported: the model does not insert text"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
@@ -255,186 +254,23 @@ class CompletionRequest(SamplingFields):
 
     prompt: SkipValidation[Prompts] = Field(description="one prompt, or a list of them")
     max_tokens: int | None = Field(None, ge=0, description="default 16; 0 requires echo")
+    max_completion_tokens: int | None = Field(None, ge=1, description="extension: the same as max_tokens")
     logprobs: int | None = Field(None, ge=0, le=20, description="number of alternatives per token")
     echo: bool | None = Field(None, description="begin the answer with the prompt")
-    best_of: int | None = Field(None, ge=1, description="must be n")
+    prompt_logprobs: int | None = Field(
+        None, ge=0, le=20, description="extension: number of alternatives per token of the prompt"
+    )
+    best_of: int | None = Field(
+        None, ge=1, description="answers to generate per prompt, of which the n best are returned"
+    )
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.best_of is not None and self.best_of != (self.n or 1):
-            raise bad_request("best_of other than n is not supported", "best_of", code="unsupported_parameter")
+        if self.best_of is not None and self.best_of < (self.n or 1):
+            raise bad_request(f"best_of must be at least n={self.n or 1}, got {self.best_of}", "best_of")
+        if self.best_of is not None and self.best_of > (self.n or 1) and self.stream:
+            raise bad_request("best_of above n cannot be combined with stream: the best is known at the end", "best_of")
+        refuse_two_values(self, [("max_completion_tokens", "max_tokens")])
         if self.max_tokens == 0 and not self.echo:
             raise bad_request("max_tokens=0 requires echo=true", "max_tokens")
-        if self.echo and self.logprobs:
-            raise bad_request(
-                "echo with logprobs above 0 is not supported: prompt tokens have no alternatives; use logprobs=0",
-                "logprobs",
-            )
         return self
-
-
-# --- answers -------------------------------------------------------------------------------------------------------
-
-
-class PromptTokensDetails(AnswerModel):
-    """cached_tokens: from the prefix cache. vision_tokens: hold embeddings of pictures and videos (extension)."""
-
-    cached_tokens: int = 0
-    vision_tokens: int = 0
-
-
-class CompletionUsage(AnswerModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails
-
-
-class TopLogprob(AnswerModel):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob]
-
-
-class ChoiceLogprobs(AnswerModel):
-    content: list[TokenLogprob]
-    refusal: None = None
-
-
-class AnswerMessage(AnswerModel):
-    role: Literal["assistant"] = "assistant"
-    content: str
-    refusal: None = None
-
-
-class ChatChoice(AnswerModel):
-    index: int
-    message: AnswerMessage
-    logprobs: ChoiceLogprobs | None = None
-    finish_reason: Literal["stop", "length"]
-    token_ids: list[int] | None = Field(None, exclude_if=lambda value: value is None)
-
-
-class SeenMedia(AnswerModel):
-    """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
-    pieces for the vision tower and of tokens; and whether it was cached, so that the tower did not run."""
-
-    modality: Literal["image", "video"]
-    num_frames: int
-    height: int
-    width: int
-    resized_height: int
-    resized_width: int
-    num_tiles: int
-    num_patches: int
-    num_tokens: int
-    is_cached: bool
-
-
-class SeesayDetails(AnswerModel):
-    """timings: seconds per stage of the slowest answer. media: in the order of the prompt."""
-
-    timings: dict[str, float]
-    media: list[SeenMedia]
-
-
-class ChatCompletion(AnswerModel):
-    """An answer of `/v1/chat/completions`."""
-
-    id: str
-    object: Literal["chat.completion"] = "chat.completion"
-    created: int
-    model: str
-    choices: list[ChatChoice]
-    usage: CompletionUsage
-    system_fingerprint: str
-    seesay: SeesayDetails | None = Field(
-        None, exclude_if=lambda value: value is None, description="with the header `x-seesay-timings: 1`"
-    )
-
-
-class ChunkDelta(AnswerModel):
-    role: Literal["assistant"] | None = None
-    content: str | None = None
-    refusal: None = None
-
-
-class ChunkChoice(AnswerModel):
-    index: int
-    delta: ChunkDelta
-    logprobs: ChoiceLogprobs | None = None
-    finish_reason: Literal["stop", "length"] | None = None
-    token_ids: list[int] | None = None
-
-
-class ChatCompletionChunk(AnswerModel):
-    """One event of a streamed answer of `/v1/chat/completions`."""
-
-    id: str
-    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    choices: list[ChunkChoice]
-    usage: CompletionUsage | None = None
-    system_fingerprint: str
-    seesay: SeesayDetails | None = None
-
-
-class CompletionLogprobs(AnswerModel):
-    """One entry per token; `text_offset` counts characters from the beginning of `text`."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
-
-
-class CompletionChoice(AnswerModel):
-    index: int
-    text: str
-    logprobs: CompletionLogprobs | None = None
-    finish_reason: Literal["stop", "length"] | None = None
-    token_ids: list[int] | None = Field(None, exclude_if=lambda value: value is None)
-
-
-class Completion(AnswerModel):
-    """An answer of `/v1/completions`, or one event of it."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    choices: list[CompletionChoice]
-    usage: CompletionUsage | None = None
-    system_fingerprint: str
-    seesay: SeesayDetails | None = Field(None, exclude_if=lambda value: value is None)
-
-
-class ErrorDetail(AnswerModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorResponse(AnswerModel):
-    error: ErrorDetail
-
-
-class ModelCard(AnswerModel):
-    """max_model_len (extension): largest number of tokens in a prompt and its answer together."""
-
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "seesay"
-    max_model_len: int
-
-
-class ModelList(AnswerModel):
-    object: Literal["list"] = "list"
-    data: list[ModelCard]

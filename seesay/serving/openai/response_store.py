@@ -26,6 +26,7 @@ class StoredResponse:
         """Approximate size in memory, most of it pictures in data URLs."""
         parts = [part for message in self.messages for part in message.parts]
         texts = [str(part.source) if isinstance(part, MediaPart) else part.text for part in parts]
+        texts += [str(message.extra) for message in self.messages if message.extra]
         return _BYTES_PER_ENTRY + 2 * sum(map(len, texts))
 
 

@@ -8,9 +8,13 @@ from pydantic import Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request
 from seesay.serving.fields import Metadata, StrictModel, needs
-from seesay.serving.openai.protocol import AnswerModel, Refused, RequestModel, SeesayDetails, TokenLogprob
+from seesay.serving.grammar_fields import Format, check_format
+from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
+from seesay.serving.openai.request_model import Refused
+from seesay.serving.openai.tool_fields import HAS_CHOICE, ResponseToolChoice, ResponseTools
+from seesay.serving.shared_fields import EngineFields
+from seesay.serving.thinking_fields import ReasoningOptions, ThoughtLimitFields
 
-_LATER = "not supported yet"
 LOGPROBS = "message.output_text.logprobs"
 Includes = Annotated[list[str], Field(fail_fast=True, json_schema_extra={"items": {"const": LOGPROBS}})]
 
@@ -27,6 +31,7 @@ class InputAnswer(StrictModel):
     text: str
     annotations: list[Any] | None = None
     logprobs: list[Any] | None = None
+    parsed: Any = Field(None, description="accepted in an answer that is sent back; not used")
 
 
 class InputImage(StrictModel):
@@ -49,42 +54,88 @@ class InputItem(StrictModel):
     phase: str | None = None
 
 
+class InputCall(StrictModel):
+    """A call of an earlier assistant turn. arguments: JSON, as the model wrote it."""
+
+    type: Literal["function_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    arguments: str
+    id: str | None = None
+    status: str | None = None
+    namespace: None = None
+    caller: None = None
+    parsed_arguments: Any = Field(None, description="accepted in an answer that is sent back; not used")
+
+
+class InputCallOutput(StrictModel):
+    """The result of a call: a text, or texts and pictures."""
+
+    type: Literal["function_call_output"]
+    call_id: str = Field(min_length=1)
+    output: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
+    id: str | None = None
+    status: str | None = None
+    caller: None = None
+
+
+class ReasoningText(StrictModel):
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class InputReasoning(StrictModel):
+    """A thought of an earlier assistant turn. Its summary is not used."""
+
+    type: Literal["reasoning"]
+    id: str | None = None
+    summary: list[Any] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+    status: str | None = None
+
+
 class ResponseStreamOptions(StrictModel):
     include_obfuscation: Literal[False] = False
 
 
-class ResponseRequest(RequestModel):
+class TextOptions(StrictModel):
+    format: Format | None = Field(None, description="text, json_object, json_schema, or as response_format")
+    verbosity: None = None
+
+
+class ResponseRequest(ThoughtLimitFields, EngineFields):
     """`POST /v1/responses`."""
 
     refused: ClassVar[Refused] = {
-        "tools": (([],), _LATER),
-        "tool_choice": (("none", "auto"), f"{_LATER}, except none and auto without tools"),
-        "parallel_tool_calls": ((True, False), _LATER),
-        "max_tool_calls": ((), _LATER),
-        "text": (({"format": {"type": "text"}}, {}), f"{_LATER}, except format type text"),
+        "max_tool_calls": ((), "not supported: it counts calls of built-in tools, which there are none of"),
         "background": ((False,), "not supported"),
         "conversation": ((), "not supported: use previous_response_id"),
         "context_management": (([],), "not supported"),
         "prompt": ((), "not supported"),
-        "reasoning": (({},), "not supported"),
         "moderation": ((), "not supported"),
         "truncation": (("disabled",), "not supported, except disabled"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
-    rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"),)
+    rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"), HAS_CHOICE)
 
     model: str | None = None
-    input: SkipValidation[str | Annotated[list[InputItem], Field(min_length=1)]] = Field(
-        description="a text, or the turns of a conversation"
-    )
+    input: SkipValidation[
+        str | Annotated[list[InputItem | InputCall | InputCallOutput | InputReasoning], Field(min_length=1)]
+    ] = Field(description="a text, or the turns of a conversation")
     instructions: str | None = Field(None, description="the system message")
     previous_response_id: str | None = Field(None, description="continue after this response, if it is still stored")
     max_output_tokens: int | None = Field(None, ge=1)
+    tools: ResponseTools | None = Field(None, description="functions that the model may call")
+    tool_choice: ResponseToolChoice | None = Field(None, description="default: auto with tools, none without")
+    parallel_tool_calls: bool | None = Field(None, description="false: one call at most; default true")
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=20)
     include: Includes | None = Field(None, description=f"'{LOGPROBS}'")
+    text: TextOptions | None = Field(None, description="the form of the answer")
+    reasoning: ReasoningOptions | None = Field(None, description="`effort`: how much a model thinks")
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = Field(None, description="store the response for previous_response_id; default true")
@@ -105,7 +156,17 @@ class ResponseRequest(RequestModel):
                 raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
         if self.stream_options is not None and not self.stream:
             raise bad_request("stream_options requires stream=true", "stream_options")
+        if self.answer_format is not None:
+            check_format(self.answer_format, "text.format")
         return self
+
+    def request_options(self) -> dict[str, Any]:
+        return {**super().request_options(), **({} if self.reasoning is None else self.reasoning.request_options())}
+
+    @property
+    def answer_format(self) -> dict[str, Any] | None:
+        """The `response_format` that the answer follows."""
+        return None if self.text is None else self.text.format
 
     @property
     def wants_logprobs(self) -> bool:
@@ -125,6 +186,35 @@ class OutputMessage(AnswerModel):
     status: Literal["in_progress", "completed", "incomplete"]
     role: Literal["assistant"] = "assistant"
     content: list[OutputText]
+
+
+class OutputCall(AnswerModel):
+    """A call of a function. arguments: JSON text, cut off where the status is incomplete."""
+
+    type: Literal["function_call"] = "function_call"
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputReasoningText(AnswerModel):
+    type: Literal["reasoning_text"] = "reasoning_text"
+    text: str
+
+
+class OutputReasoning(AnswerModel):
+    """The model's thought."""
+
+    type: Literal["reasoning"] = "reasoning"
+    id: str
+    summary: list[Any]
+    content: list[OutputReasoningText]
+    status: Literal["in_progress", "completed", "incomplete"]
+
+
+OutputItem = OutputMessage | OutputCall | OutputReasoning
 
 
 class InputTokensDetails(AnswerModel):
@@ -164,14 +254,14 @@ class ResponseObject(AnswerModel):
     max_output_tokens: int | None = None
     metadata: dict[str, str]
     model: str
-    output: list[OutputMessage]
+    output: list[OutputItem]
     parallel_tool_calls: bool = False
     previous_response_id: str | None = None
     service_tier: str = "default"
     store: bool
     temperature: float
     text: dict[str, Any]
-    tool_choice: Literal["none"] = "none"
+    tool_choice: str | dict[str, Any] = "none"
     tools: list[Any]
     top_logprobs: int
     top_p: float
@@ -192,6 +282,10 @@ class ResponseEvent(AnswerModel):
         "response.output_text.delta",
         "response.output_text.done",
         "response.content_part.done",
+        "response.reasoning_text.delta",
+        "response.reasoning_text.done",
+        "response.function_call_arguments.delta",
+        "response.function_call_arguments.done",
         "response.output_item.done",
         "response.completed",
         "response.incomplete",
@@ -200,10 +294,12 @@ class ResponseEvent(AnswerModel):
     sequence_number: int
     response: ResponseObject | None = None
     output_index: int | None = None
-    item: OutputMessage | None = None
+    item: OutputItem | None = None
     item_id: str | None = None
     content_index: int | None = None
-    part: OutputText | None = None
+    part: OutputText | OutputReasoningText | None = None
+    name: str | None = None
+    arguments: str | None = None
     delta: str | None = None
     text: str | None = None
     logprobs: list[TokenLogprob] | None = None

@@ -13,9 +13,9 @@ _ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
 
 
 def check_turns(messages: Sequence[Mapping[str, Any]], param: str) -> None:
-    """Check that names are texts, that tool calls are well-formed and the assistant's, and that each tool message
-    answers a call of an earlier turn. Raises `ApiError` 400 that names the field at fault."""
-    call_ids: set[str] = set()
+    """Check that names are texts, that tool calls are well-formed and the assistant's, and that the tool messages after
+    a turn with calls answer each of them once. Raises `ApiError` 400 that names the field at fault."""
+    waiting: dict[str, str] = {}  # id → place of each call without a result so far
     for index, message in enumerate(messages):
         where = f"{param}[{index}]"
         for name in _TEXT_FIELDS:
@@ -27,25 +27,43 @@ def check_turns(messages: Sequence[Mapping[str, Any]], param: str) -> None:
                     f"{where}.{name} is allowed in messages of the role {role!r} only, got {show(message.get('role'))}",
                     f"{where}.{name}",
                 )
-        if message.get("tool_calls") is not None:
-            call_ids.update(_read_calls(message["tool_calls"], f"{where}.tool_calls"))
         if message.get("role") == "tool":
-            _check_result(message, call_ids, f"{where}.tool_call_id")
+            _take_result(message, waiting, f"{where}.tool_call_id")
+            continue
+        _check_all_answered(waiting)
+        if message.get("tool_calls") is not None:
+            waiting = _read_calls(message["tool_calls"], f"{where}.tool_calls")
+    _check_all_answered(waiting)
 
 
-def _check_result(message: Mapping[str, Any], call_ids: set[str], where: str) -> None:
+def _take_result(message: Mapping[str, Any], waiting: dict[str, str], where: str) -> None:
     call_id = message.get("tool_call_id")
     if not call_id:
         raise bad_request(f"{where} is missing: a tool message names the call that it answers", where)
-    if call_id not in call_ids:
-        raise bad_request(f"{where}: no earlier message has a tool call with the id {show(call_id)}", where)
+    if waiting.pop(call_id, None) is None:
+        raise bad_request(
+            f"{where}: the turn before the results has no tool call {show(call_id)} that is not answered yet",
+            where,
+        )
 
 
-def _read_calls(calls: object, where: str) -> list[str]:
-    """Return the ids of tool calls."""
+def _check_all_answered(waiting: Mapping[str, str]) -> None:
+    for call_id, place in waiting.items():
+        raise bad_request(f"{place}: no tool message follows with the id {show(call_id)} of this call", place)
+
+
+def _read_calls(calls: object, where: str) -> dict[str, str]:
+    """Return the places of tool calls, by id."""
     if not isinstance(calls, list):
         raise bad_request(f"{where} must be a list of tool calls, got {show(calls)}", where)
-    return [_read_call(call, f"{where}[{index}]") for index, call in enumerate(calls)]
+    found: dict[str, str] = {}
+    for index, call in enumerate(calls):
+        place = f"{where}[{index}]"
+        call_id = _read_call(call, place)
+        if call_id in found:
+            raise bad_request(f"{place}.id: {show(call_id)} is also the id of another call", f"{place}.id")
+        found[call_id] = place
+    return found
 
 
 def _read_call(call: object, where: str) -> str:

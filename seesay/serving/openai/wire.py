@@ -36,6 +36,7 @@ def make_usage(tally: Tally) -> dict[str, Any]:
         "prompt_tokens": tally.prompt_tokens,
         "completion_tokens": tally.completion_tokens,
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
+        "completion_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
         "prompt_tokens_details": {"cached_tokens": tally.cached_tokens, "vision_tokens": tally.media_tokens},
     }
 

@@ -1,0 +1,197 @@
+"""How the answers to one request are read: thoughts, text, and calls of functions; and the grammar that holds calls to
+their schemas. Knows no API."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from seesay.config.grammar import read_grammar
+from seesay.errors import ConfigError, RequestError
+from seesay.grammars.program import make_program
+from seesay.install_command import install_command
+from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.tools import Function, Tools
+from seesay.templates.parsers.answer_parser import AnswerParser
+from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
+
+if TYPE_CHECKING:
+    from seesay.engine.engine import AsyncEngine
+    from seesay.templates.parsers.choose import AnswerFormat
+
+_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerReading:
+    """How the answers to one request are read.
+
+    tools: the functions that may be called. template_options: the option of the chat template that has them. grammar:
+        the `response_format` that the answers follow, which holds calls to their schemas; None for free text.
+    """
+
+    format: AnswerFormat
+    tools: Tools
+    template_options: Mapping[str, Any]
+    grammar: Mapping[str, Any] | None
+
+    @classmethod
+    def choose(
+        cls,
+        engine: AsyncEngine,
+        tools: Tools,
+        answer_format: Mapping[str, Any] | None,
+        *,
+        brings_template: bool = False,
+    ) -> AnswerReading:
+        """Return the reading for a request with these tools and the `response_format` `answer_format`. brings_template:
+        the request has a chat template of its own. Raises `ApiError` 400 for tools that the model's answers cannot
+        call."""
+        format, options = engine.answer_format, tools.for_template(None if brings_template else engine.chat_template)
+        if not tools.callable:
+            return cls(format=format, tools=tools, template_options=options, grammar=answer_format)
+        if format.tools is None:
+            raise bad_request(
+                "tools: the format of this model's calls is not known; name it with --tool-call-parser",
+                "tools",
+                code="unsupported_parameter",
+            )
+        if answer_format is not None and answer_format.get("type") != "text":
+            raise bad_request(
+                "tools cannot be combined with a response_format (or another grammar of the answer); send tool_choice "
+                "none, or no response_format",
+                "tools",
+                code="unsupported_parameter",
+            )
+        return cls(format=format, tools=tools, template_options=options, grammar=_make_grammar(format, tools))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all text of the answers is content, so that nothing has to be read."""
+        return self.format.reasoning is None and not self.tools.callable
+
+    @property
+    def kept_tokens(self) -> tuple[str, ...]:
+        """The special tokens that must stay in the text to be read."""
+        return () if self.is_plain else self.format.kept_tokens
+
+    def open(self, *, is_thinking: bool) -> AnswerParser:
+        """Return a parser for one answer. is_thinking: whether the answer begins inside a thought."""
+        parser = self.format.parser(
+            tools=[function.as_json() for function in self.tools.callable],
+            is_thinking=is_thinking,
+            streams_calls=bool(self.tools.callable) and self.grammar is not None,
+        )
+        return parser if self.tools.is_parallel else _OneCall(parser)
+
+    @contextmanager
+    def naming_tools(self) -> Iterator[None]:
+        """Let errors in a grammar that was made of the tools name these, not the `response_format`."""
+        try:
+            yield
+        except ApiError as error:
+            if self.tools.callable and error.param is not None and error.param.startswith("response_format"):
+                error.param = "tools"
+                error.detail = error.message = f"tools: {error.message}"
+            raise
+
+
+class _OneCall:
+    """A parser that leaves out all calls but the first."""
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
+
+    def feed(self, text: str) -> list[AnswerPart]:
+        return [part for part in self._parser.feed(text) if _is_kept(part)]
+
+    def finish(self) -> list[AnswerPart]:
+        return [part for part in self._parser.finish() if _is_kept(part)]
+
+
+def _is_kept(part: AnswerPart) -> bool:
+    return isinstance(part, ContentText | ReasoningText) or part.index == 0
+
+
+def _make_grammar(format: AnswerFormat, tools: Tools) -> Mapping[str, Any] | None:
+    """Return the grammar of the calls. Without the package that compiles grammars, calls are free where they are not
+    forced. Raises `ApiError` 400 where they are, and for a schema that must be honoured and cannot be."""
+    is_forced = tools.mode == "required"
+    if importlib.util.find_spec("xgrammar") is None:
+        if is_forced or tools.allowed is not None:
+            why = f"tool_choice: forced and allowed functions need xgrammar: {install_command('grammar')}"
+            raise bad_request(why, "tool_choice")
+        return None
+    held = [_hold(function, is_forced=is_forced) for function in tools.callable]
+    if not is_forced and tools.allowed is None and all(function.strict is False for function in tools.callable):
+        return None
+    return format.call_grammar(held, "required" if is_forced else "auto", tools.is_parallel)
+
+
+def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
+    """Return the function with a schema that a grammar can honour: its own, or that of any object."""
+    held = function.as_json()
+    if function.strict is False:
+        held["function"]["parameters"] = _ANY_OBJECT
+        return held
+    try:
+        grammar = read_grammar({"type": "json_schema", "schema": held["function"]["parameters"]})
+        assert grammar is not None
+        make_program(grammar)
+    except (ConfigError, RequestError) as error:
+        if is_forced or function.strict:
+            where = f"{function.place}.{function.schema_key}"
+            reason = str(error).replace("response_format", where)
+            raise bad_request(reason if where in reason else f"{where}: {reason}", where) from error
+        held["function"]["parameters"] = _ANY_OBJECT
+    return held
+
+
+# --- what was read ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a function. `arguments` is JSON text, cut off unless `is_complete`."""
+
+    name: str
+    arguments: str = ""
+    is_complete: bool = False
+
+
+@dataclass(slots=True)
+class ReadAnswer:
+    """A complete answer, as it was read."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, reading: AnswerReading, text: str, *, is_thinking: bool) -> ReadAnswer:
+        """Read the text of an answer."""
+        if reading.is_plain:
+            return cls(content=text)
+        parser = reading.open(is_thinking=is_thinking)
+        answer = cls()
+        answer.add(parser.feed(text))
+        answer.add(parser.finish())
+        return answer
+
+    def add(self, parts: Sequence[AnswerPart]) -> None:
+        """Add the next parts of the answer."""
+        for part in parts:
+            match part:
+                case ContentText():
+                    self.content += part.text
+                case ReasoningText():
+                    self.reasoning += part.text
+                case CallStart():
+                    self.calls.append(Call(part.name))
+                case CallArguments():
+                    self.calls[part.index].arguments += part.text
+                case CallEnd():
+                    self.calls[part.index].is_complete = True

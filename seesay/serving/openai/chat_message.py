@@ -1,0 +1,66 @@
+"""The message of a chat completion, whole or as the deltas of a stream, made of the parts of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from seesay.serving.answer_reading import AnswerReading, ReadAnswer
+from seesay.serving.openai.wire import make_id
+from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
+from seesay.values import OutputDelta
+
+
+def make_message(answer: ReadAnswer, *, begin: str = "") -> dict[str, Any]:
+    """Return the message of the assistant, whose content begins with `begin`. Content is null where there are calls and
+    no text."""
+    text = begin + answer.content
+    content = text if text or not answer.calls else None
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        message["tool_calls"] = [
+            {"id": make_id("call_"), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in answer.calls
+        ]
+    return message
+
+
+def find_finish_reason(finish_reason: str, *, has_calls: bool) -> str:
+    """Return the finish reason of an answer: that of the engine, or 'tool_calls' where the answer ended with calls."""
+    return "tool_calls" if has_calls and finish_reason == "stop" else finish_reason
+
+
+class MessageStream:
+    """The deltas of one streamed message."""
+
+    def __init__(self, reading: AnswerReading, *, is_thinking: bool) -> None:
+        self._parser = reading.open(is_thinking=is_thinking)
+        self.has_calls = False
+
+    def feed(self, delta: OutputDelta) -> list[dict[str, Any]]:
+        """Return the deltas that the engine's `delta` makes, its final one included."""
+        parts = self._parser.feed(delta.text)
+        if delta.finish_reason is not None:
+            parts += self._parser.finish()
+        return self._make_deltas(parts)
+
+    def _make_deltas(self, parts: Sequence[AnswerPart]) -> list[dict[str, Any]]:
+        deltas: list[dict[str, Any]] = []
+        for part in parts:
+            match part:
+                case ContentText():
+                    deltas.append({"content": part.text})
+                case ReasoningText():
+                    deltas.append({"reasoning_content": part.text})
+                case CallStart():
+                    self.has_calls = True
+                    function = {"name": part.name, "arguments": ""}
+                    call = {"index": part.index, "id": make_id("call_"), "type": "function", "function": function}
+                    deltas.append({"tool_calls": [call]})
+                case CallArguments():
+                    deltas.append({"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]})
+                case CallEnd():
+                    pass
+        return deltas

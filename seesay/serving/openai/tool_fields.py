@@ -1,0 +1,214 @@
+"""The tools and tool choices of OpenAI's chat completions and Responses API: models for the published schemas, and the
+functions that read them into `Tools`, whose errors name the field at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SkipValidation
+
+from seesay.errors import show
+from seesay.serving.errors import bad_request
+from seesay.serving.fields import StrictModel
+from seesay.serving.tools import (
+    MAX_FUNCTIONS,
+    NAME_PATTERN,
+    Function,
+    Mode,
+    Tools,
+    check_choice,
+    check_functions,
+    make_function,
+)
+
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+_OBJECT = {"properties": {"type": {"const": "object"}}}
+Parameters = Annotated[dict[str, Any], Field(json_schema_extra=_OBJECT)]
+_MODES: Mapping[str, Mode] = {"none": "none", "auto": "auto", "required": "required"}
+_FUNCTION_KEYS = ("name", "description", "parameters", "strict")
+HAS_CHOICE = {
+    "if": {
+        "required": ["tool_choice"],
+        "properties": {"tool_choice": {"not": {"enum": [None, "none", "auto"]}}},
+    },
+    "then": {"required": ["tools"], "properties": {"tools": {"type": "array", "minItems": 1}}},
+}
+"""JSON schema of a request whose `tool_choice` forces a call only where there are tools."""
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+class FunctionFields(StrictModel):
+    """parameters: a JSON Schema of type object. strict: whether arguments must be valid; false lets the model write any
+    object."""
+
+    name: Name
+    description: str | None = None
+    parameters: Parameters | None = None
+    strict: bool | None = None
+
+
+class ChatTool(StrictModel):
+    type: Literal["function"]
+    function: FunctionFields
+
+
+class NamedFunction(StrictModel):
+    name: Name
+
+
+class ChatNamedTool(StrictModel):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(StrictModel):
+    mode: Literal["auto", "required"]
+    tools: list[ChatNamedTool] = Field(min_length=1)
+
+
+class ChatAllowedTools(StrictModel):
+    """Only these may be called; the prompt has them all."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+class ResponseTool(FunctionFields):
+    type: Literal["function"]
+
+
+class ResponseNamedTool(StrictModel):
+    type: Literal["function"]
+    name: Name
+
+
+class ResponseAllowedTools(StrictModel):
+    """Only these may be called; the prompt has them all."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[ResponseNamedTool] = Field(min_length=1)
+
+
+_Mode = Literal["none", "auto", "required"]
+ChatTools = SkipValidation[Annotated[list[ChatTool], Field(max_length=MAX_FUNCTIONS)]]
+ChatToolChoice = SkipValidation[_Mode | Annotated[ChatNamedTool | ChatAllowedTools, Field(discriminator="type")]]
+ResponseTools = SkipValidation[Annotated[list[ResponseTool], Field(max_length=MAX_FUNCTIONS)]]
+ResponseToolChoice = SkipValidation[
+    _Mode | Annotated[ResponseNamedTool | ResponseAllowedTools, Field(discriminator="type")]
+]
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_chat_tools(tools: Any, choice: Any, is_parallel: bool | None) -> Tools:
+    """Return the tools of a chat request. Raises `ApiError` 400."""
+    return _read_tools(tools, choice, is_parallel, inner="function")
+
+
+def read_response_tools(tools: Any, choice: Any, is_parallel: bool | None) -> Tools:
+    """Return the tools of a request for a response. Raises `ApiError` 400."""
+    return _read_tools(tools, choice, is_parallel, inner=None)
+
+
+def _read_tools(tools: Any, choice: Any, is_parallel: bool | None, *, inner: str | None) -> Tools:
+    """`inner` is the key of the object that has the fields of a function, None where the tool itself has them."""
+    if tools is not None and not isinstance(tools, list):
+        raise bad_request(f"tools must be a list, got {show(tools)}", "tools")
+    if tools and len(tools) > MAX_FUNCTIONS:
+        raise bad_request(f"tools may have at most {MAX_FUNCTIONS} functions, got {len(tools)}", "tools")
+    functions = check_functions([_read_tool(tool, f"tools[{index}]", inner) for index, tool in enumerate(tools or ())])
+    mode, allowed = _read_choice(choice, functions, inner)
+    is_named = isinstance(choice, dict) and choice.get("type") != "allowed_tools"  # which means one call
+    if not functions:
+        if mode == "required":
+            raise bad_request("tool_choice requires tools: there is no function to call", "tool_choice")
+        return Tools()
+    return Tools(functions=functions, mode=mode, allowed=allowed, is_parallel=is_parallel is not False and not is_named)
+
+
+def _read_tool(tool: Any, place: str, inner: str | None) -> Function:
+    keys = (inner,) if inner is not None else _FUNCTION_KEYS
+    fields = _read_typed(tool, place, ("function",), keys)
+    if inner is not None:
+        place = f"{place}.{inner}"
+        fields = _as_object(fields.get(inner), place, "a name")
+        _refuse_unknown(fields, _FUNCTION_KEYS, place)
+    values = [fields.get(key) for key in _FUNCTION_KEYS]
+    return make_function(*values, place=place)
+
+
+def _read_choice(choice: Any, functions: Sequence[Function], inner: str | None) -> tuple[Mode, frozenset[str] | None]:
+    """Return the mode, and the names of the functions that may be called, None for all."""
+    if choice is None:
+        return "auto" if functions else "none", None
+    if isinstance(choice, str) and choice in _MODES:
+        return _MODES[choice], None
+    if not isinstance(choice, dict):
+        raise bad_request(
+            f"tool_choice must be one of {', '.join(_MODES)}, or an object with a type, got {show(choice)}",
+            "tool_choice",
+        )
+    if choice.get("type") == "allowed_tools":
+        return _read_allowed(choice, functions, inner)
+    fields = _read_typed(choice, "tool_choice", ("function", "allowed_tools"), (inner or "name",))
+    return "required", frozenset({_read_name(fields, "tool_choice", functions, inner)})
+
+
+def _read_allowed(
+    choice: Mapping[str, Any], functions: Sequence[Function], inner: str | None
+) -> tuple[Mode, frozenset[str]]:
+    place, fields = "tool_choice", choice
+    keys: tuple[str, ...] = ("type", "mode", "tools")
+    if inner is not None:
+        _refuse_unknown(choice, ("type", "allowed_tools"), place)
+        place, keys = "tool_choice.allowed_tools", ("mode", "tools")
+        fields = _as_object(choice.get("allowed_tools"), place, "mode and tools")
+    _refuse_unknown(fields, keys, place)
+    mode, tools = fields.get("mode"), fields.get("tools")
+    if mode not in ("auto", "required"):
+        raise bad_request(f"{place}.mode must be auto or required, got {show(mode)}", f"{place}.mode")
+    if not isinstance(tools, list) or not tools:
+        raise bad_request(f"{place}.tools must be a list with at least one tool", f"{place}.tools")
+    names: set[str] = set()
+    for index, tool in enumerate(tools):
+        where = f"{place}.tools[{index}]"
+        names.add(_read_name(_read_typed(tool, where, ("function",), (inner or "name",)), where, functions, inner))
+    return _MODES[mode], frozenset(names)
+
+
+def _read_name(fields: Mapping[str, Any], place: str, functions: Sequence[Function], inner: str | None) -> str:
+    if inner is not None:
+        place = f"{place}.{inner}"
+        fields = _as_object(fields.get(inner), place, "a name")
+        _refuse_unknown(fields, ("name",), place)
+    return check_choice(fields.get("name"), functions, f"{place}.name")
+
+
+def _read_typed(value: Any, place: str, types: Sequence[str], keys: Sequence[str]) -> Mapping[str, Any]:
+    """Return `value`, an object of one of `types` that has `keys` at most."""
+    if not isinstance(value, dict):
+        raise bad_request(f"{place} must be an object with a type, got {show(value)}", place)
+    if value.get("type") not in types:
+        raise bad_request(
+            f"{place}.type must be {' or '.join(map(repr, types))}, got {show(value.get('type'))}", f"{place}.type"
+        )
+    _refuse_unknown(value, ("type", *keys), place)
+    return value
+
+
+def _as_object(value: Any, place: str, keys: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise bad_request(f"{place} must be an object with {keys}, got {show(value)}", place)
+    return value
+
+
+def _refuse_unknown(value: Mapping[str, Any], known: Sequence[str], place: str) -> None:
+    for key in value:
+        if key not in known:
+            name = f"{place}.{key[:60]}"
+            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")

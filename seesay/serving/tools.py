@@ -1,0 +1,151 @@
+"""The functions that a request lets the model call, in one form for all APIs, and the checks that all have in common.
+
+Knows no API's fields: `openai/tool_fields.py` and `anthropic/tool_fields.py` read them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from seesay.errors import show
+from seesay.serving.errors import bad_request
+
+if TYPE_CHECKING:
+    from seesay.templates.chat import ChatTemplate
+
+MAX_FUNCTIONS = 128
+MAX_SCHEMA_VALUES = 1 << 14
+MAX_SCHEMA_DEPTH = 48
+NAME_PATTERN = "^[a-zA-Z0-9_-]{1,64}$"
+_NAME = re.compile(NAME_PATTERN.replace("$", r"\Z"))
+_NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+Mode = Literal["none", "auto", "required"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function that the model may call. `strict` is None where the request does not say. `place` is its path in the
+    request, and `schema_key` the key of its parameters there, for errors."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    strict: bool | None
+    place: str
+    schema_key: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the function in the form in which chat templates expect it, which is OpenAI's."""
+        fields = {"name": self.name, "description": self.description, "parameters": dict(self.parameters)}
+        return {"type": "function", "function": fields}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """The functions of a request. `allowed` names those that this answer may call, None for all of them."""
+
+    functions: tuple[Function, ...] = ()
+    mode: Mode = "none"
+    allowed: frozenset[str] | None = None
+    is_parallel: bool = True
+
+    @property
+    def callable(self) -> tuple[Function, ...]:
+        """The functions that this answer may call."""
+        if self.mode == "none":
+            return ()
+        return tuple(f for f in self.functions if self.allowed is None or f.name in self.allowed)
+
+    def for_template(self, template: ChatTemplate | None) -> dict[str, Any]:
+        """Return the template option that has the functions: none of them where none may be called. Raises `ApiError`
+        400 for a template that does not tell the model of them. None: a template that is not known yet."""
+        if not self.callable:
+            return {}
+        if template is not None and not template.writes_tools:
+            raise bad_request(
+                f"tools: the chat template {template.name!r} does not support tools; choose one that does with "
+                "--chat-template (chat_template_config), or send tool_choice none",
+                "tools",
+                code="unsupported_parameter",
+            )
+        return {"tools": [function.as_json() for function in self.functions]}
+
+
+def make_function(
+    name: Any, description: Any, parameters: Any, strict: Any, *, place: str, schema_key: str = "parameters"
+) -> Function:
+    """Return a function from the values of a request. `place` is the path of the object that has them. Raises
+    `ApiError` 400 that names the one at fault."""
+    check_name(name, f"{place}.name")
+    if not isinstance(description, str | None):
+        raise bad_request(f"{place}.description must be a string, got {show(description)}", f"{place}.description")
+    if not isinstance(strict, bool | None):
+        raise bad_request(f"{place}.strict must be true or false, got {show(strict)}", f"{place}.strict")
+    where = f"{place}.{schema_key}"
+    if parameters is None:
+        parameters = _NO_PARAMETERS
+    if not isinstance(parameters, Mapping):
+        raise bad_request(f"{where} must be a JSON Schema, an object, got {show(parameters)}", where)
+    if parameters.get("type", "object") != "object":
+        raise bad_request(f"{where}.type must be 'object', got {show(parameters['type'])}", f"{where}.type")
+    _check_size(parameters, where)
+    return Function(
+        name=name,
+        description=description or "",
+        parameters=parameters if "type" in parameters else {"type": "object", **parameters},
+        strict=strict,
+        place=place,
+        schema_key=schema_key,
+    )
+
+
+def check_name(name: Any, where: str) -> None:
+    """Raise `ApiError` 400 for a value that is not the name of a function."""
+    if not isinstance(name, str) or _NAME.match(name) is None:
+        raise bad_request(f"{where} must be 1 to 64 letters, digits, _ or -, got {show(name)}", where)
+
+
+def check_functions(functions: Sequence[Function], param: str = "tools") -> tuple[Function, ...]:
+    """Return `functions`. Raises `ApiError` 400 for too many, and for two of one name."""
+    if len(functions) > MAX_FUNCTIONS:
+        raise bad_request(f"{param} may have at most {MAX_FUNCTIONS} functions, got {len(functions)}", param)
+    seen: set[str] = set()
+    for function in functions:
+        if function.name in seen:
+            raise bad_request(
+                f"{function.place}.name: there is another function with the name {function.name!r}",
+                f"{function.place}.name",
+            )
+        seen.add(function.name)
+    return tuple(functions)
+
+
+def check_choice(name: Any, functions: Sequence[Function], where: str) -> str:
+    """Return the name of a function that the choice at `where` names. Raises `ApiError` 400 if there is none."""
+    check_name(name, where)
+    if all(function.name != name for function in functions):
+        raise bad_request(f"{where}: there is no function {name!r} in tools", where)
+    return str(name)
+
+
+def _check_size(schema: Mapping[str, Any], where: str) -> None:
+    """Raise `ApiError` 400 for a schema that is too deep, or has too many values."""
+    num_left = MAX_SCHEMA_VALUES
+    level: list[Any] = [schema]
+    for _ in range(MAX_SCHEMA_DEPTH):
+        num_left -= len(level)
+        if num_left < 0:
+            raise bad_request(f"{where} may have at most {MAX_SCHEMA_VALUES} values", where)
+        level = [
+            item
+            for value in level
+            if isinstance(value, Mapping | list)
+            for item in (value.values() if isinstance(value, Mapping) else value)
+        ]
+        if not level:
+            return
+    raise bad_request(f"{where} may have at most {MAX_SCHEMA_DEPTH} levels", where)
