@@ -7,8 +7,9 @@ from contextlib import aclosing, closing, contextmanager
 from typing import TYPE_CHECKING
 
 from seesay.engine.asking import Asking, AsyncAsking
-from seesay.engine.response import AnswerBuilder, Response
+from seesay.engine.response import Response
 from seesay.errors import RequestError
+from seesay.offline.choices import Choices
 from seesay.values import GenerationRequest
 
 if TYPE_CHECKING:
@@ -21,37 +22,71 @@ def stream_answers(
     engine: AsyncEngine, requests: Sequence[GenerationRequest | RequestError], *, pieces: bool
 ) -> Answers:
     """Answer requests. Yields pieces of answers as they come, or whole answers, each when it is complete."""
-    builders = [AnswerBuilder(index) for index in range(len(requests))]
-    with closing(Asking(engine, requests, streams=pieces).deltas()) as deltas:
+    asked = Choices(requests)
+    with closing(Asking(engine, asked.requests, streams=pieces).deltas()) as deltas:
         for index, delta in deltas:
-            piece = builders[index].add(delta)
+            piece, complete = asked.add(index, delta, whole=not pieces)
             if pieces:
                 yield piece
-            elif delta.finish_reason is not None:
-                yield builders[index].complete()
+            elif complete is not None:
+                yield complete
 
 
 async def stream_answers_async(
     engine: AsyncEngine, requests: Sequence[GenerationRequest | RequestError]
 ) -> AsyncGenerator[Response, None]:
     """Answer requests. Yields whole answers, each when it is complete."""
-    builders = [AnswerBuilder(index) for index in range(len(requests))]
-    async with aclosing(AsyncAsking(engine, requests, streams=False).deltas()) as deltas:
+    asked = Choices(requests)
+    async with aclosing(AsyncAsking(engine, asked.requests, streams=False).deltas()) as deltas:
         async for index, delta in deltas:
-            builders[index].add(delta)
-            if delta.finish_reason is not None:
-                yield builders[index].complete()
+            _, complete = asked.add(index, delta, whole=True)
+            if complete is not None:
+                yield complete
 
 
-def put_in_order(responses: Sequence[Response | None], *, is_list: bool) -> Response | list[Response]:
-    """Return the answers to a list of prompts, or the one answer to a prompt that was given alone."""
-    done = [response for response in responses if response is not None]
-    assert len(done) == len(responses), "every request has a final answer"
-    return done if is_list else done[0]
+def collect_answers(
+    engine: AsyncEngine, requests: Sequence[GenerationRequest | RequestError], *, use_tqdm: bool
+) -> list[Response]:
+    """Return the answers in the order of the requests. `use_tqdm`: show a progress bar."""
+    collected = _Collected(len(requests))
+    answers = stream_answers(engine, requests, pieces=False)
+    with _show_progress(len(requests), use_tqdm) as advance, closing(answers):
+        for response in answers:
+            collected.add(response)
+            advance()
+    return collected.in_order()
+
+
+async def collect_answers_async(
+    engine: AsyncEngine, requests: Sequence[GenerationRequest | RequestError], *, use_tqdm: bool
+) -> list[Response]:
+    """`collect_answers` for asyncio."""
+    collected = _Collected(len(requests))
+    with _show_progress(len(requests), use_tqdm) as advance:
+        async with aclosing(stream_answers_async(engine, requests)) as answers:
+            async for response in answers:
+                collected.add(response)
+                advance()
+    return collected.in_order()
+
+
+class _Collected:
+    """Answers that come in any order."""
+
+    def __init__(self, num_requests: int) -> None:
+        self._num_requests = num_requests
+        self._by_index: dict[int, Response] = {}
+
+    def add(self, response: Response) -> None:
+        self._by_index[response.index] = response
+
+    def in_order(self) -> list[Response]:
+        assert len(self._by_index) == self._num_requests, "every request has a final answer"
+        return [self._by_index[index] for index in range(self._num_requests)]
 
 
 @contextmanager
-def show_progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
+def _show_progress(total: int, is_shown: bool) -> Iterator[Callable[[], object]]:
     """Yield a function to call for each answer. Shows a progress bar if `is_shown`."""
     if not is_shown:
         yield lambda: None

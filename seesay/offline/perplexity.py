@@ -1,35 +1,72 @@
-"""The cross entropy of given token sequences under a model."""
+"""The cross entropy of given prompts under a model."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seesay.config import GenerationConfig
 from seesay.engine.asking import Asking
+from seesay.errors import ErrorCode, RequestError
+from seesay.offline.call import Call
 from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
 
+_CONFIG = GenerationConfig(prompt_logprobs=0)
 
-def measure_losses(engine: AsyncEngine, input_ids: Any) -> list[float]:
-    """Return the mean cross entropy of each token sequence, in nats: see `Pipeline.get_ppl`."""
-    rows = read_token_rows(input_ids)
-    for row in rows:
-        if len(row) < 2:
-            raise ValueError(f"input_ids: a sequence must have at least two tokens, got {len(row)}")
-    config = GenerationConfig(max_new_tokens=1)
-    requests = [
-        GenerationRequest(prompt=row, gen_config=config, prompt_logprobs=True, wants_answer=False) for row in rows
-    ]
+
+def measure_losses(
+    engine: AsyncEngine, input_ids: Any, *, do_preprocess: bool = True, arguments: Mapping[str, Any] | None = None
+) -> list[float]:
+    """Return the mean cross entropy of each token sequence or prompt, in nats: see `Pipeline.get_ppl`."""
+    if _has_prompts(input_ids):
+        requests = _read_prompts(input_ids, do_preprocess, arguments or {})
+    else:
+        requests = [GenerationRequest(prompt=row, gen_config=_CONFIG) for row in _read_rows(input_ids)]
+    requests = [replace(request, wants_answer=False) for request in requests]
     losses = [math.nan] * len(requests)
     with closing(Asking(engine, requests, streams=False).deltas()) as deltas:
         for index, delta in deltas:
             if delta.error is not None:
                 raise delta.error
-            if delta.prompt_logprobs:
-                losses[index] = -math.fsum(delta.prompt_logprobs) / len(delta.prompt_logprobs)
+            if delta.prompt_logprobs is not None:
+                losses[index] = -delta.prompt_logprobs.mean
+    for index, loss in enumerate(losses):
+        if math.isnan(loss):
+            raise RequestError(ErrorCode.INVALID_REQUEST, f"input_ids[{index}] has no token to score", "input_ids")
     return losses
+
+
+def _read_rows(input_ids: Any) -> list[tuple[int, ...]]:
+    rows = read_token_rows(input_ids)
+    for row in rows:
+        if len(row) < 2:
+            raise ValueError(f"input_ids: a sequence must have at least two tokens, got {len(row)}")
+    return rows
+
+
+def _has_prompts(given: Any) -> bool:
+    """Whether `given` is a prompt of the pipeline, or a list of them, and not token ids."""
+    first = given[0] if isinstance(given, list) and given else given
+    if isinstance(first, list) and first and isinstance(first[0], Mapping):  # a conversation
+        first = first[0]
+    if isinstance(first, Mapping):
+        return "role" in first
+    return isinstance(first, str) or (isinstance(first, tuple) and any(isinstance(part, str) for part in first))
+
+
+def _read_prompts(given: Any, do_preprocess: bool, arguments: Mapping[str, Any]) -> list[GenerationRequest]:
+    """A prompt in the chat template has no beginning of an answer at its end."""
+    found = []
+    for request in Call.parse(given, _CONFIG, do_preprocess, None, arguments, "get_ppl").requests:
+        if isinstance(request, RequestError):
+            raise request
+        options = {**request.template_options, "add_generation_prompt": False} if do_preprocess else {}
+        found.append(replace(request, template_options=options))
+    return found

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, overload
 
 from seesay.config import (
+    BeamSearchParams,
     ChatTemplateConfig,
     EngineConfig,
     GenerationConfig,
@@ -20,17 +21,21 @@ from seesay.config import (
 )
 from seesay.config.checks import check_instance
 from seesay.engine.response import Response
-from seesay.errors import ConfigError, RequestError
+from seesay.errors import ConfigError
 from seesay.log import set_up_logging
-from seesay.offline.answers import Answers, put_in_order, show_progress, stream_answers, stream_answers_async
-from seesay.offline.deprecated import with_call_arguments, with_pipeline_arguments
+from seesay.offline.answers import Answers, collect_answers, collect_answers_async, stream_answers
+from seesay.offline.beam_search import search_beams
+from seesay.offline.call import Call, GenConfigs
+from seesay.offline.choices import check_streams
+from seesay.offline.deprecated import with_pipeline_arguments
+from seesay.offline.embedding import embed_prompts
 from seesay.offline.perplexity import measure_losses
-from seesay.offline.session import Session, stream_turns
-from seesay.offline.template_options import take_template_options, with_template_options
-from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_prompts
+from seesay.offline.session import Session, check_sessions, stream_turns
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from seesay.engine.engine import AsyncEngine
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.templates import ChatTemplate
@@ -40,7 +45,6 @@ if TYPE_CHECKING:
 OnePrompt: TypeAlias = str | tuple[Any, ...] | Mapping[str, Any]
 PromptT = TypeVar("PromptT", bound=str | tuple[Any, ...] | list[Any])
 MessageT = TypeVar("MessageT", bound=Mapping[str, Any])
-GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
 _DEFAULT_LOG_LEVEL = "WARNING"
 
 
@@ -201,18 +205,16 @@ class Pipeline:
         do_preprocess: apply the chat template; without it a prompt is raw text.
         use_tqdm: show a progress bar.
         kwargs: `chat_template_kwargs`, variables of the chat template by name (`enable_thinking`, …); `tools` and
-            `documents`, lists of dicts for templates that take them. Answers are texts, tool calls in them too.
+            `documents`, lists of dicts for templates that take them; `enable_thinking`, whether a model thinks that may
+            do so or not, and `reasoning_effort`, how much (docs/reasoning.md). Answers are texts, with thoughts and
+            tool calls in them.
 
-        A prompt that cannot be answered gets a response with finish_reason 'error', whose text explains the error.
+        A prompt that cannot be answered gets a response with finish_reason 'error', whose text explains the error. With
+        `n` above 1 in gen_config, `Response.choices` has all answers to a prompt.
         """
-        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "infer")
-        responses: list[Response | None] = [None] * len(requests)
-        answers = stream_answers(self._engine, requests, pieces=False)
-        with show_progress(len(requests), use_tqdm) as advance, closing(answers):
-            for response in answers:
-                responses[response.index] = response
-                advance()
-        return put_in_order(responses, is_list=is_list)
+        requests, is_list = Call.parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "infer")
+        responses = collect_answers(self._engine, requests, use_tqdm=use_tqdm)
+        return responses if is_list else responses[0]
 
     __call__ = infer
     batch_infer = infer
@@ -260,14 +262,9 @@ class Pipeline:
         **kwargs: Any,
     ) -> Response | list[Response]:
         """`infer` for asyncio: other tasks run while it waits. Cancelling the task aborts the requests."""
-        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
-        responses: list[Response | None] = [None] * len(requests)
-        with show_progress(len(requests), use_tqdm) as advance:
-            async with aclosing(stream_answers_async(self._engine, requests)) as answers:
-                async for response in answers:
-                    responses[response.index] = response
-                    advance()
-        return put_in_order(responses, is_list=is_list)
+        requests, is_list = Call.parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
+        responses = await collect_answers_async(self._engine, requests, use_tqdm=use_tqdm)
+        return responses if is_list else responses[0]
 
     def stream_infer(
         self,
@@ -279,25 +276,41 @@ class Pipeline:
         stream_response: bool = True,
         **kwargs: Any,
     ) -> Answers:
-        """Yield answers piece by piece. Each `Response` has new text; its `index` is the number of the prompt.
+        """Yield answers piece by piece. Each `Response` has new text; its `index` is the number of the prompt, and with
+        `n` above 1 its `choice_index` is the number of the answer to it.
 
         sessions: one for each prompt; the prompt continues its session.
         stream_response: False yields only complete answers, each when it is ready.
 
         Leaving the loop early aborts the requests that are still running.
         """
-        requests, is_list = self._parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
+        requests, is_list = Call.parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "stream_infer")
+        if stream_response:
+            check_streams(requests)
         if sessions is None:
             return stream_answers(self._engine, requests, pieces=stream_response)
-        chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
-        for session in chosen:
-            if not isinstance(session, Session):
-                raise TypeError(f"sessions must be a Session or a list of Sessions, got {type(session).__name__}")
-        if len(chosen) != len(requests):
-            raise ValueError(f"sessions must have one entry per prompt, got {len(chosen)} for {len(requests)} prompts")
-        if len({session.id for session in chosen}) != len(chosen):
-            raise ValueError("sessions must be different: the turns of one session are answered one after the other")
+        chosen = check_sessions(sessions, len(requests))
         return stream_turns(self._engine, requests, chosen, prompts if is_list else [prompts], pieces=stream_response)
+
+    def beam_search(
+        self,
+        prompts: Any,
+        params: BeamSearchParams,
+        *,
+        do_preprocess: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Response | list[Response]:
+        """Answer one prompt, or each of a list, with the texts that a beam search finds likeliest.
+
+        A `Response` is the best answer, `choices` has `params.beam_width` of them, the best first, each with its
+        `score`. The search is that of Transformers' `generate(num_beams=…, do_sample=False)`. Each token of each text
+        is computed once; texts share the KV of what they have in common.
+        """
+        check_instance("params", params, BeamSearchParams)
+        arguments = {} if chat_template_kwargs is None else {"chat_template_kwargs": chat_template_kwargs}
+        requests, is_list = Call.parse(prompts, None, do_preprocess, None, arguments, "beam_search")
+        responses = search_beams(self._engine, requests, params)
+        return responses if is_list else responses[0]
 
     # --- conversations ----------------------------------------------------------------------------------------------
 
@@ -344,7 +357,7 @@ class Pipeline:
         """
         check_instance("session", session, Session)
         session = self.session() if session is None else session
-        requests, _ = self._parse([prompt], gen_config, True, adapter_name, kwargs, "chat")
+        requests, _ = Call.parse([prompt], gen_config, True, adapter_name, kwargs, "chat")
         stream = stream_turns(self._engine, requests, [session], [prompt], pieces=stream_response)
         if stream_response:
             session.generator = stream
@@ -358,16 +371,55 @@ class Pipeline:
         """Stop the running answer of a session. Called from another thread than the one that reads the answer."""
         session.stop()
 
-    # --- perplexity, caches, closing --------------------------------------------------------------------------------
+    def end_session(self, session: Session) -> None:
+        """Stop the running answer of a session and delete its turns. It cannot be used again."""
+        session.close()
 
-    def get_ppl(self, input_ids: Any) -> list[float]:
-        """Return the mean cross entropy of each token sequence under the model, in nats (the logarithm of perplexity).
+    # --- perplexity, embeddings, caches, closing --------------------------------------------------------------------
+
+    def get_ppl(self, input_ids: Any, do_preprocess: bool = True, **kwargs: Any) -> list[float]:
+        """Return the mean cross entropy of each token sequence or prompt under the model, in nats (the logarithm of
+        perplexity).
 
         input_ids: a list of token ids, or a list of such lists. Arrays, tensors and the output of Transformers'
-        tokenizers are accepted too (padding is left out). Sequences may differ in length; each needs at least two
-        tokens. Raises ValueError for anything else, and RequestError for a sequence that the model cannot process.
+            tokenizers are accepted too (padding is left out). Sequences may differ in length; each needs at least two
+            tokens. Or prompts in any form that `infer` takes, with pictures and videos, whose positions do not count.
+        do_preprocess: apply the chat template to prompts, without the beginning of an answer; otherwise a prompt is raw
+            text. kwargs: see `infer`.
+
+        Raises ValueError for anything else, and RequestError for what the model cannot process.
         """
-        return measure_losses(self._engine, input_ids)
+        return measure_losses(self._engine, input_ids, do_preprocess=do_preprocess, arguments=kwargs)
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        pooling: Literal["mean", "last"] = "mean",
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        do_preprocess: bool = False,
+        **kwargs: Any,
+    ) -> npt.NDArray[np.float32]:
+        """Return the embedding of a prompt, float32 [hidden], or of each of a list of prompts, float32 [n, hidden].
+
+        pooling: the 'mean' of the last hidden states of all positions, pictures included, or the 'last' one of them.
+        dimensions: return so many of the first dimensions only. normalize: scale to length 1; by default, if
+            `dimensions` are given.
+        do_preprocess: apply the chat template, as pictures and conversations need it. Without it, a prompt is raw text.
+        kwargs: as in `infer`, for prompts with a chat template.
+
+        Raises RequestError for the first prompt that cannot be embedded.
+        """
+        return embed_prompts(
+            self._engine,
+            prompts,
+            pooling=pooling,
+            dimensions=dimensions,
+            normalize=normalize,
+            do_preprocess=do_preprocess,
+            arguments=kwargs,
+        )
 
     def reset_caches(self) -> None:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
@@ -433,21 +485,3 @@ class Pipeline:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    # --- internals --------------------------------------------------------------------------------------------------
-
-    def _parse(
-        self,
-        prompts: Any,
-        gen_config: GenConfigs,
-        do_preprocess: bool,
-        adapter_name: str | None,
-        arguments: Mapping[str, Any],
-        function: str,
-    ) -> tuple[list[GenerationRequest | RequestError], bool]:
-        if adapter_name is not None:
-            raise ConfigError(f"adapter_name={adapter_name!r} is not supported: adapters cannot be loaded")
-        options, others = take_template_options(arguments, do_preprocess=do_preprocess)
-        gen_config = with_call_arguments(gen_config, others, function=function)
-        requests, is_list = parse_prompts(prompts, gen_config, do_preprocess=do_preprocess)
-        return with_template_options(requests, options), is_list

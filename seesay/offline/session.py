@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from seesay.engine.asking import Asking
+from seesay.engine.choices import check_single
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest, Message, TextPart
@@ -116,6 +117,20 @@ class Session:
         return f"Session(id={self.id}, turns={len(self._history)})"
 
 
+def check_sessions(sessions: Session | Sequence[Session], num_prompts: int) -> list[Session]:
+    """Return the session of each prompt. Raises TypeError and ValueError for other things, another number of them, and
+    one session for two prompts."""
+    chosen: list[Any] = list(sessions) if isinstance(sessions, list | tuple) else [sessions]
+    for session in chosen:
+        if not isinstance(session, Session):
+            raise TypeError(f"sessions must be a Session or a list of Sessions, got {type(session).__name__}")
+    if len(chosen) != num_prompts:
+        raise ValueError(f"sessions must have one entry per prompt, got {len(chosen)} for {num_prompts} prompts")
+    if len({session.id for session in chosen}) != len(chosen):
+        raise ValueError("sessions must be different: the turns of one session are answered one after the other")
+    return chosen
+
+
 def stream_turns(
     engine: AsyncEngine,
     requests: Sequence[GenerationRequest | RequestError],
@@ -128,6 +143,9 @@ def stream_turns(
 
     requests: one per prompt, parsed from `prompts`. pieces: yield every piece of an answer, not only complete answers.
     """
+    for request in requests:
+        if not isinstance(request, RequestError):
+            check_single(request.gen_config)
     turns = [_turn_of(request) for request in requests]
     asking = Asking(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]

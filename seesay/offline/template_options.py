@@ -1,4 +1,4 @@
-"""The keyword arguments of a call that are variables of the chat template."""
+"""The keyword arguments of a call that are for the chat template, or say how the model thinks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest
 
-_NAMES = ("chat_template_kwargs", "tools", "documents")
+_NAMES = ("chat_template_kwargs", "tools", "documents", "enable_thinking", "reasoning_effort")
 _OWN = ("self", "messages", "markers", "tools", "add_generation_prompt", "continue_final")
 
 
 def take_template_options(
     arguments: Mapping[str, Any], *, do_preprocess: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (the variables of the chat template, the other arguments).
+    """Return (the fields of a request that concern the chat template, the other arguments).
 
     Raises TypeError for a value of another type, and ValueError for a variable that the package sets itself, or where
     no template is applied.
     """
     given = {name: arguments[name] for name in _NAMES if arguments.get(name) is not None}
+    fields: dict[str, Any] = {}
     options: dict[str, Any] = {}
     for name, value in given.items():
         if name == "chat_template_kwargs":
@@ -30,20 +31,27 @@ def take_template_options(
             if own := sorted(set(value) & {*_OWN}):
                 raise ValueError(f"chat_template_kwargs: {own[0]!r} cannot be set")
             options.update(value)
+        elif name in ("enable_thinking", "reasoning_effort"):
+            kind = bool if name == "enable_thinking" else str
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
+            fields[name] = value
         elif not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) for item in value):
             raise TypeError(f"{name} must be a list of dicts, got {value!r:.100}")
         else:
             options[name] = list(value)
     if given and not do_preprocess:
         raise ValueError(f"{next(iter(given))} requires do_preprocess=True: raw text has no chat template")
-    return options, {name: value for name, value in arguments.items() if name not in _NAMES}
+    if options:
+        fields["template_options"] = options
+    return fields, {name: value for name, value in arguments.items() if name not in _NAMES}
 
 
 def with_template_options(
-    requests: Sequence[GenerationRequest | RequestError], options: Mapping[str, Any]
+    requests: Sequence[GenerationRequest | RequestError], fields: Mapping[str, Any]
 ) -> list[GenerationRequest | RequestError]:
-    """Return the requests with these variables of the chat template."""
+    """Return the requests with these fields."""
     return [
-        replace(request, template_options=options) if options and isinstance(request, GenerationRequest) else request
+        replace(request, **fields) if fields and isinstance(request, GenerationRequest) else request
         for request in requests
     ]

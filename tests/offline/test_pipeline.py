@@ -7,12 +7,12 @@ import gc
 import itertools
 import logging
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Never, cast
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -23,6 +23,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.log import set_up_logging
 from seesay.offline.deprecated import with_pipeline_arguments
+from seesay.prompt_logprobs import PromptLogprobs
 from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta, StageTimings, Usage
 
 PICTURE = Image.new("RGB", (4, 4))
@@ -71,7 +72,9 @@ class FakeEngine:
             "finish_reason": "stop",
         }
         if isinstance(request.prompt, tuple) and isinstance(request.prompt[0], int):
-            self._end(request_id, on_output, prompt_logprobs=(-1.0, -3.0), **final)
+            values = np.array([[-1.0], [-3.0]], np.float32)
+            given = PromptLogprobs(ids=np.array([[5], [6]]), values=values, ranks=np.ones(2, np.int32))
+            self._end(request_id, on_output, prompt_logprobs=given, **final)
             return
         text = spell(request)
         if "bad" in text.rpartition("user:")[2]:
@@ -106,13 +109,6 @@ def engine() -> Any:
 def pipe(engine: FakeEngine) -> Iterator[Any]:
     with Pipeline.from_engine(cast(AsyncEngine, engine)) as pipe:
         yield pipe
-
-
-def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # --- infer -----------------------------------------------------------------------------------------------------------
@@ -336,13 +332,13 @@ def test_stream_infer_continues_sessions(pipe: Any) -> None:
 def test_perplexity(pipe: Any, engine: FakeEngine) -> None:
     assert pipe.get_ppl([1, 2, 3]) == [2.0]
     assert pipe.get_ppl([[1, 2, 3], [4, 5]]) == [2.0, 2.0]
-    assert engine.requests[-1].prompt == (4, 5) and engine.requests[-1].prompt_logprobs
+    assert engine.requests[-1].prompt == (4, 5) and engine.requests[-1].gen_config.prompt_logprobs == 0
     assert not engine.requests[-1].wants_answer
     assert pipe.get_ppl([]) == []
     with pytest.raises(ValueError, match="at least two tokens, got 1"):
         pipe.get_ppl([[1]])
     with pytest.raises(ValueError, match="list of token ids"):
-        pipe.get_ppl(["text"])
+        pipe.get_ppl([["text"]])
 
 
 def test_async(pipe: Any, engine: FakeEngine) -> None:

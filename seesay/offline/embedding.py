@@ -1,0 +1,62 @@
+"""Embeddings of prompts, without an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.engine.asking import Asking
+from seesay.engine.embedding import check_dimensions, shape_embedding
+from seesay.errors import ConfigError, RequestError
+from seesay.offline.call import Call
+
+if TYPE_CHECKING:
+    from seesay.engine.engine import AsyncEngine
+    from seesay.values import GenerationRequest
+
+
+def embed_prompts(
+    engine: AsyncEngine,
+    prompts: Any,
+    *,
+    pooling: Literal["mean", "last"],
+    dimensions: int | None,
+    normalize: bool | None,
+    do_preprocess: bool,
+    arguments: Mapping[str, Any],
+) -> npt.NDArray[np.float32]:
+    """Return the embedding of a prompt, or of each of a list of prompts: see `Pipeline.embed`."""
+    if pooling not in ("mean", "last"):
+        raise ConfigError(f"pooling must be 'mean' or 'last', got {pooling!r}")
+    if normalize is not None and not isinstance(normalize, bool):
+        raise ConfigError(f"normalize must be True, False or None, got {normalize!r}")
+    if dimensions is not None:
+        if isinstance(dimensions, bool) or not isinstance(dimensions, int):
+            raise ConfigError(f"dimensions must be a positive integer, got {dimensions!r}")
+        check_dimensions(dimensions, engine.hidden_size)
+    requests, is_list = Call.parse(prompts, None, do_preprocess, None, arguments, "embed")
+    found = _embed(engine, [_pooled(request, pooling) for request in requests])
+    vectors = [shape_embedding(vector, dimensions=dimensions, normalize=normalize) for vector in found]
+    return np.stack(vectors) if is_list and vectors else vectors[0] if vectors else np.empty((0, 0), np.float32)
+
+
+def _pooled(request: GenerationRequest | RequestError, pooling: Literal["mean", "last"]) -> GenerationRequest:
+    if isinstance(request, RequestError):
+        raise request
+    return replace(request, pooling=pooling)
+
+
+def _embed(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Any]:
+    found: list[Any] = [None] * len(requests)
+    with closing(Asking(engine, requests, streams=False).deltas()) as deltas:
+        for index, delta in deltas:
+            if delta.error is not None:
+                raise delta.error
+            if delta.finish_reason is not None:
+                found[index] = delta.pooled
+    return found
