@@ -26,7 +26,7 @@ from triton.runtime.jit import JITFunction
 from triton.testing import do_bench_cudagraph
 
 from seesay.kernels import few_row_matmul, quantize, scaled_matmul, token_kernels
-from seesay.kernels.few_row_matmul import Tiling
+from seesay.kernels.few_row_tilings import Tiling
 
 HIDDEN, INNER, QKV, VOCAB = 3584, 18944, 4608, 152064
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16

@@ -30,7 +30,7 @@ from seesay.engine.opened_model import open_model
 from seesay.llm import device_rows, sampler
 from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.launched_step import LaunchedStep
-from seesay.llm.models.decoder import Decoder
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.runner import ModelRunner
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
@@ -102,7 +102,7 @@ def time_steps(params: SamplingParams, num_rows: int, num_steps: int) -> dict[st
     with (
         mock.patch.object(device_rows, "upload", count_upload),
         mock.patch.object(sampler, "draw_tokens", mock.Mock()),
-        mock.patch.object(Decoder, "needs_clean_blocks", False),  # as on a GPU
+        mock.patch.object(ComposedDecoder, "needs_clean_blocks", False),  # as on a GPU
     ):
         for _ in range(num_steps):
             full = np.flatnonzero(starts % BLOCK_SIZE == 0).tolist()

@@ -57,7 +57,7 @@ def run_core(pipe: Connection, step_s: float) -> None:
     link, _ = found
     link.send(kinds.Hello())
     assert link.wait(TIMEOUT_S) and isinstance(link.receive(), kinds.Join)
-    link.send(kinds.Started(_FACTS, ModelStatus()))
+    link.send(kinds.Started(FACTS, ModelStatus()))
     live: dict[int, _Live] = {}
     next_beat = 0.0
     while not link.is_cut():
@@ -106,7 +106,7 @@ def _step(live: dict[int, _Live]) -> tuple[kinds.Output, ...]:
     return tuple(outputs)
 
 
-_FACTS = CoreFacts(
+FACTS = CoreFacts(
     device="cpu",
     dtype="float32",
     session_len=16384,
@@ -114,7 +114,7 @@ _FACTS = CoreFacts(
     takes_media=True,
     resizes_on_device=False,
 )
-_REPORT = kinds.Report(0, 0.0, 0.0, 1.0, 1.0, (), None, None, None, None)
+_REPORT = kinds.Report(0, 0.0, 0.0, 1.0, 1.0, (), None, None, None)
 
 
 # --- the front -------------------------------------------------------------------------------------------------------

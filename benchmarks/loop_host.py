@@ -63,7 +63,7 @@ class IdleRunner:
     which all rows decode."""
 
     def __init__(self, num_rows: int) -> None:
-        self.decoder = SimpleNamespace(config=SimpleNamespace(embedding_size=8))
+        self.decoder = SimpleNamespace(traits=SimpleNamespace(embedding_size=8, vocab_size=16))
         self.device, self.dtype, self.stream = torch.device("cpu"), torch.float32, None
         self.times_s: list[float] = []
         self._num_rows = num_rows

@@ -251,6 +251,8 @@ def main() -> None:
     if options.compile_part is not None:
         compile_part(options.compile_part, options.jobs, options.rows, options.group_size, options.bits)
         return
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks/packed.py needs a CUDA GPU, and torch finds none")
     command = [sys.executable, *sys.argv, "--compile-part"]
     children = [subprocess.Popen([*command, str(part)]) for part in range(options.jobs)]
     codes = [child.wait() for child in children]

@@ -2,16 +2,16 @@
 
     python benchmarks/preprocess.py [--only FAMILY ...] [--seconds 1.0] [--plot FILE.png]
 
-For the families of `published.py`, with a published model's settings and pictures of several sizes. *ours* settles
-a picture's size, resizes it and makes the tower's uint8 pixels or patches. The tower's device normalizes them; where it
-is the CPU, the picture takes the time of *normalized*. *on_gpu* is the host's part where a GPU resizes. *transformers*
-is the family's image processor of Transformers with its default backend, from a PIL image to normalized tensors. All
-take turns, picture by picture. Times are processor time, the least of each way, so that they depend little on what else
-the machine does.
+For the families of `published_models.py`, with a published model's settings and pictures of several sizes. *ours*
+settles a picture's size, resizes it and makes the tower's uint8 pixels or patches. The tower's device normalizes them;
+where it is the CPU, the picture takes the time of *normalized*. *on_gpu* is the host's part where a GPU resizes.
+*transformers* is the family's image processor of Transformers with its default backend, from a PIL image to normalized
+tensors; where the model has only code beside its weights, the plain one of `tests/reference`. All take turns, picture
+by picture. Times are processor time, the least of each way, so that they depend little on what else the machine does.
 
-Prints a JSON line for each family and size, and at the end what is not in `published.py` (`not_measured`). `ratio` is
-how many times as many normalized pictures we make per second. Ends with status 1 if that is below 1 for any size:
-seesay is never slower.
+Prints a JSON line for each family and size, and at the end the architectures of which no model is there
+(`not_measured`). `ratio` is how many times as many normalized pictures we make per second. Ends with status 1 if that
+is below 1 for any size: seesay is never slower.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ import numpy as np
 import torch
 from PIL import Image
 from plotting import add_plot_option, make_bars, save_plot
-from published import MODELS, Published, list_others, open_family
+from published import Published, make_processor, open_family
+from published_models import MODELS, list_others
 
 from seesay.encoders.layers import PixelNormalizer
+from seesay.encoders.tiles import scale_whole
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.family import Family, Features
 
@@ -62,26 +64,24 @@ def make_ours(family: Family, pixels: np.ndarray[Any, Any]) -> Callable[[], Feat
 
 def make_normalized(model: Published, family: Family, pixels: np.ndarray[Any, Any]) -> Callable[[], torch.Tensor]:
     """Return what preprocesses a picture, and normalizes it as a tower on the CPU does."""
-    settings, run = model.image_processor, make_ours(family, pixels)
+    settings, run = (model.in_transformers or model).image_processor, make_ours(family, pixels)
     normalize = PixelNormalizer(mean=settings["image_mean"], std=settings["image_std"], rescale_factor=1 / 255)
 
     def run_and_normalize() -> torch.Tensor:
-        made = torch.from_numpy(run()["pixels"])
+        features = run()
+        made = torch.from_numpy(features["pixels"])
         if made.dim() == 2:  # patches, laid out as (channel, frame, y, x)
             return normalize(made.view(len(made), 3, -1), channel_dim=1)
-        return normalize(made, channel_dim=-1)
+        tiles = normalize(made, channel_dim=-1)
+        return torch.cat((scale_whole(tiles, features["joined"]), tiles)) if "joined" in features else tiles
 
     return run_and_normalize
 
 
 def make_theirs(model: Published, pixels: np.ndarray[Any, Any]) -> Callable[[], object]:
     """Return what preprocesses a picture as Transformers does."""
-    import transformers
-
-    settings = dict(model.image_processor)
-    processor = getattr(transformers, settings.pop("image_processor_type"))(**settings)
-    image = Image.fromarray(pixels)
-    return lambda: processor(images=[image], return_tensors="pt")
+    process, image = make_processor(model), Image.fromarray(pixels)
+    return lambda: process([image])
 
 
 def time_in_turns(ways: Sequence[Callable[[], object]], seconds: float) -> list[float]:

@@ -7,8 +7,10 @@ tensors that are made when they are read. Decoders have one or a few layers wher
 from __future__ import annotations
 
 import copy
+import importlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +23,15 @@ from seesay.checkpoint.tensors import StoredTensor, TensorSlices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.processors.text.tokenizer_facts import TokenizerFacts
 from seesay.vl.family import Family
-from seesay.vl.registry import find_family, list_families
+from seesay.vl.registry import find_family
 
 Json = dict[str, Any]
 
 SPECIAL_TOKENS = (
     "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
-    "<|video_pad|>", "<image>", "<video>", "<img>", "</img>", "<IMG_CONTEXT>",
+    "<|video_pad|>", "<image>", "<video>", "<img>", "</img>", "<IMG_CONTEXT>", "[IMG]", "[IMG_BREAK]", "[IMG_END]",
+    "<start_of_image>", "<end_of_image>", "<image_soft_token>", "<fake_token_around_image>", "<global-img>", "</image>",
+    "<slice>", "</slice>", "<image_id>", "</image_id>", "<unk>", "<|image|>",
 )  # fmt: skip
 NAMED_TOKENS = {
     "eos_token": "<|im_end|>",
@@ -37,33 +41,9 @@ NAMED_TOKENS = {
     "video_token": "<video>",
 }
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_IDS = {token: len(_LETTERS) + index for index, token in enumerate(SPECIAL_TOKENS)}
+IDS = {token: len(_LETTERS) + index for index, token in enumerate(SPECIAL_TOKENS)}
 VOCAB_SIZE = 512
 """Of decoders that are not measured."""
-
-_CLIP = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-    "resample": 3,
-}
-_HALVES = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 3}
-_IMAGENET = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225], "resample": 3}
-_QWEN_IDS = {
-    "image_token_id": _IDS["<|image_pad|>"],
-    "video_token_id": _IDS["<|video_pad|>"],
-    "vision_start_token_id": _IDS["<|vision_start|>"],
-    "vision_end_token_id": _IDS["<|vision_end|>"],
-}
-_CLIP_336 = {
-    "model_type": "clip_vision_model", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
-    "num_attention_heads": 16, "image_size": 336, "patch_size": 14, "projection_dim": 768,
-}  # fmt: skip
-_SIGLIP_384 = {
-    "model_type": "siglip_vision_model", "hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 26,
-    "num_attention_heads": 16, "image_size": 384, "patch_size": 14, "vision_use_head": False,
-}  # fmt: skip
-_NEXT_RESOLUTIONS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
-_ONEVISION_RESOLUTIONS = [[384 * rows, 384 * columns] for rows in range(1, 7) for columns in range(1, 7)]
 
 
 def _text(hidden: int, heads: int, kv_heads: int, inner: int, layers: int, vocab: int, **more: Any) -> Json:
@@ -87,19 +67,40 @@ DECODERS: Mapping[str, Json] = {
     "mistral": _text(4096, 32, 8, 14336, 32, 32064, model_type="mistral", sliding_window=None),
     "qwen2": _text(3584, 28, 4, 18944, 28, 152128, model_type="qwen2"),
     "qwen3": _text(4096, 32, 8, 12288, 36, 151936, model_type="qwen3", head_dim=128),
-}
-"""Text configurations of the published models of 7 to 8 billion parameters."""
+    "mistral_12b": _text(5120, 32, 8, 14336, 40, 131072, model_type="mistral", head_dim=128, sliding_window=None),
+    "mistral_24b": _text(5120, 32, 8, 32768, 40, 131072, model_type="mistral", head_dim=128, sliding_window=None),
+    "gemma3": _text(2560, 8, 4, 10240, 34, 262208, model_type="gemma3_text", head_dim=256, sliding_window=1024),
+    "smollm2": _text(2048, 32, 32, 8192, 24, 49280, model_type="llama"),
+    "phi3": _text(
+        3072, 32, 32, 8192, 32, 32064, model_type="phi3", sliding_window=262144, pad_token_id=0,
+        original_max_position_embeddings=4096,
+        rope_scaling={"type": "su", "short_factor": [1.0] * 48, "long_factor": [2.0] * 48},
+    ),
+}  # fmt: skip
+"""Text configurations of the published models, most of 7 to 8 billion parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published model. config: config.json but for its text_config. decoder: a key of `DECODERS`. image_processor:
-    preprocessor_config.json. picture: (height, width) of a picture for its tower, where that has small sizes."""
+    """One published model.
+
+    config: config.json but for the text's. decoder: a key of `DECODERS`. image_processor: preprocessor_config.json.
+    processor: processor_config.json. picture: (height, width) of a picture for its tower, where that has small sizes.
+    text_key: the field of config.json that has the text's configuration; None where it lies beside the other fields.
+    reference: the classes of the plain model and processor, `module:Model:Pictures` of `tests/reference`, where
+    Transformers has neither. in_transformers: the same model in Transformers' layout, where that is another.
+    options: arguments with which Transformers' processor calls its image processor, or those of the plain one.
+    """
 
     config: Json
     decoder: str
     image_processor: Json
+    processor: Json = field(default_factory=dict)
     picture: tuple[int, int] | None = None
+    text_key: str | None = "text_config"
+    reference: str | None = None
+    in_transformers: Published | None = None
+    options: Json = field(default_factory=dict)
 
     @property
     def architecture(self) -> str:
@@ -114,105 +115,18 @@ class Published:
         text = dict(DECODERS[self.decoder])
         if num_layers is not None:
             text |= {"num_hidden_layers": num_layers, "vocab_size": VOCAB_SIZE, "intermediate_size": 256}
-        return copy.deepcopy({**self.config, "text_config": text})
+        inner = text if self.text_key is None else {self.text_key: text}
+        return copy.deepcopy({**inner, **self.config})
 
-
-def _qwen(architecture: str, model_type: str, decoder: str, vision: Json, processor: Json) -> Published:
-    config = {"architectures": [architecture], "model_type": model_type, "vision_config": vision, **_QWEN_IDS}
-    settings = {"image_processor_type": "Qwen2VLImageProcessor", "temporal_patch_size": 2, "merge_size": 2, **processor}
-    return Published(config=config, decoder=decoder, image_processor=settings)
-
-
-_QWEN_SIZE = {"patch_size": 14, "size": {"shortest_edge": 3136, "longest_edge": 12845056}, **_CLIP}
-
-MODELS: Mapping[str, Published] = {
-    "qwen2_5_vl": _qwen(
-        "Qwen2_5_VLForConditionalGeneration",
-        "qwen2_5_vl",
-        "qwen2_5_vl",
-        {
-            "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 3584,
-            "patch_size": 14, "temporal_patch_size": 2, "spatial_merge_size": 2, "window_size": 112,
-            "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2,
-        },
-        _QWEN_SIZE,
-    ),
-    "qwen2_vl": _qwen(
-        "Qwen2VLForConditionalGeneration",
-        "qwen2_vl",
-        "qwen2_vl",
-        {
-            "depth": 32, "embed_dim": 1280, "hidden_size": 3584, "mlp_ratio": 4, "num_heads": 16, "patch_size": 14,
-            "temporal_patch_size": 2, "spatial_merge_size": 2,
-        },
-        _QWEN_SIZE,
-    ),
-    "qwen3_vl": _qwen(
-        "Qwen3VLForConditionalGeneration",
-        "qwen3_vl",
-        "qwen3_vl",
-        {
-            "depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16, "out_hidden_size": 4096,
-            "patch_size": 16, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 2304,
-            "deepstack_visual_indexes": [8, 16, 24],
-        },
-        {"patch_size": 16, "size": {"shortest_edge": 65536, "longest_edge": 16777216}, **_HALVES},
-    ),
-    "llava": Published(
-        config={
-            "architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "vision_config": _CLIP_336,
-            "image_token_index": _IDS["<image>"], "image_seq_length": 576, "vision_feature_layer": -2,
-            "vision_feature_select_strategy": "default",
-        },
-        decoder="llama",
-        image_processor={
-            "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 336},
-            "crop_size": {"height": 336, "width": 336}, **_CLIP,
-        },
-    ),
-    "llava_next": Published(
-        config={
-            "architectures": ["LlavaNextForConditionalGeneration"], "model_type": "llava_next",
-            "vision_config": _CLIP_336, "image_token_index": _IDS["<image>"], "image_seq_length": 576,
-            "vision_feature_layer": -2, "vision_feature_select_strategy": "default",
-            "image_grid_pinpoints": _NEXT_RESOLUTIONS,
-        },
-        decoder="mistral",
-        image_processor={
-            "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 336},
-            "crop_size": {"height": 336, "width": 336}, "image_grid_pinpoints": _NEXT_RESOLUTIONS, **_CLIP,
-        },
-    ),
-    "llava_onevision": Published(
-        config={
-            "architectures": ["LlavaOnevisionForConditionalGeneration"], "model_type": "llava_onevision",
-            "vision_config": _SIGLIP_384, "image_token_index": _IDS["<image>"], "video_token_index": _IDS["<video>"],
-            "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
-            "vision_aspect_ratio": "anyres_max_9", "image_grid_pinpoints": _ONEVISION_RESOLUTIONS,
-        },
-        decoder="qwen2",
-        image_processor={
-            "image_processor_type": "LlavaOnevisionImageProcessor", "size": {"height": 384, "width": 384},
-            "image_grid_pinpoints": _ONEVISION_RESOLUTIONS, **_HALVES,
-        },
-    ),
-    "internvl": Published(
-        config={
-            "architectures": ["InternVLForConditionalGeneration"], "model_type": "internvl",
-            "vision_config": {
-                "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
-                "attention_bias": True, "image_size": [448, 448], "patch_size": [14, 14],
-            },
-            "image_token_id": _IDS["<IMG_CONTEXT>"], "image_seq_length": 256, "downsample_ratio": 0.5,
-        },
-        decoder="qwen2",
-        image_processor={
-            "image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 448, "width": 448},
-            "crop_to_patches": True, "min_patches": 1, "max_patches": 12, **_IMAGENET,
-        },
-    ),
-}  # fmt: skip
-"""By the names of their families."""
+    def load_reference(self) -> tuple[Any, Any]:
+        """Return the classes of the plain model and of its pictures."""
+        sys.path.append(str(Path(__file__).parents[1] / "tests"))
+        try:
+            module, model, pictures = str(self.reference).split(":")
+            found = importlib.import_module(f"reference.{module}")
+            return getattr(found, model), getattr(found, pictures)
+        finally:
+            sys.path.pop()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +197,7 @@ def make_tokenizer() -> Tokenizer:
     facts = TokenizerFacts(
         backend=backend.to_str(),
         bos_token_id=None,
-        eos_token_id=_IDS["<|im_end|>"],
+        eos_token_id=IDS["<|im_end|>"],
         chat_template=None,
         named_tokens=NAMED_TOKENS,
         has_byte_level_decoder=False,
@@ -291,31 +205,49 @@ def make_tokenizer() -> Tokenizer:
     return Tokenizer(facts, lambda: None)
 
 
-def list_others() -> list[str]:
-    """Return the architectures with pictures of which no model is here."""
-    here = {model.architecture for model in MODELS.values()}
-    return [name for name, family in list_families().items() if family.modalities and name not in here]
-
-
-def make_family(model: Published, checkpoint: Checkpoint) -> Family:
-    return find_family(model.architecture)(checkpoint, make_tokenizer())
+def make_family(checkpoint: Checkpoint) -> Family:
+    return find_family(checkpoint.architecture, checkpoint.tower_type)(checkpoint, make_tokenizer())
 
 
 def make_files(model: Published) -> dict[str, Json]:
     """Return the JSON files of the processor."""
-    return {"preprocessor_config.json": model.image_processor}
+    return {"preprocessor_config.json": model.image_processor, "processor_config.json": model.processor}
 
 
 def open_family(model: Published) -> Family:
     """Return the family of a model without weights, for what happens before the tower."""
     checkpoint = MadeCheckpoint.make(model.make_config(num_layers=4), make_files(model), {})
-    return make_family(model, checkpoint)
+    return make_family(checkpoint)
 
 
-def build_transformers(config: Json, device: torch.device, dtype: torch.dtype) -> Any:
-    """Return Transformers' model of a configuration with random weights; on the meta device without any."""
-    from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
-
-    made = CONFIG_MAPPING[config["model_type"]].from_dict(copy.deepcopy(config))
+def build_theirs(model: Published, device: torch.device, dtype: torch.dtype, *, num_layers: int | None = None) -> Any:
+    """Return Transformers' model, or the plain one, of a configuration with random weights; on the meta device without
+    any. num_layers: see `Published.make_config`."""
+    model = model.in_transformers or model
+    config = model.make_config(num_layers=num_layers)
     with device:
-        return AutoModelForImageTextToText.from_config(made, dtype=dtype).eval().requires_grad_(False)
+        if model.reference is not None:
+            made = model.load_reference()[0](config).to(dtype)
+        else:
+            from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
+
+            read = CONFIG_MAPPING[config["model_type"]].from_dict(config)
+            made = AutoModelForImageTextToText.from_config(read, dtype=dtype)
+    made = made.eval().requires_grad_(False)
+    for parameter in made.parameters():  # some matrices begin as zeros, with which all rows are equal
+        if parameter.dim() > 1 and not parameter.is_meta and not parameter.any():
+            parameter.normal_(std=1 / math.sqrt(parameter.shape[-1]))
+    return made
+
+
+def make_processor(model: Published) -> Callable[[Sequence[Any]], Json]:
+    """Return what makes the tower's input of PIL pictures: Transformers' image processor, as its backend is by default,
+    or the plain one."""
+    settings = dict((model.in_transformers or model).image_processor)
+    if model.reference is not None:
+        pictures = model.load_reference()[1](settings, **model.options)
+        return lambda images: dict(pictures(images))
+    import transformers
+
+    processor = getattr(transformers, settings.pop("image_processor_type"))(**settings)
+    return lambda images: dict(processor(images=list(images), return_tensors="pt", **model.options))

@@ -1,23 +1,37 @@
-"""What quantization saves: the KV cache in fewer bits.
+"""What quantization saves and what it costs: speed, the KV cache in fewer bits, and right answers.
 
+    python benchmarks/quantized.py MODEL_DIR --speed [--awq AWQ_DIR] [--forms plain,kv-int8] [--scale 1.0]
     python benchmarks/quantized.py MODEL_DIR --kv [--formats plain,int8,fp8,int4] [--rows 128] [--context 8000]
+    python benchmarks/quantized.py seesay-demo --scores [--scenes 500] [--forms kv-int4,lite-auto_awq] [--jobs 1]
+
+*speed*: the workloads *single*, *text* and *image* of h200.py, plain, with `--quantization fp8` and `int8`, with a
+quantized KV cache, and of a folder with the same model that `seesay lite auto_awq` wrote. Ends with a table.
 
 *kv*: by format of the KV cache, the milliseconds of a decode step of `--rows` sequences of `--context` tokens each, the
 tokens that fit in 80 % of the memory beside the weights, and both as multiples of the plain cache's. A step is a whole
 forward pass with its logits, from blank tokens; the least of `--rounds` is reported. Fewer blocks than the step reads
 are allocated only where they do not fit: then rows share some, and `shares_blocks` says so.
 
-Prints a line `RESULT {JSON}` per format.
+*scores*: the right answers of the built-in model on `--scenes` scenes of each task, plain and in each form of
+quantization (`--quantization`, the KV cache, what `seesay lite` writes), with the points that each may lose. The exit
+status is 1 if one loses more. `--jobs` forms are measured at the same time, `--batch-size` scenes answered at once:
+`--jobs 11 --batch-size 500` on a GPU of 80 GB.
+
+Prints a line `RESULT {JSON}` per format or form, and the tables of speed and scores.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import torch
 from h200 import report
+from quantized_scores import FORMS, measure_scores
+from quantized_speed import make_forms, measure_speed
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
@@ -30,7 +44,7 @@ from seesay.llm.kv_layout import KVFormat
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_input import make_blank_input
 
-FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
+KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 BLOCK_SIZE = 64
 MEMORY_SHARE = 0.8
 
@@ -88,20 +102,11 @@ def measure_kv(
     }
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--kv", action="store_true", required=True, help="measure the KV cache")
-    parser.add_argument("--formats", default=",".join(FORMATS))
-    parser.add_argument("--rows", type=int, default=128)
-    parser.add_argument("--context", type=int, default=8000)
-    parser.add_argument("--rounds", type=int, default=8)
-    options = parser.parse_args(arguments)
-    formats = [format for format in FORMATS if format in options.formats.split(",")]
-    runner = load(options.model)
+def measure_kv_formats(model: str, formats: Sequence[str], *, num_rows: int, context: int, num_rounds: int) -> None:
+    runner = load(model)
     plain: dict[str, Any] | None = None
-    for format in formats:
-        found = measure_kv(runner, format, num_rows=options.rows, context=options.context, num_rounds=options.rounds)
+    for format in (format for format in KV_FORMATS if format in formats):
+        found = measure_kv(runner, format, num_rows=num_rows, context=context, num_rounds=num_rounds)
         release_cached_memory(runner.device)
         plain = found if format == "plain" else plain
         ratios = {}
@@ -113,13 +118,59 @@ def main(arguments: list[str] | None = None) -> None:
         report(
             workload="kv",
             kv_format=format,
-            rows=options.rows,
-            context=options.context,
+            rows=num_rows,
+            context=context,
             device=str(runner.device),
             **found,
             **ratios,
         )
 
 
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--speed", action="store_true", help="measure latency and throughput")
+    chosen.add_argument("--kv", action="store_true", help="measure the KV cache")
+    chosen.add_argument("--scores", action="store_true", help="count right answers")
+    parser.add_argument("--formats", default=",".join(KV_FORMATS))
+    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--context", type=int, default=8000)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--forms", help="of --speed or --scores, with commas (default: all)")
+    parser.add_argument("--awq", help="the folder of a checkpoint")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the requests")
+    parser.add_argument("--side-px", type=int, default=1024, help="of the pictures")
+    parser.add_argument("--scenes", type=int, default=500)
+    parser.add_argument("--batch-size", type=int, default=50)
+    parser.add_argument("--jobs", type=int, default=1)
+    options = parser.parse_args(arguments)
+    speed_forms = make_forms(options.awq)
+    known = list(speed_forms) if options.speed else [form.name for form in FORMS]
+    names = known if options.forms is None else options.forms.split(",")
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--forms must be some of {','.join(known)}, got {unknown[0]!r}")
+    if options.scores:
+        return measure_scores(
+            [form for form in FORMS if form.name in names],
+            model=options.model,
+            num_scenes=options.scenes,
+            batch_size=options.batch_size,
+            num_jobs=options.jobs,
+        )
+    if options.speed:
+        chosen_forms = {name: speed_forms[name] for name in names}
+        measure_speed(options.model, chosen_forms, scale=options.scale, side_px=options.side_px)
+        return 0
+    measure_kv_formats(
+        options.model,
+        options.formats.split(","),
+        num_rows=options.rows,
+        context=options.context,
+        num_rounds=options.rounds,
+    )
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -5,9 +5,9 @@
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
-time when nothing is being answered. The first fifth of the requests warms up; after it every reading counts. Caches
-grow up to their limits, and on the CPU the KV cache takes memory as its blocks are first written: give them no more
-than the warm-up fills.
+time when nothing is being answered, and what this process has freed is returned to the system first. The first fifth of
+the requests warms up; after it every reading counts. Caches grow up to their limits, and on the CPU the KV cache takes
+memory as its blocks are first written: give them no more than the warm-up fills.
 
 Prints a line `RESULT {JSON}` per kind of memory, in MB: at the first reading that counts, at the last, and the slope of
 a line through all of them, per 1,000 requests; then what was answered. Ends with status 1 when an answer is missing,
@@ -31,6 +31,8 @@ import numpy as np
 from h200 import open_pipeline, report
 from plotting import Lines, add_plot_option, save_plot
 from workload import make_picture, make_text
+
+from seesay.device.host_memory import return_memory
 
 if TYPE_CHECKING:
     from seesay import Pipeline
@@ -73,22 +75,33 @@ def ask(pipe: Pipeline, shape: Shape) -> bool:
     return answer.finish_reason == "length" and answer.generate_token_len == NUM_ANSWER_TOKENS
 
 
-def host_mb() -> float:
-    """Resident memory of this process."""
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path("/proc/self/status").read_text())
+def host_mb(pid: int | str = "self") -> float:
+    """Resident memory of a process."""
+    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert match is not None
     return int(match.group(1)) / 1024
 
 
+def kept_mb() -> float:
+    """Resident memory of this process without what it has freed."""
+    return_memory()
+    return host_mb()
+
+
+def children_mb() -> float:
+    """Resident memory of the processes that this one started: of the engine's, where it has its own."""
+    pids = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
+    return sum(host_mb(pid) for pid in pids)
+
+
 def memory_readers() -> dict[str, Callable[[], float]]:
-    """Memory in use, in MB: the host's; of a GPU what is taken in all, and what torch's tensors take."""
+    """Memory in use, in MB: that of this process and of those it started, and what is taken of a GPU."""
     import torch
 
-    readers: dict[str, Callable[[], float]] = {"host": host_mb}
+    readers: dict[str, Callable[[], float]] = {"host": kept_mb, "children": children_mb}
     if torch.cuda.is_available():
         free, total = 0, 1
         readers["gpu"] = lambda: (torch.cuda.mem_get_info()[total] - torch.cuda.mem_get_info()[free]) / 2**20
-        readers["gpu_tensors"] = lambda: torch.cuda.memory_allocated() / 2**20
     return readers
 
 
@@ -120,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
     parser.add_argument("--kv-blocks", type=int, default=0, help="0: as many as fit; see above")
     parser.add_argument("--cache-mb", type=int, default=256, help="of embeddings, and of preprocessed pictures")
-    parser.add_argument("--max-growth-mb", type=float, default=20.0, help="per 1,000 requests")
+    parser.add_argument("--max-growth-mb", type=float, default=5.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
     add_plot_option(parser)
     args = parser.parse_args(argv)

@@ -175,7 +175,7 @@ class Stopwatch:
         self._runner = runner
         self._is_gpu = runner.stream is not None
         self._rng = np.random.default_rng(1)
-        self._vocab_size = runner.decoder.config.vocab_size
+        self._vocab_size = runner.decoder.traits.vocab_size
         self._warm_steps: Iterator[Prepared] = iter(())
         self._seq_ids = count()
 

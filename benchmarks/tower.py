@@ -37,8 +37,8 @@ from seesay.encoders.store import EmbeddingStore
 from seesay.encoders.weights import finish_layers
 from seesay.encoders.worker import EncoderWorker
 from seesay.errors import RequestError
+from seesay.frame_chain import Patches, Resize, pack
 from seesay.values import DecodedMedia, MediaItem, Modality
-from seesay.vl.family import send_frames
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 NUM_COPIES = 4
@@ -153,7 +153,8 @@ def make_items(count: int) -> list[MediaItem]:
     for _ in range(count):
         frames, digest = generator.integers(0, 256, (1, 1024, 1024, 3), dtype=np.uint8), generator.bytes(32)
         media = DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=digest)
-        features = send_frames(media, ((1036, 1036),), resample="bicubic", patch=(2, 14, 14))
+        chain = (Resize((1036, 1036), "bicubic"), Patches((14, 14), (2, 2), 2))
+        features = {"frames": media.frames, "chains": pack((chain,))}
         item = MediaItem(
             modality=Modality.IMAGE,
             span=(0, num_rows),

@@ -12,7 +12,8 @@ from interference import UNCOUNTED_TOKENS, Marks, summarize
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
-@pytest.mark.parametrize("form", ["no", pytest.param("yes", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["no", "yes"])
 def test_the_figures_are_printed(run_benchmark: RunBenchmark, form: str) -> None:
     """Without a lead by the clock, as on a machine so slow that no text has begun by then: the pictures wait."""
     options = ("--scale", "0.25", "--side-px", "56", "--lead-s", "0", "--engine-process", form)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import packed
+import pytest
+import torch
 from packed import find_limits, sum_rows
 
 RECORDS: list[dict[str, Any]] = [
@@ -29,3 +32,10 @@ def test_ways_are_compared_where_all_shapes_have_them() -> None:
         1024: {"tiles": 40.0, "out": 39.0},
     }
     assert find_limits(RECORDS) == {"few": 32, "tiles": 512, "out": 1024}
+
+
+def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("sys.argv", ["packed.py"])
+    with pytest.raises(SystemExit, match="needs a CUDA GPU"):
+        packed.main()

@@ -100,7 +100,7 @@ def test_a_benchmark_draws_what_it_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "start.png"
     command = [sys.executable, str(BENCHMARKS / "start.py"), "--rounds", "1", "--plot", str(plot)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("RESULT") == 2
     with Image.open(plot) as picture:

@@ -7,7 +7,8 @@ from typing import Any
 
 import preprocess
 import pytest
-from published import MODELS, open_family
+from published import open_family
+from published_models import MODELS
 
 
 @pytest.mark.parametrize("name", MODELS)

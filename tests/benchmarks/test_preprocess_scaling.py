@@ -14,6 +14,7 @@ def test_pages_are_those_of_a_scanner() -> None:
     assert 500_000 < len(page) < 5_000_000, "text and noise: neither blank nor random"
 
 
+@pytest.mark.slow
 def test_each_kind_prints_a_line_per_number_of_workers(capsys: pytest.CaptureFixture[str]) -> None:
     preprocess_scaling.main(["--workers", "1", "2", "--seconds", "0.2", "--pages", "1"])
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -15,6 +15,7 @@ BF16_MARGIN = 0.05
 """Nats by which rounding to bfloat16 may make another token the likeliest."""
 
 
+@pytest.mark.slow
 def test_on_the_cpu_answers_are_equal() -> None:
     scenes = make_scenes(NUM_SCENES)
     options = {"device_type": "cpu", "dtype": "float32", "num_gpu_blocks": 1024}

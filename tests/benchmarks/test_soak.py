@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import soak
 from soak import find_faults, growth, make_shapes
 
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_a_short_soak_loses_nothing(run_benchmark: RunBenchmark) -> None:
     options = ["--requests", "60", "--clients", "4", "--max-side-px", "140", "--kv-blocks", "256"]
     options += ["--max-growth-mb", "100000"]
