@@ -17,8 +17,9 @@ from seesay.moved import advise, install_advice
 from seesay.version import __version__
 
 if TYPE_CHECKING:
-    from seesay import errors
+    from seesay import errors, lite, low_level
     from seesay.config import (
+        BeamSearchParams,
         ChatTemplateConfig,
         EngineConfig,
         GenerationConfig,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "APIClient",
     "AsyncEngine",
+    "BeamSearchParams",
     "ChatTemplateConfig",
     "EngineConfig",
     "GenerationConfig",
@@ -53,8 +55,10 @@ __all__ = [
     "__version__",
     "client",
     "errors",
+    "lite",
     "load_image",
     "load_video",
+    "low_level",
     "pipeline",
     "serve",
 ]
@@ -63,6 +67,7 @@ __all__ = [
 _HOMES: dict[str, tuple[str, str | None]] = {
     "APIClient": ("seesay.serving.client", "APIClient"),
     "AsyncEngine": ("seesay.engine.engine", "AsyncEngine"),
+    "BeamSearchParams": ("seesay.config", "BeamSearchParams"),
     "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
     "EngineConfig": ("seesay.config", "EngineConfig"),
     "GenerationConfig": ("seesay.config", "GenerationConfig"),
@@ -76,8 +81,10 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "VisionConfig": ("seesay.config", "VisionConfig"),
     "client": ("seesay.serving.launch", "client"),
     "errors": ("seesay.errors", None),
+    "lite": ("seesay.lite", None),
     "load_image": ("seesay.processors.media.load", "load_image"),
     "load_video": ("seesay.processors.media.load", "load_video"),
+    "low_level": ("seesay.low_level", None),
     "pipeline": ("seesay.offline.pipeline", "pipeline"),
     "serve": ("seesay.serving.launch", "serve"),
 }

@@ -4,6 +4,7 @@
     ├── RequestError       the user's request is wrong: only this request ends
     ├── ConfigError        an option is wrong or not supported (also a ValueError)
     ├── CheckpointError    a model folder cannot be loaded: missing, truncated, unknown architecture
+    ├── StateError         the present state of a model or request does not allow the call (also a RuntimeError)
     └── MissingExtraError  an optional dependency is not installed (also an ImportError)
 
 `assert` is for our own bugs.
@@ -60,6 +61,10 @@ class ConfigError(SeesayError, ValueError):
 
 class CheckpointError(SeesayError):
     """A model folder or hub id cannot be loaded. The message names the file or tensor."""
+
+
+class StateError(SeesayError, RuntimeError):
+    """A model or request is in a state that does not allow the call. The message says which call comes first."""
 
 
 class MissingExtraError(SeesayError, ImportError):

@@ -232,8 +232,7 @@ def run_transformers(
         bos = getattr(processor, "tokenizer", processor).bos_token
         begins = bos is not None and text.startswith(bos)
         images = [part["image"] for m in messages for part in m["content"] if part["type"] == "image"]
-        media = {"images": images} if images else {}
-        inputs = processor(text=[text], return_tensors="pt", add_special_tokens=not begins, **media).to(device)
+        inputs = process(processor, text, images=images, add_special_tokens=not begins).to(device)
         with torch.inference_mode():
             logits = model(**inputs).logits[0].float().cpu()
             output = model.generate(

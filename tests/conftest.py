@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import os
 import shutil
@@ -10,8 +11,10 @@ import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ports import find_port
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -19,6 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers beside each other: one thread
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs behind it; children inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+gc.disable()  # until all tests are collected
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,14 +32,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 
+BROWSER_FILES = ("test_page.py", "test_look.py", "test_history.py")
+"""Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
-    "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_process.py", "test_fronts.py", "test_page.py",
-    "test_look.py", "test_replay.py", "test_kills.py", "test_sleep.py", "test_precompile.py", "test_weights.py",
+    *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_process.py", "test_fronts.py",
+    "test_replay.py", "test_kills.py", "test_sleep.py", "test_precompile.py", "test_weights.py",
     "test_docs.py", "test_life.py", "test_training.py", "test_quantized_replacing.py", "test_quantized_kv.py",
-    "test_launch.py", "test_bodies.py", "test_history.py", "test_space.py", "test_h200.py", "test_interference.py",
-    "test_runs.py", "test_nonsense.py", "test_contract_mutations.py",
+    "test_launch.py", "test_bodies.py", "test_hostile_bodies.py", "test_space.py", "test_h200.py",
+    "test_interference.py", "test_runs.py", "test_nonsense.py", "test_contract_mutations.py", "test_processes.py",
+    "test_sandbox.py", "test_serve.py", "test_differential.py", "test_checkpoint.py", "test_methods.py",
+    "test_large_media.py",
 )  # fmt: skip
 """Begin first, so that no worker has one of them left when the others are done."""
+
+
+def pytest_configure() -> None:
+    """Let Hypothesis take its time: its limits are times of a clock, and machines may be busy."""
+    if importlib.util.find_spec("hypothesis") is None:
+        return
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("seesay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("seesay")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let the tests of a file stay in one worker, and those of `BROWSER_FILES`, too."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "browser" if Path(file).name in BROWSER_FILES and "ui" in Path(file).parts else file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +81,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not torch.cuda.is_available():
             for item in marked:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA GPU"))
+
+
+def pytest_collection_finish() -> None:
+    """Let collections of garbage visit what tests make, not the modules that were imported and the tests themselves."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.fixture(scope="session")
+def unused_tcp_port_factory() -> Callable[[], int]:
+    """pytest-asyncio's gives ports that a connection of another process may have a moment later."""
+    return find_port
+
+
+@pytest.fixture
+def unused_tcp_port() -> int:
+    return find_port()
+
+
+@pytest.fixture
+def forget_templates(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """No chat template is registered, and what the test registers is gone after it, or when it calls this."""
+    from seesay.templates import builtin
+
+    def forget() -> None:
+        monkeypatch.setattr(builtin, "_registered", {})
+        monkeypatch.setattr(builtin, "_matches", {})
+
+    forget()
+    return forget
 
 
 def make_once(folder: Path, make: Callable[[Path], object]) -> Path:
@@ -69,10 +132,10 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use: by one of
     the processes of a run for all of them. No test may write into it.
 
-    Names: those of `enrolment.CHECKPOINTS`. An architecture without a checkpoint, which is enrolled under its own name,
-    fails the test.
+    Names: those of `enrolment.CHECKPOINTS` and `MODULES`. An architecture without a checkpoint, which is enrolled under
+    its own name, fails the test; one that needs a package which is not installed skips it.
     """
-    from enrolment import CHECKPOINTS, without_checkpoint
+    from enrolment import CHECKPOINTS, MODULES, without_checkpoint
 
     made: dict[str, Path] = {}
     shared = tmp_path_factory.getbasetemp()
@@ -80,8 +143,10 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         shared = shared.parent
 
     def get(name: str) -> Path:
-        if name not in CHECKPOINTS:
+        if name not in CHECKPOINTS and name not in MODULES:
             pytest.fail(without_checkpoint(name))
+        if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
+            pytest.importorskip(package, reason=f"the tower of {name} is compared with that of {package}")
         if name not in made:
             file = Path(__file__).parent / "vl" / "checkpoints.py"
             spec = importlib.util.spec_from_file_location("tiny_checkpoints", file)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.block_pool import BlockPool
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.runner import ModelRunner
 from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.sampling_params import SamplingParams
@@ -39,6 +40,7 @@ from seesay.llm.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.step_plan import StepPlan
 from seesay.llm.step_policy import StepPolicy, TimedSteps
 from seesay.llm.step_times import StepTimes
+from seesay.prompt_logprobs import PromptLogprobs
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
@@ -116,7 +118,7 @@ def make_question(rng: random.Random) -> Question:
     elif kind == "penalized":
         options |= {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "min_new_tokens": 2}
     elif kind == "scored":
-        options |= {"prompt_logprobs": True, "logprobs": 2}
+        options |= {"prompt_logprobs": 2, "logprobs": 2}
     return Question(rng.randrange(len(BEGINNINGS)), pictures, rng.randrange(12), SamplingParams(**options))
 
 
@@ -156,7 +158,8 @@ class Setup:
     answer nobody waits to the end. few_pictures: all have pictures, of which there are two. rates: of faults.
     max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
-    whose tower call is not over, as on a GPU that rested when it began."""
+    whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
+    questions a cache of their own."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -174,6 +177,7 @@ class Setup:
     own_process: bool = False
     eager_graphs: bool = False
     lends: bool = False
+    has_tenants: bool = False
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -189,7 +193,16 @@ class Asked:
     asked_at: float = field(default_factory=time.monotonic)
     ended_at: float = 0.0
     token_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: PromptLogprobs | None = None
     final: TokenOutput | None = None
+
+
+class _Group(NamedTuple):
+    """Questions that are asked one after another and are the same. stays: the blocks of their prompt are kept."""
+
+    question: Question | None = None
+    group_id: int = 0
+    stays: bool = False
 
 
 def lend_before_the_end(worker: Any, end: Callable[[Any], bool]) -> None:
@@ -213,9 +226,9 @@ class Engine:
         config = checkpoint.model_config
         device = torch.device(setup.device)
         self.setup, self.faults = setup, faults
-        self.runner = ModelRunner.load(
+        decoder = ComposedDecoder.load(
             checkpoint,
-            DecoderConfig.from_hf(
+            read_decoder_config(
                 checkpoint.text_config,
                 tied_embeddings=bool(config.tie_word_embeddings),
                 session_len=SESSION_LEN,
@@ -223,13 +236,14 @@ class Engine:
             decoder_name=decoder_name,
             device=device,
             dtype=torch.float32,
-            limits=RunnerLimits(
-                max_batch_size=setup.max_live,
-                max_step_tokens=setup.chunk,
-                session_len=SESSION_LEN,
-                block_size=setup.block_size,
-            ),
         )
+        runner_limits = RunnerLimits(
+            max_batch_size=setup.max_live,
+            max_step_tokens=setup.chunk,
+            session_len=SESSION_LEN,
+            block_size=setup.block_size,
+        )
+        self.runner = ModelRunner(decoder, runner_limits)
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()
@@ -361,35 +375,47 @@ class World:
         asked: dict[int, Asked] = {}
         live: dict[int, Asked] = {}
         left = list(reversed(questions))
+        group = _Group()
         while left or live:
             while left and len(live) < self.setup.max_live:
                 one = Asked(*left.pop())
+                if group.question != one.question:
+                    self.core.end_group(group.group_id)
+                    group = _Group(one.question, self._num_asked + 1, rng.random() < 0.3)
                 streams = one.leaves_after is not None or rng.random() < 0.5
-                request_id = self.submit(one.question, streams=streams)
+                request_id = self.submit(one.question, streams=streams, group=group)
                 asked[request_id] = live[request_id] = one
                 if one.leaves_after == 0:
                     self._leave(request_id, one.question, rng)
             delta = self._arrived.get(timeout=TIMEOUT_S)
             one = live[delta.request_id]
             one.token_ids += delta.token_ids
+            if delta.prompt_logprobs is not None:
+                one.prompt_logprobs = delta.prompt_logprobs
             if delta.finish_reason is not None:
                 one.final, one.ended_at = delta, time.monotonic()
                 del live[delta.request_id]
             elif one.leaves_after is not None and len(one.token_ids) >= one.leaves_after:
                 self.core.abort([delta.request_id])
         assert self._arrived.empty(), "output after the final delta"
+        self.core.end_group(group.group_id)
         return asked
 
-    def submit(self, question: Question, *, streams: bool = False) -> int:
-        """Ask one question. Returns the id of its deltas."""
+    def submit(self, question: Question, *, streams: bool = False, group: _Group | None = None) -> int:
+        """Ask one question, maybe as one of several answers to it. Returns the id of its deltas."""
         self._num_asked += 1
         request_id = self._num_asked
+        has_salt = self.setup.has_tenants and (request_id if group is None else group.group_id) % 7 == 0
         request = TokenRequest(
             request_id=request_id,
             prompt=question.make_prompt(),
             params=question.params,
+            priority=(0, 0, 0, -1, 2)[request_id % 5] if self.setup.has_tenants else 0,
+            cache_salt=b"tenant" if has_salt else b"",
             is_streamed=streams,
             defers_tokens=not streams,
+            group_id=None if group is None else group.group_id,
+            keeps_blocks=group is not None and group.stays,
         )
         self.core.submit([request])
         return request_id
@@ -456,9 +482,11 @@ def check_answers(asked: Mapping[int, Asked], alone: Mapping[Question, Asked], f
             continue
         assert one.token_ids == expected.token_ids, where
         assert one.final.finish_reason == expected.final.finish_reason, where
-        if one.question.params.prompt_logprobs:
-            assert one.final.report is not None and expected.final.report is not None, where
-            ours, theirs = one.final.report.prompt_logprobs, expected.final.report.prompt_logprobs
-            assert (ours is None) == (theirs is None), where
-            if ours is not None and theirs is not None:
-                np.testing.assert_allclose(ours, theirs, atol=1e-3, err_msg=where)
+        if one.prompt_logprobs is None or expected.prompt_logprobs is None:
+            has_values = (
+                one.question.params.prompt_logprobs is not None and len(one.question.make_prompt().token_ids) > 1
+            )
+            assert one.prompt_logprobs is expected.prompt_logprobs is None and not has_values, where
+        else:
+            ours, theirs = one.prompt_logprobs.values, expected.prompt_logprobs.values
+            np.testing.assert_allclose(ours, theirs, atol=1e-3, err_msg=where)

@@ -19,11 +19,13 @@ class Tiny:
     """A tiny checkpoint of `architecture` (a name of the registry), which `tests/vl/checkpoints.py` writes. A `variant`
     differs from the first checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with
     Transformers, and left out of the tests that ask how the engine schedules. `published_as`: the architecture
-    that its config.json names, if that is read as another one (`ORIGINALS`)."""
+    that its config.json names, if that is read as another one (`ORIGINALS`). `needs`: a package without which there is
+    no model to compare it with; its tests are skipped then."""
 
     architecture: str
     variant: bool = False
     published_as: str | None = None
+    needs: str | None = None
 
 
 def _original(name: str, architecture: str) -> Tiny:
@@ -42,7 +44,21 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "internlm2": Tiny(architecture="InternLM2ForCausalLM"),
     "internlm3": Tiny(architecture="InternLM3ForCausalLM"),
     "smollm3": Tiny(architecture="SmolLM3ForCausalLM"),
+    "starcoder2": Tiny(architecture="Starcoder2ForCausalLM"),
+    "granite": Tiny(architecture="GraniteForCausalLM"),
+    "olmo": Tiny(architecture="OlmoForCausalLM"),
+    "olmo2": Tiny(architecture="Olmo2ForCausalLM"),
+    "cohere": Tiny(architecture="CohereForCausalLM"),
+    "glm": Tiny(architecture="GlmForCausalLM"),
+    "glm4": Tiny(architecture="Glm4ForCausalLM"),
+    "falcon": Tiny(architecture="FalconForCausalLM"),
+    "falcon_groups": Tiny(architecture="FalconForCausalLM", variant=True),
+    "minicpm": Tiny(architecture="MiniCPMForCausalLM"),
+    "baichuan": Tiny(architecture="BaiChuanForCausalLM"),
+    "baichuan2": Tiny(architecture="BaichuanForCausalLM"),
+    "chatglm": Tiny(architecture="ChatGLMModel"),
     "phi3_longrope": Tiny(architecture="Phi3ForCausalLM"),
+    "phi4_mini": Tiny(architecture="Phi3ForCausalLM", variant=True),
     "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
@@ -63,12 +79,26 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "minicpmv_2_5": Tiny(architecture="MiniCPMV", variant=True),
     "minicpmv_4_5": Tiny(architecture="MiniCPMV", variant=True),
     "phi3_v": Tiny(architecture="Phi3VForCausalLM"),
+    "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
+    "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
+    "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),
     "idefics3": Tiny(architecture="Idefics3ForConditionalGeneration"),
     "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration"),
     "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
     "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
 }
+
+MODULES: Mapping[str, str] = {
+    "cohere2": "Cohere2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "opt": "OPTForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
+keys that are larger than values, experts, sinks, learned positions, attention and feed-forward side by side."""
 
 
 def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:

@@ -18,6 +18,8 @@ from typing import Any
 import httpx
 import numpy as np
 from PIL import Image
+from waiting import until as until
+from waiting import wait_until as wait_until
 
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.live_answer import OutputSink
@@ -139,18 +141,3 @@ def read_events(body: str) -> list[dict[str, Any]]:
     data = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
     assert "[DONE]" not in data[:-1]
     return [json.loads(line) for line in data if line != "[DONE]"]
-
-
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool], *, timeout_s: float = 120) -> None:
-    """Wait like `wait_until`, while the event loop goes on."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.001)

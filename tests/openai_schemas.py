@@ -40,7 +40,35 @@ CHAT_LOGPROBS = obj(content=array(TOKEN_LOGPROB), refusal=NULL)
 USAGE = obj(
     prompt_tokens=COUNT, completion_tokens=COUNT, total_tokens=COUNT, prompt_tokens_details=obj(cached_tokens=COUNT)
 )
-FINISH = {"enum": ["stop", "length"]}
+FINISH = {"enum": ["stop", "length", "tool_calls"]}
+CALL = obj(id=prefixed("call_"), type=const("function"), function=obj(name=STRING, arguments=STRING))
+MESSAGE = {
+    **obj(role=const("assistant"), content=nullable(STRING), refusal=NULL),
+    "anyOf": [
+        {"properties": {"content": STRING, "tool_calls": array(CALL, minItems=1)}},
+        {"required": ["tool_calls"], "properties": {"tool_calls": array(CALL, minItems=1)}},
+    ],
+}
+CALL_DELTA = {
+    "type": "object",
+    "required": ["index", "function"],
+    "properties": {
+        "index": COUNT,
+        "id": prefixed("call_"),
+        "type": const("function"),
+        "function": {"type": "object", "required": ["arguments"], "properties": {"name": STRING, "arguments": STRING}},
+    },
+    "additionalProperties": False,
+}
+CHUNK_DELTA = {
+    "type": "object",
+    "properties": {
+        "role": const("assistant"),
+        "content": nullable(STRING),
+        "reasoning_content": STRING,
+        "tool_calls": array(CALL_DELTA, minItems=1, maxItems=1),
+    },
+}
 
 CHAT_COMPLETION = obj(
     id=prefixed("chatcmpl-"),
@@ -50,7 +78,7 @@ CHAT_COMPLETION = obj(
     choices=array(
         obj(
             index=COUNT,
-            message=obj(role=const("assistant"), content=STRING, refusal=NULL),
+            message=MESSAGE,
             logprobs=nullable(CHAT_LOGPROBS),
             finish_reason=FINISH,
         ),
@@ -67,7 +95,7 @@ CHAT_CHUNK = obj(
     choices=array(
         obj(
             index=COUNT,
-            delta={"type": "object", "properties": {"role": const("assistant"), "content": STRING}},
+            delta=CHUNK_DELTA,
             logprobs=nullable(CHAT_LOGPROBS),
             finish_reason=nullable(FINISH),
         ),
@@ -112,6 +140,21 @@ OUTPUT_MESSAGE = obj(
     role=const("assistant"),
     content=array(OUTPUT_TEXT),
 )
+STATUS = {"enum": ["in_progress", "completed", "incomplete"]}
+FUNCTION_CALL = obj(
+    type=const("function_call"),
+    id=prefixed("fc_"),
+    call_id=prefixed("call_"),
+    name=STRING,
+    arguments=STRING,
+    status=STATUS,
+)
+REASONING = obj(
+    type=const("reasoning"),
+    id=prefixed("rs_"),
+    summary=array({}),
+    content=array(obj(type=const("reasoning_text"), text=STRING)),
+)
 RESPONSE_USAGE = obj(
     input_tokens=COUNT,
     input_tokens_details=obj(cached_tokens=COUNT),
@@ -129,10 +172,10 @@ RESPONSE = obj(
     instructions=nullable(STRING),
     metadata={"type": "object"},
     model=STRING,
-    output=array(OUTPUT_MESSAGE),
+    output=array({"anyOf": [OUTPUT_MESSAGE, FUNCTION_CALL, REASONING]}, minItems=0),
     parallel_tool_calls={"type": "boolean"},
     temperature={"type": "number"},
-    tool_choice=const("none"),
+    tool_choice={"type": ["string", "object"]},
     tools=array({}),
     top_p={"type": "number"},
     usage=nullable(RESPONSE_USAGE),

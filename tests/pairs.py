@@ -30,12 +30,16 @@ def every_pair(
     return [_pick(axes, each) for each in sorted(found)]
 
 
-def parametrize_pairs(
-    is_possible: Callable[..., bool] = lambda *_: True, **axes: Iterable[Any]
-) -> pytest.MarkDecorator:
-    """Parametrize a test by `every_pair` of these parameters."""
-    values = [list(axis) for axis in axes.values()]
-    return pytest.mark.parametrize(tuple(axes), every_pair(values, is_possible))
+def mark_sweep(rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Return the combinations, of which few that have every value are tests that always run; the others are slow."""
+    missing = {(place, repr(value)) for row in rows for place, value in enumerate(row)}
+    few = set[int]()
+    while missing:
+        values = [{(place, repr(value)) for place, value in enumerate(row)} for row in rows]
+        best = max(range(len(rows)), key=lambda index: len(missing & values[index]))
+        missing -= values[best]
+        few.add(best)
+    return [pytest.param(*row, marks=() if index in few else pytest.mark.slow) for index, row in enumerate(rows)]
 
 
 def parametrize_sweep(**axes: Iterable[Any]) -> pytest.MarkDecorator:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+_OF_TEXT = ("input_ids", "attention_mask")
+
 
 def process(
     processor: Any,
@@ -28,7 +30,21 @@ def process(
         clips |= {"video_metadata": [dict(each) for each in video_metadata], "do_sample_frames": False}
     if pictures and clips and "pixel_values" in processor.video_processor.model_input_names:
         return _process_apart(processor, text, pictures, clips, kwargs)
+    if len(images) > 1 and type(processor).__name__ == "PerceptionLMProcessor":
+        return _process_uneven(processor, text, pictures, clips, kwargs)
     return processor(text=[text], **pictures, **clips, **kwargs)
+
+
+def _process_uneven(
+    processor: Any, text: str, pictures: dict[str, Any], clips: dict[str, Any], kwargs: dict[str, Any]
+) -> Any:
+    """As `process`, for one that cannot stack pictures of different numbers of tiles: they are joined to one picture
+    [1, tiles, 3, H, W], which is the same to its model."""
+    inputs = processor(text=[text], **pictures, **clips, **{**kwargs, "return_tensors": None})
+    joined = {"pixel_values": torch.cat(list(inputs["pixel_values"]))[None]}
+    if "pixel_values_videos" in inputs:
+        joined["pixel_values_videos"] = torch.stack(list(inputs["pixel_values_videos"]))
+    return type(inputs)({**inputs, **joined, **{key: torch.tensor(inputs[key]) for key in _OF_TEXT}})
 
 
 def _process_apart(

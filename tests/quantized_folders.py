@@ -346,7 +346,7 @@ PACKED_FORMS = {
 
 def is_quantized(name: str) -> bool:
     """Whether a tensor is the weight of a linear layer of the language model, but for its head."""
-    return name.endswith("_proj.weight") and not any(
+    return name.endswith(("_proj.weight", ".mlp.c_fc.weight")) and not any(
         part in name for part in ("visual", "vision", "projector", "vpm", "resampler")
     )
 

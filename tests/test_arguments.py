@@ -156,7 +156,7 @@ def test_perplexity_of_arrays_and_tensors(pipe: Any) -> None:
     assert pipe.get_ppl(np.array([ids, ids])) == pipe.get_ppl([torch.tensor(ids), ids]) == expected * 2
     chat = pipe.tokenizer.hf.apply_chat_template([{"role": "user", "content": "hi"}])
     assert pipe.get_ppl(chat) == pipe.get_ppl(chat["input_ids"]) != expected
-    for wrong in (3, "abc", None, np.array([1.5, 2.5]), [[1, "a"]]):
+    for wrong in (3, None, np.array([1.5, 2.5]), [[1, "a"]]):
         with pytest.raises(ValueError, match="input_ids must be a list of token ids"):
             pipe.get_ppl(wrong)
 

@@ -90,7 +90,7 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
         block_size=32
     )
     assert TurbomindEngineConfig(**{"async": 1}, devices=None) == TurbomindEngineConfig()  # type: ignore[arg-type, call-arg]
-    assert GenerationConfig(with_cache=False, repetition_ngram_size=0) == GenerationConfig()  # type: ignore[call-arg]
+    assert GenerationConfig(with_cache=False, preserve_cache=False) == GenerationConfig()  # type: ignore[call-arg]
     assert VisionConfig(thread_safe=False) == VisionConfig()  # type: ignore[call-arg]
 
 
@@ -105,7 +105,7 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
         (EngineConfig, "distributed_executor_backend", "ray"),
         (TurbomindEngineConfig, "devices", [0, 1]),
         (GenerationConfig, "return_routed_experts", True),
-        (GenerationConfig, "repetition_ngram_threshold", np.zeros(2)),
+        (GenerationConfig, "return_routed_experts", np.zeros(2)),
     ],
 )
 def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) -> None:

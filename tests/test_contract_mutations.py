@@ -21,14 +21,16 @@ from enrolment import ENROLLED
 from family_contract import Loaded, load_beside_transformers, load_family
 
 from seesay.device.norm import rms_norm
-from seesay.encoders import clip, pooled_clip, resampler
+from seesay.encoders import projected_vit, resampler, vit, vit_layers
 from seesay.encoders import tiles as tiles_encoder
 from seesay.encoders.tiles import TileEncoder
+from seesay.encoders.timm_tower import TimmTower as TimmModule
+from seesay.frame_chain import Crop, Pad
+from seesay.processors.media import frame_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
-from seesay.vl import family as family_base
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
     gemma3,
@@ -38,13 +40,15 @@ from seesay.vl.families import (
     llava_next,
     llava_onevision,
     minicpmv,
+    perception_lm,
     phi3_v,
     pixtral,
     qwen3_vl,
     smolvlm,
 )
-from seesay.vl.family import Family, WeightMap
+from seesay.vl.family import Family
 from seesay.vl.pixels import PixelSettings
+from seesay.vl.weight_map import WeightMap
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
@@ -316,18 +320,18 @@ def texts_around_a_picture_are_tokenized_alone(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "gemma3_vision")
 def the_projectors_norm_has_no_offset(patch: Patch) -> None:
-    patch.setattr(pooled_clip, "rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
+    patch.setattr(projected_vit, "rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
 
 
 @caught_by("rows_equal_the_models", "gemma3_vision")
 def the_towers_last_norm_is_left_out(patch: Patch) -> None:
-    original = clip.ClipTower.forward
+    original = vit.Vit.forward
 
-    def forward(self: clip.ClipTower, patches: torch.Tensor) -> torch.Tensor:
-        self.post_layernorm = None
+    def forward(self: vit.Vit, patches: torch.Tensor) -> torch.Tensor:
+        self.norm = None
         return original(self, patches)
 
-    patch.setattr(clip.ClipTower, "forward", forward)
+    patch.setattr(vit.Vit, "forward", forward)
 
 
 @caught_by("keys_follow_options", "gemma3_vision")
@@ -375,29 +379,27 @@ def channels_of_the_mean_are_swapped(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "llava", "qwen2_vl", "pixtral")
 def another_filter(patch: Patch) -> None:
-    for module in (llava, family_base):
-        patch.setattr(module, "resize", lambda frames, size, **_: images.resize(frames, size, resample="bilinear"))
+    patch.setattr(chain_runner, "resize", lambda frames, size, **_: images.resize(frames, size, resample="bilinear"))
 
 
 @caught_by("pixels_equal_the_processors", "qwen2_vl", "qwen2_5_vl", "mistral3")
 @caught_by("rows_equal_the_models", "qwen2_5_vl", "mistral3")
 def patches_are_not_in_merge_order(patch: Patch) -> None:
-    def shuffle(found: Any) -> Any:
-        patches, grid = found
+    def shuffle(patches: Any) -> Any:
         groups = patches.reshape(-1, 4, patches.shape[1])
-        return groups[:, [0, 2, 1, 3]].reshape(patches.shape).contiguous(), grid
+        return groups[:, [0, 2, 1, 3]].reshape(patches.shape)
 
-    wrap(patch, family_base, "qwen_patchify", shuffle)
+    wrap(patch, chain_runner, "cut_patches", shuffle)
 
 
 @caught_by("pixels_equal_the_processors", "internvl")
 def the_thumbnail_comes_first(patch: Patch) -> None:
-    wrap(patch, internvl, "split_tiles", lambda tiles: np.roll(tiles, 1, axis=0))
+    wrap(patch, ENROLLED["internvl"], "chain_frames", lambda chains: chains[::-1])
 
 
 @caught_by("pixels_equal_the_processors", "llava")
 def pictures_are_cropped_at_a_corner(patch: Patch) -> None:
-    patch.setattr(llava, "center_crop", lambda frames, size: frames[:, : size[0], : size[1]])
+    patch.setattr(llava, "crop_center", lambda size, target: (Crop(target, (0, 0)),))
 
 
 @caught_by("rows_equal_the_models", "llava")
@@ -459,13 +461,7 @@ def the_whole_picture_comes_last(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "llava_next", "llava_onevision")
 def pictures_are_padded_at_one_side_only(patch: Patch) -> None:
-    def cut(frame: Any, resolution: tuple[int, int], tile: tuple[int, int], resample: Any) -> Any:
-        height, width = tiles.fit_inside((frame.shape[1], frame.shape[2]), resolution)
-        canvas = np.zeros((1, *resolution, 3), dtype=np.uint8)
-        canvas[:, :height, :width] = images.resize(frame, (height, width), resample=resample)
-        return tiles.cut_padded(canvas, resolution, tile, resample)
-
-    patch.setattr(any_resolution, "cut_padded", cut)
+    patch.setattr(any_resolution, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
 
 
 @caught_by("rows_equal_the_models", "llava_onevision")
@@ -518,11 +514,11 @@ def text_beside_a_video_is_tokenized_alone(patch: Patch) -> None:
     """The words before a video end the text before them."""
     original = Tokenizer.encode_prompt
 
-    def encode_prompt(self: Tokenizer, rendered: Any) -> Any:
+    def encode_prompt(self: Tokenizer, rendered: Any, **options: Any) -> Any:
         at = rendered.text.find("You are provided")
         if at <= 0:
-            return original(self, rendered)
-        _, ranges = original(self, rendered)
+            return original(self, rendered, **options)
+        _, ranges = original(self, rendered, **options)
         head, whole = (self.encode(text) for text in (rendered.text[:at], rendered.text))
         tail = self.encode(rendered.text[at:])
         shift = len(head) + len(tail) - len(whole)
@@ -558,6 +554,50 @@ def pictures_are_resized_once(patch: Patch) -> None:
         wrap(patch, ENROLLED[name], "measure", skip)
 
 
+@caught_by("pixels_equal_the_processors", "perception_lm")
+def tiles_come_before_the_whole_picture(patch: Patch) -> None:
+    original = perception_lm.PerceptionLM.preprocess
+
+    def preprocess(self: perception_lm.PerceptionLM, *args: Any) -> dict[str, Any]:
+        found = original(self, *args)
+        return {**found, "pixels": np.roll(found["pixels"], 1, axis=0)}
+
+    patch.setattr(perception_lm.PerceptionLM, "preprocess", preprocess)
+
+
+@caught_by(COUNTS, "perception_lm")
+def of_equal_canvases_the_first_is_taken(patch: Patch) -> None:
+    canvases = tiles._list_canvases
+    patch.setattr(tiles, "_list_canvases", lambda count: dict(reversed(canvases(count).items())))
+
+
+@caught_by("rows_equal_the_models", "perception_lm")
+def columns_are_turned_as_lines(patch: Patch) -> None:
+    original = vit._compute_angles
+    patch.setattr(vit, "_compute_angles", lambda config, rope: original(config, replace(rope, columns_first=False)))
+
+
+@caught_by("rows_equal_the_models", "perception_lm")
+def a_class_token_is_turned(patch: Patch) -> None:
+    wrap(patch, vit, "_compute_angles", lambda angles: tuple(torch.roll(each, 1, dims=0) for each in angles))
+
+
+@caught_by("rows_equal_the_models", "perception_lm")
+def halves_of_heads_are_turned_as_stored(patch: Patch) -> None:
+    wrap(patch, vit_layers, "_order_heads", lambda picks: (range(picks[0].start, picks[0].start + 32),))
+
+
+@caught_by("rows_equal_the_models", "fast_vlm")
+def rows_of_a_convolution_come_by_columns(patch: Patch) -> None:
+    def forward(self: TimmModule, patches: torch.Tensor) -> torch.Tensor:
+        rows = original(self, patches)
+        side = math.isqrt(rows.shape[1])
+        return rows.view(len(rows), side, side, -1).transpose(1, 2).flatten(1, 2)
+
+    original = TimmModule.forward
+    patch.setattr(TimmModule, "forward", forward)
+
+
 @caught_by("pixels_equal_the_processors", "idefics3", "smolvlm")
 def the_shorter_side_is_not_made_even(patch: Patch) -> None:
     def scale(size: tuple[int, int], edge: int) -> tuple[int, int]:
@@ -569,21 +609,18 @@ def the_shorter_side_is_not_made_even(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "smolvlm")
 def tiles_take_the_first_positions_of_the_table(patch: Patch) -> None:
-    from seesay.encoders import clip
-
-    patch.setattr(clip, "find_positions", lambda grid, table: list(range(grid * grid)))
+    patch.setattr(vit, "find_positions", lambda grid, *_: np.arange(grid[0] * grid[1]))
 
 
 @caught_by("rows_equal_the_models", "idefics3", "smolvlm", "internvl")
 def squares_are_joined_by_columns(patch: Patch) -> None:
-    from seesay.encoders import clip, intern_vit, layers
+    from seesay.encoders import layers
 
     def join(rows: torch.Tensor, grid: tuple[int, int], side: int, **options: bool) -> torch.Tensor:
         turned = rows.reshape(len(rows), *grid, -1).transpose(1, 2).flatten(1, 2)
         return layers.join_squares(turned, grid[::-1], side, **options)
 
-    for module in (clip, intern_vit):
-        patch.setattr(module, "join_squares", join)
+    patch.setattr(projected_vit, "join_squares", join)
 
 
 @caught_by("keys_follow_options", "idefics3", "smolvlm")
@@ -629,7 +666,7 @@ def learned_positions_are_not_stretched(patch: Patch) -> None:
 @caught_by("rows_equal_the_models", "minicpmv")
 def sines_of_rows_and_columns_are_swapped(patch: Patch) -> None:
     original = resampler._Layout
-    patch.setattr(resampler, "_Layout", lambda packing, columns, rows: original(packing, rows, columns))
+    patch.setattr(resampler, "_Layout", lambda packing, columns, rows, *rest: original(packing, rows, columns, *rest))
 
 
 @caught_by("rows_equal_the_models", "minicpmv")
@@ -642,7 +679,11 @@ def values_have_positions_too(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "minicpmv")
 def slices_are_cut_column_by_column(patch: Patch) -> None:
-    wrap(patch, minicpmv, "slice_frame", lambda found: found[::-1])
+    def cut(frames: Any, size: tuple[int, int]) -> Any:
+        return chain_runner_cut(frames.swapaxes(1, 2), size[::-1]).swapaxes(1, 2)
+
+    chain_runner_cut = chain_runner._cut_tiles
+    patch.setattr(chain_runner, "_cut_tiles", cut)
 
 
 @caught_by("tokens_equal_the_processors", "minicpmv")
@@ -686,12 +727,12 @@ def separators_are_swapped(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "phi3_v")
 def the_whole_picture_is_rounded(patch: Patch) -> None:
-    wrap(patch, tiles_encoder, "_scale_whole", lambda found: (found * 64).round() / 64)
+    wrap(patch, tiles_encoder, "scale_whole", lambda found: (found * 64).round() / 64)
 
 
 @caught_by("pixels_equal_the_processors", "phi3_v")
 def tall_pictures_are_padded_below(patch: Patch) -> None:
-    wrap(patch, phi3_v, "cut_grid", lambda found: np.roll(found, 1, axis=1))
+    patch.setattr(phi3_v, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
 
 
 @caught_by("every_tensor_is_known", *RENAMED, "pixtral")

@@ -28,7 +28,9 @@ ROOT = Path(__file__).parent.parent
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
 PAGES = (
     "README.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "docs/weights.md", "docs/chat_templates.md",
-    "docs/media.md",
+    "docs/media.md", "docs/structured_output.md", "docs/embeddings.md", "docs/low_level_engine.md",
+    "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
+    "docs/long_context.md", "docs/tools.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
@@ -51,6 +53,7 @@ def server() -> Iterator[LiveServer]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     SCENE.images[0].save(tmp_path / "scene.png")
+    shutil.copy(ROOT / "examples" / "tools.jinja", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -58,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_python(code: str, name: str, namespace: dict[str, object]) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        exec(compile(code, name, "exec"), namespace)
+        exec(compile(code, name, "exec", dont_inherit=True), namespace)
     return shown.getvalue()
 
 

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from seesay.errors import CheckpointError, ConfigError, ErrorCode, MissingExtraError, RequestError, SeesayError
+from seesay.errors import (
+    CheckpointError,
+    ConfigError,
+    ErrorCode,
+    MissingExtraError,
+    RequestError,
+    SeesayError,
+    StateError,
+)
 
 
 def all_errors(base: type[SeesayError] = SeesayError) -> set[type[SeesayError]]:
@@ -20,6 +28,7 @@ EXAMPLES = [
     RequestError(ErrorCode.CLOSED, "closed"),
     ConfigError("tp=2: no"),
     CheckpointError("no config.json"),
+    StateError("stop_model comes first"),
     MissingExtraError("reading clips", package="av", extra="video"),
 ]
 

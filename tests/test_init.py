@@ -8,9 +8,10 @@ import sys
 import seesay
 
 PUBLIC = {
-    "APIClient", "AsyncEngine", "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
+    "APIClient", "AsyncEngine", "BeamSearchParams",
+    "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
     "Pipeline", "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__",
-    "client", "errors", "load_image", "load_video", "pipeline", "serve",
+    "client", "errors", "lite", "load_image", "load_video", "low_level", "pipeline", "serve",
 }  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def test_import_is_light() -> None:
         "import time, sys; start = time.process_time(); import seesay; took = time.process_time() - start\n"
         "heavy = [m for m in ('torch', 'transformers', 'numpy', 'PIL', 'jinja2') if m in sys.modules]\n"
         "from seesay import pipeline, Pipeline, GenerationConfig, Response, Session\n"
+        "seesay.lite, seesay.low_level\n"
         "heavy += [m for m in ('torch', 'transformers') if m in sys.modules]\n"
         "print(took, *heavy)"
     )

@@ -17,8 +17,8 @@ from seesay.errors import ConfigError
 from seesay.templates import builtin
 
 
-def test_custom_chat_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
+@pytest.mark.usefixtures("forget_templates")
+def test_custom_chat_template() -> None:
     from seesay.model import MODELS, BaseChatTemplate
 
     @MODELS.register_module(name="customized_model")
@@ -58,8 +58,8 @@ def test_custom_chat_template(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "".join(response.text for response in pipe.stream_infer(messages))
 
 
-def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
+@pytest.mark.usefixtures("forget_templates")
+def test_templates_that_are_more_than_pieces_are_refused() -> None:
     from seesay.model import MODELS, BaseChatTemplate
 
     class Own(BaseChatTemplate):
@@ -74,9 +74,8 @@ def test_templates_that_are_more_than_pieces_are_refused(monkeypatch: pytest.Mon
     assert builtin.find("own") is None
 
 
-def test_other_ways_to_register_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(builtin, "_registered", {})
-    monkeypatch.setattr(builtin, "_matches", {})
+@pytest.mark.usefixtures("forget_templates")
+def test_other_ways_to_register_a_class() -> None:
     from seesay.model import MODELS, BaseChatTemplate
     from seesay.templates.guesses import guess
 

@@ -173,7 +173,7 @@ def test_nonsense_in_generation_config_json(value: Any, tiny_checkpoint: Callabl
     from asking import ask, parse
 
     with AsyncEngine(str(folder), backend_config=CPU) as engine:
-        assert all(0 <= i < engine.vocab_size for i in engine._preparer._eos_token_ids)
+        assert all(0 <= i < engine.vocab_size for i in engine._preparer.answers.eos_token_ids)
         for output in ask(engine, parse(["a", "b"], max_new_tokens=3, min_new_tokens=2)):
             assert output.error is None
 

@@ -21,7 +21,7 @@ PACKAGE = Path(seesay.__file__).parent
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 EXTRAS = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
 CLIP = PACKAGE / "ui" / "examples" / "motion.mp4"
-USED = ("serve", "ui", "video")
+USED = ("serve", "ui", "video", "timm", "grammar")
 
 
 def packages_of(extra: str) -> list[str]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import itertools
 
-from pairs import every_pair, parametrize_sweep
+from pairs import every_pair, mark_sweep, parametrize_sweep
 
 
 def test_any_two_values_meet_in_few_combinations() -> None:
@@ -30,3 +30,12 @@ def test_a_sweep_has_all_combinations_and_each_value_without_the_others() -> Non
     assert names == ("letter", "number") and {row.values for row in rows} == set(itertools.product("abcd", range(3)))
     assert [row.values for row in rows if not row.marks] == [("a", 0), ("b", 1), ("c", 2), ("d", 0)]
     assert {each.name for row in rows for each in row.marks} == {"slow"}
+
+
+def test_few_of_the_pairs_that_have_each_value_always_run() -> None:
+    rows = every_pair([range(3), "abcd", [True, False]])
+    marked = mark_sweep(rows)
+    assert [row.values for row in marked] == rows
+    always = [row.values for row in marked if not row.marks]
+    assert [set(axis) for axis in zip(*always)] == [set(range(3)), set("abcd"), {True, False}]
+    assert len(always) == 4

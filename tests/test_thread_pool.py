@@ -4,18 +4,11 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 import pytest
+from waiting import wait_until
 
 from seesay.thread_pool import ThreadPool
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not is_true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def count_threads(name: str) -> int:
@@ -24,26 +17,26 @@ def count_threads(name: str) -> int:
 
 def test_results_and_errors_come_through_futures() -> None:
     pool = ThreadPool(2, name="pool-results")
-    assert [pool.submit(pow, k, 2) for k in range(3)][2].result(10) == 4
-    assert isinstance(pool.submit(int, "x").exception(10), ValueError)
-    assert pool.submit(int, "12", base=3).result(10) == 5
+    assert [pool.submit(pow, k, 2) for k in range(3)][2].result(60) == 4
+    assert isinstance(pool.submit(int, "x").exception(60), ValueError)
+    assert pool.submit(int, "12", base=3).result(60) == 5
     pool.close()
 
 
 def test_as_many_threads_as_there_is_work_and_no_more_than_allowed() -> None:
     pool = ThreadPool(3, name="pool-number")
     for _ in range(5):
-        pool.submit(int).result(10)
+        pool.submit(int).result(60)
         wait_until(lambda: pool._calls.num_unfinished == 0)
     assert count_threads("pool-number") == 1
     together = threading.Barrier(3)
-    futures = [pool.submit(together.wait, 10) for _ in range(3)]
-    assert sorted(future.result(10) for future in futures) == [0, 1, 2]
+    futures = [pool.submit(together.wait, 60) for _ in range(3)]
+    assert sorted(future.result(60) for future in futures) == [0, 1, 2]
     gate = threading.Event()
     futures = [pool.submit(gate.wait, 10) for _ in range(7)]
     assert count_threads("pool-number") == 3
     gate.set()
-    assert all(future.result(10) for future in futures)
+    assert all(future.result(60) for future in futures)
     pool.close()
 
 
@@ -59,8 +52,8 @@ def test_closing_finishes_what_was_submitted_and_refuses_more() -> None:
 def test_a_pool_that_nobody_refers_to_ends_its_threads() -> None:
     pool = ThreadPool(2, name="pool-forgotten")
     together = threading.Barrier(2)
-    for future in [pool.submit(together.wait, 10) for _ in range(2)]:
-        future.result(10)
+    for future in [pool.submit(together.wait, 60) for _ in range(2)]:
+        future.result(60)
     assert count_threads("pool-forgotten") == 2
     del pool, future
     gc.collect()
@@ -74,7 +67,7 @@ def test_an_idle_thread_keeps_nothing_alive() -> None:
     pool = ThreadPool(1, name="pool-idle")
     payload = Payload()
     reference = weakref.ref(payload)
-    pool.submit(id, payload).result(10)
+    pool.submit(id, payload).result(60)
     del payload
     wait_until(lambda: reference() is None)
     pool.close()
@@ -85,15 +78,15 @@ def test_without_new_threads_the_old_ones_do_the_work(monkeypatch: pytest.Monkey
         raise RuntimeError("can't start new thread")
 
     pool, empty = ThreadPool(2, name="pool-poor"), ThreadPool(2, name="pool-empty")
-    pool.submit(int).result(10)
+    pool.submit(int).result(60)
     monkeypatch.setattr(threading.Thread, "start", fail)
     gate = threading.Event()
     first, second = pool.submit(gate.wait, 10), pool.submit(int, "7")
     gate.set()
-    assert first.result(10) and second.result(10) == 7
+    assert first.result(60) and second.result(60) == 7
     with pytest.raises(RuntimeError, match="new thread"):
         empty.submit(int)
     monkeypatch.undo()
-    assert empty.submit(int, "8").result(10) == 8
+    assert empty.submit(int, "8").result(60) == 8
     pool.close()
     empty.close()

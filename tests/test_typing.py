@@ -41,6 +41,7 @@ def run(script: Path, *arguments: str, **variables: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.slow  # pyright says the same
 def test_mypy(script: Path) -> None:
     (script.parent / "mypy.ini").write_text(_MYPY_INI)
     done = run(script, "mypy", "--output", "json", script.name, MYPYPATH=str(ROOT))

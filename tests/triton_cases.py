@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from pairs import parametrize_pairs
+from pairs import every_pair, mark_sweep
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -25,13 +25,18 @@ TOLERANCES = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 MARKS = [pytest.mark.gpu] if ON_GPU else []
 runs_here = pytest.mark.skipif(not (HAS_TRITON and (ON_GPU or IS_INTERPRETED)), reason="needs a GPU or the interpreter")
 on_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU")
+random_seeds = pytest.mark.parametrize(
+    "seed", range(8) if ON_GPU else [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))]
+)
+"""For shapes and options that are drawn at random. Each draw compiles a kernel."""
 
 
 def parametrize_grid(is_possible: Callable[..., bool] = lambda *_: True, **axes: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrize a test by the possible combinations of these parameters: by all on a GPU. Elsewhere, as the
-    interpreter is slow, by so many that every two values meet."""
+    interpreter is slow, by so many that every two values meet, or in tests that always run, every value is there."""
     if not ON_GPU:
-        return parametrize_pairs(is_possible, **axes)
+        values = [list(axis) for axis in axes.values()]
+        return pytest.mark.parametrize(tuple(axes), mark_sweep(every_pair(values, is_possible)))
     return pytest.mark.parametrize(
         tuple(axes), [each for each in itertools.product(*axes.values()) if is_possible(*each)]
     )

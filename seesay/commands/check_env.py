@@ -24,6 +24,8 @@ _EXTRAS = {
     "serve": ("fastapi", "uvicorn", "httptools", "pydantic", "httpx", "prometheus_client"),
     "ui": ("gradio",),
     "video": ("av",),
+    "timm": ("timm",),
+    "grammar": ("xgrammar",),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")
 _LABEL_WIDTH = 14

@@ -84,6 +84,19 @@ _ENGINE = (
         _count(1, "TOKENS"),
     ),
     _Option(
+        "--rope-scaling-factor",
+        "rope_scaling_factor",
+        "dynamic NTK with this factor for texts that are longer than the model was trained for (default: 0, the "
+        "checkpoint's own scaling)",
+        {"type": number, "metavar": "FACTOR"},
+    ),
+    _Option(
+        "--use-logn-attn",
+        "use_logn_attn",
+        "scale attention by the logarithm of the place beyond the trained length",
+        _ON,
+    ),
+    _Option(
         "--max-batch-size",
         "max_batch_size",
         "largest number of sequences in a step (default: 512 on a GPU, 32 on the CPU)",
@@ -130,6 +143,13 @@ _ENGINE = (
         "step_timeout_s",
         "a step that takes longer counts as hung, in seconds (default: 120 on a GPU, 3600 on the CPU)",
         {"type": number, "metavar": "S"},
+    ),
+    _Option(
+        "--logits-processor-pattern",
+        "logits_processor_pattern",
+        "requests may name logits processors ('package.module:function') that this regular expression matches as a "
+        "whole; importing one runs its code (default: none)",
+        {"metavar": "REGEX"},
     ),
     _Option(
         "--quantization",

@@ -95,6 +95,11 @@ def _add_gptq(group: argparse._ArgumentGroup) -> None:
         "--desc-act", **_ON_OR_OFF, help="quantize the columns with the largest inputs first (default: off)"
     )
     group.add_argument(
+        "--static-groups",
+        **_ON_OR_OFF,
+        help="with --desc-act: columns that share a scale stay side by side, as other engines want them (default: off)",
+    )
+    group.add_argument(
         "--damp-percent",
         type=number,
         default=argparse.SUPPRESS,

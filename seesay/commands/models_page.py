@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seesay.llm.models.spec import list_backbones
+from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
 from seesay.vl.published import Published
 from seesay.vl.registry import list_layouts
+from seesay.vl.timm_tower import PERCEPTION_ENCODERS
 
 _NONE = "-"
 _HEAD = """\
@@ -28,6 +29,17 @@ video as pictures. Options of an item stand beside its URL or in `load_image(...
 option that a family does not have is refused by name. [media.md](media.md) says what they mean, and which ones all
 videos have.
 """
+_TOWERS = """\
+## Towers of timm
+
+The vision tower of these checkpoints is a model of [timm](https://github.com/huggingface/pytorch-image-models), by
+`architecture` and `model_args` of the `vision_config`: {families}.
+
+The package computes these itself, without timm: {own}.
+
+Every other one is computed by timm's module, which is made without downloading anything and filled with the weights of
+the checkpoint: `pip install 'seesay[timm]'`.
+"""
 _TEXT = """\
 ## Text models
 
@@ -38,6 +50,18 @@ _BACKBONES = """\
 
 Decoders are one implementation with options. A vision-language model may have any of these inside (`model_type` of the
 text configuration):
+"""
+_MODULES = """\
+## Other text models
+
+Any other causal language model of Transformers runs through Transformers' own modules where these ask its interface for
+attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
+safetensors. The model is probed before its weights are read, and compared with its own attention behind that. What
+cannot run says why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the
+longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs.
+
+The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V3, GPT-NeoX, gpt-oss, OPT,
+Qwen3-MoE.
 """
 
 
@@ -56,15 +80,22 @@ def make_page() -> str:
             vision.append((f"`{architecture}`", name_of(family), *takes, decoders, names))
         else:
             text.append((f"`{architecture}`", decoders, names))
+    families = {family for known in list_layouts().values() for family in known}
+    timm_families = {name_of(family) for family in families if family.takes_timm_models}
     columns = ("architecture", "family", "pictures: options", "videos: options", "decoders inside", "for example")
     return "\n".join(
         (
             _HEAD,
             _table(columns, vision),
+            _TOWERS.format(
+                families=_join(row[0] for row in vision if row[1] in timm_families),
+                own=_join(f"`{name}`" for name in PERCEPTION_ENCODERS),
+            ),
             _TEXT,
             _table(("architecture", "decoder", "for example"), text),
             _BACKBONES,
             ", ".join(f"`{name}`" for name in list_backbones()) + ".\n",
+            _MODULES,
         )
     )
 

@@ -147,11 +147,32 @@ def _add_request_defaults(group: argparse._ArgumentGroup) -> None:
         help="defaults of temperature, top_p ... in requests: the checkpoint's or OpenAI's (default: model)",
     )
     group.add_argument(
+        "--tool-call-parser",
+        metavar="NAME",
+        help="how the model writes calls of functions, such as hermes or llama3_json (default: by its chat template)",
+    )
+    group.add_argument(
+        "--reasoning-parser",
+        metavar="NAME",
+        help="how the model marks its thoughts, such as qwen3 or mistral (default: by its chat template)",
+    )
+    group.add_argument(
         "--unknown-fields",
         choices=("refuse", "ignore"),
         default="refuse",
         help="refuse requests with unknown fields (400), or ignore the fields and name them in a Warning header "
         "(default: refuse)",
+    )
+    group.add_argument(
+        "--embedding-pooling",
+        choices=("mean", "last"),
+        default="mean",
+        help="the embedding of a prompt: the mean of its last hidden states, or the last one (default: mean)",
+    )
+    group.add_argument(
+        "--trust-request-chat-template",
+        action="store_true",
+        help="let requests bring a chat template along (it runs in the sandbox; default: such requests are refused)",
     )
 
 
@@ -252,7 +273,11 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         max_total_body_bytes=arguments.max_total_body_bytes,
         drain_timeout_s=arguments.drain_timeout,
         generation_defaults=arguments.generation_defaults,
+        tool_call_parser=arguments.tool_call_parser,
+        reasoning_parser=arguments.reasoning_parser,
         unknown_fields=arguments.unknown_fields,
+        embedding_pooling=arguments.embedding_pooling,
+        trust_request_chat_template=arguments.trust_request_chat_template,
         log_level=arguments.log_level,
         max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
         media=_make_media_limits(arguments),

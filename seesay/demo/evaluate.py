@@ -34,9 +34,11 @@ Answerer = Callable[[Sequence[Example]], list[str]]
 """Answers the measured question of each example, which is usually the first."""
 
 
-def evaluate(answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS) -> dict[str, float]:
+def evaluate(
+    answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS, batch_size: int = BATCH_SIZE
+) -> dict[str, float]:
     """Return the share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
-    return {task: _share(list(_judged(answer, make_example, task, num_scenes, seed))) for task in tasks}
+    return {task: _share(list(_judged(answer, make_example, task, num_scenes, seed, batch_size))) for task in tasks}
 
 
 def evaluate_phrasings(
@@ -61,11 +63,17 @@ def evaluate_phrasings(
 
 
 def _judged(
-    answer: Answerer, make: Callable[[str, int], Example], task: str, num_scenes: int, seed: int
+    answer: Answerer,
+    make: Callable[[str, int], Example],
+    task: str,
+    num_scenes: int,
+    seed: int,
+    batch_size: int = BATCH_SIZE,
 ) -> Iterator[tuple[Example, bool]]:
     if seed < FIRST_EVALUATION_SEED:
         raise ValueError(f"evaluation seeds start at {FIRST_EVALUATION_SEED}, got {seed}")
-    for batch in _batches(range(seed, seed + num_scenes)):
+    seeds = range(seed, seed + num_scenes)
+    for batch in (seeds[start : start + batch_size] for start in range(0, num_scenes, batch_size)):
         examples = [make(task, scene_seed) for scene_seed in batch]
         for example, text in zip(examples, answer(examples), strict=True):
             right = is_right(example, text, example.asked)
@@ -81,11 +89,6 @@ def _shown(example: Example, text: str) -> tuple[str, str, str]:
 
 def _share(judged: Sequence[tuple[Example, bool]]) -> float:
     return round(sum(right for _, right in judged) / len(judged), 4)
-
-
-def _batches(seeds: range) -> Iterator[range]:
-    for start in range(0, len(seeds), BATCH_SIZE):
-        yield seeds[start : start + BATCH_SIZE]
 
 
 def messages_for(example: Example) -> list[dict[str, Any]]:
@@ -114,7 +117,8 @@ def _make_answerer(engine: str, model: str, config: EngineConfig) -> AbstractCon
 @contextmanager
 def seesay_answerer(model: str, config: EngineConfig | None = None) -> Iterator[Answerer]:
     """Answer with seesay's public pipeline, which is closed at the end."""
-    from seesay import GenerationConfig, pipeline
+    from seesay.config import GenerationConfig
+    from seesay.offline.pipeline import pipeline
 
     sampling = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS, do_sample=False)
     with pipeline(model, backend_config=config) as pipe:

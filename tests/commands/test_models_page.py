@@ -8,7 +8,7 @@ import pytest
 
 from seesay import cli
 from seesay.commands.models_page import published_of
-from seesay.llm.models.spec import list_backbones
+from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
 from seesay.vl.registry import list_families, list_layouts

@@ -39,6 +39,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         "--request-timeout 5 --drain-timeout 6 --max-body-bytes 7 --max-total-body-bytes 70 --allow-private-hosts "
         "--media-timeout 8 "
         "--max-media-bytes 9 --max-media-pixels 90 --max-media-items 10 "
+        "--tool-call-parser hermes --reasoning-parser qwen3 "
         "--generation-defaults openai --log-level info --max-log-len 11 "
         "--device cpu --dtype float16 --session-len 12 --max-batch-size 13 --cache-max-entry-count 0.5 "
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --max-step-ms 18 --no-enable-prefix-caching "
@@ -59,6 +60,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         cors_headers=("h",), cors_credentials=True, max_concurrent_requests=3, max_queue=4,
         max_sequences_per_key=6, frontend_timeout_s=7.5, request_timeout_s=5,
         drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
+        tool_call_parser="hermes", reasoning_parser="qwen3",
         log_level="INFO", max_log_len=11,
         media=MediaLimits.for_server(
             allow_private_hosts=True, timeout_s=8, max_bytes=9, max_pixels=90, max_items=10,

@@ -48,7 +48,7 @@ class Screen:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         """What is shown from here on matches; returns the match."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (match := re.search(pattern, self._shown[self._seen :])):
             assert time.monotonic() < deadline, self._shown
             if select.select([self._terminal], [], [], 0.1)[0]:

@@ -28,7 +28,7 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_smoke_run_writes_a_loadable_checkpoint(tmp_path: Path) -> None:
     out, work = tmp_path / "checkpoint", tmp_path / "work"
     command = [sys.executable, str(EXAMPLES / "train_demo.py"), "--smoke", "--out", str(out), "--work", str(work)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     assert set(json.loads(done.stdout.splitlines()[-1])) == {*TASKS, *(f"unseen {task}" for task in TALK_TASKS)}
     assert len((work / "log.jsonl").read_text().splitlines()) == 2

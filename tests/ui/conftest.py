@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import find_port
 
 CHROMIUM = os.environ.get("SEESAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 MISSING = [
@@ -51,7 +51,7 @@ def browser(needs_browser: None) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=60_000)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=TIMEOUT_MS)
         yield browser
         browser.close()
 
@@ -83,12 +83,6 @@ def _is_ours(url: str) -> bool:
 
 
 # --- the WebUI ------------------------------------------------------------------------------------------------------
-
-
-def find_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

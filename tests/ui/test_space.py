@@ -38,7 +38,7 @@ def load(name: str) -> ModuleType:
 
 def test_space_runs(run_space: Callable[..., contextlib.AbstractContextManager[str]]) -> None:
     with run_space() as url:
-        response = httpx.get(url, timeout=30, trust_env=False)
+        response = httpx.get(url, timeout=60, trust_env=False)
         assert response.status_code == 200 and "seesay \u00b7 seesay-demo" in response.text
 
 
@@ -179,7 +179,7 @@ def test_the_webui_runs_with_it(
 ) -> None:
     code = "from zero_gpu import run; run('seesay-demo', port=PORT, server_name='127.0.0.1')"
     with run_space(code) as url:
-        assert "seesay \u00b7 seesay-demo" in httpx.get(url, timeout=30, trust_env=False).text
+        assert "seesay \u00b7 seesay-demo" in httpx.get(url, timeout=60, trust_env=False).text
 
 
 def test_answers_are_asked_for_in_the_visitors_context() -> None:
