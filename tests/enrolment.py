@@ -41,6 +41,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "gemma": Tiny(architecture="GemmaForCausalLM"),
     "gemma2": Tiny(architecture="Gemma2ForCausalLM"),
     "gemma3": Tiny(architecture="Gemma3ForCausalLM"),
+    "internlm": Tiny(architecture="InternLMForCausalLM"),
     "internlm2": Tiny(architecture="InternLM2ForCausalLM"),
     "internlm3": Tiny(architecture="InternLM3ForCausalLM"),
     "smollm3": Tiny(architecture="SmolLM3ForCausalLM"),
@@ -91,10 +92,14 @@ CHECKPOINTS: Mapping[str, Tiny] = {
 
 MODULES: Mapping[str, str] = {
     "cohere2": "Cohere2ForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "opt": "OPTForCausalLM",
+    "phimoe": "PhimoeForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,

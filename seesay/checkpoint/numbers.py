@@ -31,6 +31,9 @@ _COUNTS: Mapping[str, int] = {
 }
 """Fields that hold an integer of at least 1, or two (height and width), with the largest plausible value."""
 
+_MAY_BE_NONE = ("sliding_window",)
+"""Of these, 0 is written where there is none."""
+
 _POSITIVE: Mapping[str, float] = {
     "rope_theta": 1e18,
     "factor": 1e6,
@@ -69,9 +72,9 @@ def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth:
         elif value is None:
             continue
         elif name in _COUNTS:
-            most = _COUNTS[name]
-            if not all(_is_whole(item) and 1 <= item <= most for item in _items(value)):
-                raise CheckpointError(f"{file}: {place} must be an integer from 1 to {most}, got {_show(value)}")
+            least, most = int(name not in _MAY_BE_NONE), _COUNTS[name]
+            if not all(_is_whole(item) and least <= item <= most for item in _items(value)):
+                raise CheckpointError(f"{file}: {place} must be an integer from {least} to {most}, got {_show(value)}")
         elif name in _POSITIVE:
             if not all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value)):
                 raise CheckpointError(

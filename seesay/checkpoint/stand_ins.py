@@ -23,12 +23,25 @@ class StandIn:
     image_processor: Mapping[str, Any] | None = None
 
 
-_CODE = ("attn_implementation", "auto_map", "bias", "qkv_bias")
+_CODE = ("attn_implementation", "auto_map", "bias", "qkv_bias", "rotary")
 
 
 def _as_llama(config: Mapping[str, Any], **changes: Any) -> StandIn:
     own = {name: value for name, value in config.items() if name not in _CODE}
     return StandIn(config={**own, "model_type": "llama", **changes})
+
+
+def _read_internlm(config: Mapping[str, Any]) -> StandIn:
+    """InternLM is Llama with a bias in attention. Later configurations say how its positions are turned in `rotary`:
+    {"base": …, "type": "origin" or "dynamic"}."""
+    changes: dict[str, Any] = {"attention_bias": bool(config.get("bias", True))}
+    rotary = config.get("rotary", {})
+    kind = rotary.get("type", "origin") if isinstance(rotary, Mapping) else None
+    if not isinstance(rotary, Mapping) or kind not in ("origin", "dynamic"):
+        raise CheckpointError(f'rotary must have the type "origin" or "dynamic", got {str(rotary)[:80]!r}')
+    if kind == "dynamic":
+        changes["rope_scaling"] = {"rope_type": "dynamic", "factor": rotary.get("scaling_factor", 1.0)}
+    return _as_llama({"rope_theta": rotary.get("base", 10000.0), **config}, **changes)
 
 
 def _read_internlm2(config: Mapping[str, Any]) -> StandIn:
@@ -65,6 +78,7 @@ _BY_ARCHITECTURE: Mapping[str, _Reader] = {
 _BY_MODEL_TYPE: Mapping[str, _Reader] = {
     "baichuan": lambda config: StandIn(config=read_baichuan(config)),
     "chatglm": lambda config: StandIn(config=read_chatglm(config)),
+    "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),

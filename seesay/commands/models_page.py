@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
+from seesay.vl.model_names import MODEL_NAMES, REASONS, ModelName
+from seesay.vl.module_family import ModuleTextFamily
 from seesay.vl.published import Published
-from seesay.vl.registry import list_layouts
+from seesay.vl.registry import WITH_TOWER, find_family, list_layouts
 from seesay.vl.timm_tower import PERCEPTION_ENCODERS
 
 _NONE = "-"
@@ -60,8 +62,16 @@ safetensors. The model is probed before its weights are read, and compared with 
 cannot run says why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the
 longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs.
 
-The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V3, GPT-NeoX, gpt-oss, OPT,
-Qwen3-MoE.
+The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, GPT-NeoX,
+gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE.
+"""
+
+
+_NAMES = """\
+## By name
+
+The models of LMDeploy's tables of supported models (version 0.6.5, TurboMind and PyTorch engine on CUDA), by what they
+run as here.
 """
 
 
@@ -96,8 +106,26 @@ def make_page() -> str:
             _BACKBONES,
             ", ".join(f"`{name}`" for name in list_backbones()) + ".\n",
             _MODULES,
+            _NAMES,
+            _table(
+                ("model", "for example", "runs as"),
+                ((model.name, f"`{model.example}`", run_as(model)) for model in MODEL_NAMES),
+            ),
         )
     )
+
+
+def run_as(model: ModelName) -> str:
+    """Return which family runs a model, or why none does. Imports Transformers for those that run its modules."""
+    layouts = list_layouts()
+    claimed = f"{model.architecture}{WITH_TOWER}{model.tower}" if model.tower else model.architecture
+    reason = model.why_not or ("" if claimed in layouts else REASONS.get(claimed, ""))
+    if reason:
+        return f"does not run: {reason}"
+    families = layouts.get(claimed) or (find_family(model.architecture, model.tower),)
+    if families == (ModuleTextFamily,):
+        return "Transformers' modules"
+    return f"family {_join(dict.fromkeys(map(name_of, families)))}"
 
 
 def published_of(family: type[Family], architecture: str) -> tuple[Published, ...]:

@@ -92,7 +92,8 @@ class ModuleTextFamily(TextFamily):
 
 
 def is_known_to_transformers(architecture: str) -> bool:
-    """Return whether Transformers has a causal language model of this name. Imports Transformers."""
+    """Return whether Transformers has a causal language model of this name, in whatever case: some checkpoints are
+    older than its class. Imports Transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return architecture.lower() in map(str.lower, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())

@@ -13,6 +13,7 @@ from seesay.checkpoint import ORIGINALS
 from seesay.errors import CheckpointError
 from seesay.vl import families
 from seesay.vl.family import Family
+from seesay.vl.model_names import REASONS
 from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers
 
 logger = logging.getLogger("seesay")
@@ -29,7 +30,7 @@ def find_family(architecture: str, tower: str = "") -> type[Family]:
     head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning. Otherwise, where Transformers has a
     model of this name, the one that runs its modules.
 
-    Raises `CheckpointError` that lists the supported architectures.
+    Raises `CheckpointError` that says why an architecture does not run, where that is known, or lists those that do.
     """
     known = list_families()
     stem = _STEM.fullmatch(architecture)
@@ -40,8 +41,10 @@ def find_family(architecture: str, tower: str = "") -> type[Family]:
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[name]
-    if is_known_to_transformers(architecture):
+    if architecture not in REASONS and is_known_to_transformers(architecture):
         return ModuleTextFamily
+    if architecture in REASONS:
+        raise CheckpointError(f"architecture {architecture!r} does not run here: {REASONS[architecture]}")
     supported = ", ".join(sorted(list_layouts()))
     raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
 

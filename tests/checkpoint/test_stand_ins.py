@@ -23,6 +23,8 @@ def load(folder: Path, **config: object) -> Checkpoint:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
+        ({"model_type": "internlm"}, {"attention_bias": True, "mlp_bias": False}),
+        ({"model_type": "internlm", "bias": False}, {"attention_bias": False, "mlp_bias": False}),
         ({"model_type": "internlm2"}, {"attention_bias": True, "mlp_bias": False}),
         ({"model_type": "internlm2", "bias": False}, {"attention_bias": False, "mlp_bias": False}),
         ({"model_type": "internlm3"}, {"attention_bias": False, "mlp_bias": False}),
@@ -33,6 +35,16 @@ def test_they_are_read_as_a_known_one(tmp_path: Path, config: dict[str, object],
     found = load(tmp_path, **config).text_config
     assert {name: getattr(found, name) for name in expected} == expected
     assert found.hidden_size == 32 and found.num_key_value_heads == 1
+
+
+def test_the_rotary_embedding_of_internlm(tmp_path: Path) -> None:
+    rotary = {"base": 5000, "type": "dynamic"}
+    parameters = load(tmp_path, model_type="internlm", rotary=rotary, max_position_embeddings=64).text_config
+    assert parameters.rope_parameters == {"rope_type": "dynamic", "factor": 1.0, "rope_theta": 5000}
+    plain = load(tmp_path, model_type="internlm", max_position_embeddings=64).text_config
+    assert plain.rope_parameters["rope_type"] == "default" and plain.rope_parameters["rope_theta"] == 10000
+    with pytest.raises(CheckpointError, match=r"rotary must have the type"):
+        load(tmp_path, model_type="internlm", rotary={"type": "spiral"}).hf_config()
 
 
 def test_what_the_known_one_cannot_say_is_refused(tmp_path: Path) -> None:

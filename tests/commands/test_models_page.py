@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from seesay import cli
-from seesay.commands.models_page import published_of
+from seesay.commands.models_page import published_of, run_as
+from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
-from seesay.vl.registry import list_families, list_layouts
+from seesay.vl.model_names import MODEL_NAMES, REASONS
+from seesay.vl.registry import WITH_TOWER, find_family, list_families, list_layouts
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
@@ -36,12 +39,25 @@ def test_what_is_declared_of_published_models_can_be(architecture: str, family: 
     assert {row.architecture for row in declared} <= {"", *(each for each, owner in ROWS if owner is family)}
 
 
+def test_models_known_by_name_run_as_the_page_says_or_have_a_reason() -> None:
+    names = [model.name for model in MODEL_NAMES]
+    assert len(names) == len(set(names)) and all(map(run_as, MODEL_NAMES))
+    for claimed, reason in REASONS.items():
+        assert claimed not in list_layouts(), f"{claimed} runs: it needs no reason"
+        if WITH_TOWER not in claimed:
+            with pytest.raises(
+                CheckpointError, match=f"architecture '{claimed}' does not run here: {re.escape(reason)}"
+            ):
+                find_family(claimed)
+
+
 def test_a_family_that_declares_nothing_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples are those of the class itself: a family made of another one is another model."""
     whole = list_families()["LlavaNextForConditionalGeneration"]
     made = type("Made", (whole,), {"architectures": ("MadeForConditionalGeneration",), "__module__": "x.made"})
     assert issubclass(made, Family) and made.published
     monkeypatch.setattr("seesay.commands.models_page.list_layouts", lambda: {"MadeForConditionalGeneration": (made,)})
+    monkeypatch.setattr("seesay.commands.models_page.MODEL_NAMES", ())
     from seesay.commands.models_page import make_page
 
     rows = [line for line in make_page().splitlines() if line.startswith("| `Made")]

@@ -244,6 +244,13 @@ def _of_modules(name: str, **extra: Any) -> Callable[[Path], None]:
     return _text(config_class, model_class, **extra)
 
 
+def _internlm(path: Path) -> None:
+    sibling = path / SIBLING
+    _text(LlamaConfig, LlamaForCausalLM, attention_bias=True, **HEADS)(sibling)
+    shutil.copytree(sibling, path, dirs_exist_ok=True)
+    _make_foreign(path, "InternLM", bias=True, rotary={"base": 10000, "type": "dynamic"})
+
+
 def _internlm2(path: Path) -> None:
     """As published: the configuration's class is code beside the weights. Transformers has the same model as a Llama,
     which is in the folder `SIBLING`."""
@@ -792,6 +799,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
         Gemma3TextConfig, Gemma3ForCausalLM, has_bos=True, head_dim=16, sliding_window=32, sliding_window_pattern=2
     ),
     "internlm2": _internlm2,
+    "internlm": _internlm,
     "internlm3": _internlm3,
     "smollm3": _text(SmolLM3Config, SmolLM3ForCausalLM, no_rope_layer_interval=2),
     "starcoder2": _text(Starcoder2Config, Starcoder2ForCausalLM, sliding_window=32, tie_word_embeddings=False),
@@ -870,6 +878,17 @@ FACTORIES |= {
         "DeepseekV3", num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=8,
         v_head_dim=12, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32,
         first_k_dense_replace=1,
+    ),
+    "deepseek_v2": _of_modules(
+        "DeepseekV2", num_key_value_heads=4, q_lora_rank=None, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16,
+        v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32,
+        first_k_dense_replace=1, n_group=1, topk_group=1,
+    ),
+    "mixtral": _of_modules("Mixtral", num_local_experts=4, num_experts_per_tok=2),
+    "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2),
+    "qwen2_moe": _of_modules(
+        "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1,
+        shared_expert_intermediate_size=32, use_sliding_window=False,
     ),
     "gpt_neox": _of_modules("GPTNeoX", rotary_pct=0.5),
     "gpt_oss": _of_modules(

@@ -188,7 +188,7 @@ def _probe(
             head_dim=head_dim,
             value_dim=value_dim,
             scale=float(head_dim**-0.5 if scaling is None else scaling),
-            window=None if window is None else int(window),
+            window=int(window) if window else None,
             soft_cap=options.get("softcap"),
         )
     )

@@ -175,7 +175,7 @@ _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def _windows(config: ModelConfig) -> tuple[int | None, ...]:
-    window: int | None = getattr(config, "sliding_window", None)
+    window: int | None = getattr(config, "sliding_window", None) or None  # 0, too, is written where there is none
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)

@@ -20,6 +20,7 @@ class TextFamily(Family):
         "Gemma3ForCausalLM",
         "GemmaForCausalLM",
         "InternLM3ForCausalLM",
+        "InternLMForCausalLM",
         "LlamaForCausalLM",
         "MistralForCausalLM",
         "Phi3ForCausalLM",
@@ -32,6 +33,11 @@ class TextFamily(Family):
         Published(decoder="gemma3_text", names=("google/gemma-3-1b-it",), architecture="Gemma3ForCausalLM"),
         Published(decoder="gemma", names=("google/gemma-7b-it",), architecture="GemmaForCausalLM"),
         Published(decoder="llama", names=("internlm/internlm3-8b-instruct",), architecture="InternLM3ForCausalLM"),
+        Published(
+            decoder="llama",
+            names=("internlm/internlm-chat-7b", "internlm/internlm-chat-20b"),
+            architecture="InternLMForCausalLM",
+        ),
         Published(
             decoder="llama",
             names=("meta-llama/Llama-3.1-8B-Instruct", "meta-llama/Llama-3.2-3B-Instruct", "01-ai/Yi-1.5-9B-Chat"),
