@@ -17,7 +17,7 @@ from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
-from seesay.checkpoint.stand_ins import StandIn, read_as_known
+from seesay.checkpoint.stand_ins import ConfigReader, StandIn, read_as_known
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,
@@ -55,7 +55,8 @@ class _Described(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
-    `quantization`: how linear layers are stored or to be quantized; None for plain weights."""
+    `quantization`: how linear layers are stored or to be quantized; None for plain weights. `readers`: what reads
+    config.json, by the architecture in it, of families from outside of this package."""
 
     remedy: ClassVar[str] = "download the checkpoint again"
 
@@ -65,6 +66,7 @@ class Checkpoint:
     stored: Mapping[str, StoredTensor] = field(repr=False)
     quantization: Quantization | None
     revision_digest: bytes = field(repr=False)
+    readers: Mapping[str, ConfigReader] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(
@@ -73,6 +75,7 @@ class Checkpoint:
         hf_overrides: Mapping[str, Any] | None = None,
         *,
         quantization: InFlight | None = None,
+        readers: Mapping[str, ConfigReader] | None = None,
     ) -> Checkpoint:
         """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
 
@@ -110,13 +113,15 @@ class Checkpoint:
             stored=stored,
             quantization=quantized,
             revision_digest=digest.digest(),
+            readers=readers or {},
         )
 
     @property
     def architecture(self) -> str:
         """The first entry of config.json's `architectures`, or else the base model of its `model_type`; of the one that
         it is read as, where `ORIGINALS` has it."""
-        names = self._stand_in.config.get("architectures") or []
+        config = self._stand_in.config if self._own_reader is None else self.config
+        names = config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
         return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
@@ -146,8 +151,18 @@ class Checkpoint:
         """The settings of the image processor, where the published code does not read them from files."""
         return self._stand_in.image_processor
 
+    @property
+    def _own_reader(self) -> ConfigReader | None:
+        """What reads config.json for a family from outside, which is found by the architecture in it."""
+        names = self.config.get("architectures")
+        first = names[0] if isinstance(names, list) and names else None
+        return self.readers.get(first) if isinstance(first, str) else None
+
     @cached_property
     def _stand_in(self) -> StandIn:
+        if (read := self._own_reader) is not None:
+            with self.blamed():
+                return read(self.config)
         try:
             return read_as_known(self.config)
         except CheckpointError as error:

@@ -68,14 +68,15 @@ def _read_llava(config: Mapping[str, Any]) -> StandIn:
     return StandIn(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
-_Reader = Callable[[Mapping[str, Any]], StandIn]
-_BY_ARCHITECTURE: Mapping[str, _Reader] = {
+ConfigReader = Callable[[Mapping[str, Any]], StandIn]
+"""Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
+_BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
 }
-_BY_MODEL_TYPE: Mapping[str, _Reader] = {
+_BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: StandIn(config=read_baichuan(config)),
     "chatglm": lambda config: StandIn(config=read_chatglm(config)),
     "internlm": _read_internlm,

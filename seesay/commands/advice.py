@@ -21,6 +21,7 @@ _NAMES = {
     "max_bytes": "max_media_bytes",
     "max_pixels": "max_media_pixels",
     "max_items": "max_media_items",
+    "plugins": "plugin",
     "request_timeout_s": "request_timeout",
     "drain_timeout_s": "drain_timeout",
     "frontend_timeout_s": "frontend_timeout",

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seesay.commands.command import Command
-from seesay.commands.options import add_model
+from seesay.commands.options import add_model, add_plugins
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download
@@ -26,6 +26,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--html", type=Path, metavar="FILE", help="also save pictures, answers and timelines as a web page"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    add_plugins(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -37,6 +38,7 @@ def _run(arguments: argparse.Namespace) -> int:
         out=arguments.out,
         device=arguments.device,
         html=arguments.html,
+        plugins=arguments.plugin,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from seesay.commands.options import number, or_none, whole
+from seesay.commands.options import add_plugins, number, or_none, whole
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
     for option in (*_ENGINE, *_VISION):
         option.add_to(group)
+    add_plugins(group)
     group.add_argument(
         "--backend",
         choices=("pytorch", "turbomind"),
@@ -237,7 +238,8 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
     """Return the engine's configuration. Raises ConfigError that names the option."""
     from seesay.config import EngineConfig
 
-    return EngineConfig(**_read(_ENGINE, arguments))
+    plugins = {"plugins": arguments.plugin} if arguments.plugin else {}
+    return EngineConfig(**_read(_ENGINE, arguments), **plugins)
 
 
 def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seesay.commands.command import Command
-from seesay.commands.options import number, whole
+from seesay.commands.options import add_plugins, number, whole
 
 if TYPE_CHECKING:
     from seesay.lite.report import Report
@@ -55,6 +55,7 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: _AddOptions | N
     group.add_argument(
         "--download-dir", default=argparse.SUPPRESS, metavar="FOLDER", help="folder for downloads from the hub"
     )
+    add_plugins(group)
 
 
 def _add_group_size(group: argparse._ArgumentGroup) -> None:
@@ -124,8 +125,10 @@ def _add_smooth(group: argparse._ArgumentGroup) -> None:
 def _run(name: str, arguments: argparse.Namespace) -> int:
     from seesay import lite
 
-    known = {key: value for key, value in vars(arguments).items() if key not in ("run", "parser", "debug", "model")}
-    result: Report | dict[str, Any] = getattr(lite, name)(arguments.model, **known)
+    known = {
+        key: value for key, value in vars(arguments).items() if key not in ("run", "parser", "debug", "model", "plugin")
+    }
+    result: Report | dict[str, Any] = getattr(lite, name)(arguments.model, plugins=arguments.plugin, **known)
     if isinstance(result, dict):
         text = f"statistics of {result['tokens']} tokens, {len(result['modules'])} modules\n"
     else:

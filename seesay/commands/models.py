@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from seesay.commands.command import Command
+from seesay.commands.options import add_plugins
+
+if TYPE_CHECKING:
+    from seesay.vl.family import Family
 
 _INDENT = "  "
 _WIDTH = 100
@@ -14,6 +19,7 @@ _WIDTH = 100
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="print the models as a page: docs/models.md")
+    add_plugins(parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -24,27 +30,35 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     from seesay.llm.models.kinds import list_backbones
     from seesay.templates import names
-    from seesay.vl.registry import list_layouts
+    from seesay.vl.registry import list_layouts, open_registry
 
-    modalities: dict[str, Sequence[str]] = {}
-    architectures: dict[str, list[str]] = {}
-    for architecture, families in list_layouts().items():
-        for family in families:
-            name = family.__module__.rpartition(".")[2]
-            architectures.setdefault(name, []).append(architecture)
-            modalities[name] = [modality.value for modality in family.modalities]
-    rows = [
-        (name, ", ".join(["text", *modalities[name]]), sorted(architectures[name])) for name in sorted(architectures)
-    ]
+    registry = open_registry(arguments.plugin)
+    ours = [(name, family) for name, families in list_layouts().items() for family in families]
     out = sys.stdout.write
-    out("model families (name, inputs, architectures in config.json)\n")
-    for name, takes, known in rows:
-        out(f"{_INDENT}{name:<12}{takes:<20}{known[0]}\n")
-        out("".join(f"{_INDENT}{'':<32}{architecture}\n" for architecture in known[1:]))
+    out("model families of seesay (name, inputs, architectures in config.json)\n" + _list_families(ours))
+    for plugin in registry.plugins:
+        out(f"\nmodel families of {plugin.origin}\n" + _list_families(plugin.families.items()))
+    faults = [*map(str, registry.broken), *registry.contested.values()]
+    if faults:
+        out("\nmodel families that cannot be used\n" + "".join(f"{_INDENT}{fault}\n" for fault in faults))
     out("\ntext backbones (model_type of the text config)\n" + _wrap(list_backbones()))
     out("\nchat templates (--chat-template NAME; the default is the checkpoint's own)\n" + _wrap(names()))
     out("\nbuilt-in models\n" + _wrap(["seesay-demo"]))
     return 0
+
+
+def _list_families(claims: Iterable[tuple[str, type[Family]]]) -> str:
+    """Return the lines of families with the architectures that they claim."""
+    by_name: dict[str, tuple[str, list[str]]] = {}
+    for architecture, family in claims:
+        takes = ", ".join(["text", *(modality.value for modality in family.modalities)])
+        by_name.setdefault(family.__module__.rpartition(".")[2], (takes, []))[1].append(architecture)
+    lines = []
+    for name, (takes, architectures) in sorted(by_name.items()):
+        first, *others = sorted(architectures)
+        lines.append(f"{_INDENT}{name:<14}{takes:<20}{first}\n")
+        lines += [f"{_INDENT}{'':<34}{architecture}\n" for architecture in others]
+    return "".join(lines)
 
 
 def _wrap(names: Iterable[str]) -> str:

@@ -55,6 +55,17 @@ def add_model(parser: argparse.ArgumentParser, *, metavar: str = "MODEL", help: 
     parser.add_argument("model_path", nargs="?", default=DEMO_MODEL, metavar=metavar, help=help)
 
 
+def add_plugins(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Add the option that names files and modules with model families, as a list."""
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file, or the name of a module, with model families; may be given several times. Its code is run",
+    )
+
+
 # --- pictures and videos ----------------------------------------------------------------------------------------------
 
 

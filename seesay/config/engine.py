@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,6 +83,11 @@ class EngineConfig:
         config.json. It is checked, and changes nothing; None accepts any.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
+    plugins: Python files or names of modules with model families, which outrank those of this package. Their code runs
+        in this process and in that of the engine. See docs/plugins.md.
+    custom_module_map: LMDeploy's name for the same by architecture: {architecture: 'package.module.Class'}, or a Python
+        file with such a dict MODULE_MAP, whose classes may be in the file. The classes are model families, as those of
+        `plugins`.
     trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
     """
 
@@ -114,6 +119,8 @@ class EngineConfig:
     model_format: ModelFormat | None = None
     hf_overrides: Mapping[str, Any] | None = None
     disable_vision_encoder: bool = False
+    plugins: Sequence[str | os.PathLike[str]] = ()
+    custom_module_map: Mapping[str, str] | str | os.PathLike[str] | None = None
     trust_remote_code: bool = False
     rope_scaling_factor: float = 0.0
     use_logn_attn: bool = False

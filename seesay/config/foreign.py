@@ -24,7 +24,6 @@ PYTORCH_ENGINE: Mapping[str, Sequence[object]] = {
     "migration_backend": ("DLSlime",),
     "enable_transfer_obj_ref": (False,),
     # weights of the checkpoint, read at start
-    "custom_module_map": (None,),
     "empty_init": (False,),
     "enable_metrics": (True,),
     "logprobs_mode": (None,),

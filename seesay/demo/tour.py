@@ -39,9 +39,11 @@ def run_tour(
     out: Path | None = None,
     device: str = "auto",
     html: Path | None = None,
+    plugins: Sequence[str] = (),
     stream: TextIO | None = None,
 ) -> int:
-    """Run the demo and return the exit status. `html` is the file to which it is saved as a page.
+    """Run the demo and return the exit status. `html` is the file to which it is saved as a page. plugins: see
+    `EngineConfig`.
 
     Raises CheckpointError or ConfigError if the model cannot be loaded or the page cannot be written.
     """
@@ -56,7 +58,7 @@ def run_tour(
     from seesay.offline.pipeline import pipeline
 
     started = time.perf_counter()
-    with pipeline(model, backend_config=EngineConfig(device_type=device)) as pipe:
+    with pipeline(model, backend_config=EngineConfig(device_type=device, plugins=plugins)) as pipe:
         ready_s = time.perf_counter() - started
         screen.line(f"ready after {ready_s:.1f} s")
         answers = _ask_everything(pipe, screen, scene, path, seed)

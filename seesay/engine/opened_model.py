@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seesay.checkpoint import Checkpoint
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.registry import find_family
+from seesay.vl.registry import find_family, open_registry
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
@@ -49,10 +49,14 @@ class OpenedModel:
 
 
 def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
-    """Read the model in `folder`, but for its weights. Raises `CheckpointError` for one that cannot be served."""
-    checkpoint = Checkpoint.load(folder, config.hf_overrides, quantization=config.quantization)
+    """Read the model in `folder`, but for its weights. Raises `CheckpointError` for one that cannot be served, and
+    `ConfigError` for a plugin that cannot be used."""
+    registry = open_registry(config.plugins, config.custom_module_map)
+    checkpoint = Checkpoint.load(
+        folder, config.hf_overrides, quantization=config.quantization, readers=registry.readers
+    )
     checkpoint.expect_format(config.model_format)
-    family_type = find_family(checkpoint.architecture, checkpoint.tower_type)
+    family_type = find_family(checkpoint.architecture, checkpoint.tower_type, registry)
     tokenizer = Tokenizer.load(folder, trust_remote_code=config.trust_remote_code)
     with checkpoint.blamed():
         family = family_type(checkpoint, tokenizer)

@@ -15,6 +15,7 @@ from seesay.engine.core import EngineCore
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.process.precompile import Precompile
 from seesay.errors import ConfigError
+from seesay.vl.plugins import make_absolute
 
 if TYPE_CHECKING:
     from seesay.engine.process.core import ProcessCore
@@ -55,8 +56,8 @@ class CoreStart:
         if address is not None:
             self._process = ProcessCore.join(address, read_status=read_status, step_timeout_s=config.step_timeout_s)
             return
-        # The folder is what these lead to.
-        local = replace(config, download_dir=None, revision=None)
+        # The folder is what these lead to; the process is started again where this one may be in another folder.
+        local = replace(config, download_dir=None, revision=None, plugins=make_absolute(config.plugins))
         self._process = ProcessCore.load(
             folder,
             as_plain("backend_config", local),

@@ -51,7 +51,7 @@ def open_source(settings: LiteSettings) -> Opened:
     folder = resolve_checkpoint(settings.model, revision=settings.revision, download_dir=settings.download_dir)
     if Path(settings.work_dir).expanduser().resolve() == folder.resolve():
         raise ConfigError(f"work_dir={str(settings.work_dir)!r} is the folder of the model: give another one")
-    config = EngineConfig(device_type=settings.device, dtype=settings.dtype, eager_mode=True)
+    config = EngineConfig(device_type=settings.device, dtype=settings.dtype, eager_mode=True, plugins=settings.plugins)
     model = open_model(folder, config)
     checkpoint = model.checkpoint
     if checkpoint.quantization is not None:

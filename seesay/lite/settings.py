@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ class LiteSettings:
         'cpu'.
     vision: quantize the vision tower, too.
     revision, download_dir: for a model of the hub.
+    plugins: Python files or names of modules with model families: see `EngineConfig`.
     """
 
     model: str | os.PathLike[str]
@@ -36,6 +38,7 @@ class LiteSettings:
     vision: bool = False
     revision: str | None = None
     download_dir: str | os.PathLike[str] | None = None
+    plugins: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
         check_types(self)

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, StandIn, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, measure_peak, pack
+from seesay.llm.models.kinds import DecoderKind
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.spec import DecoderConfig
 from seesay.processors.media.frame_chain import run_chains
@@ -64,7 +65,8 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run: see `DecoderConfig`.
+    num_deep_layers, media_run: see `DecoderConfig`. kind: how the decoder departs from Llama; None: as its `model_type`
+    says.
     """
 
     text_config: ModelConfig
@@ -72,6 +74,7 @@ class Backbone:
     tie_word_embeddings: bool
     num_deep_layers: int = 0
     media_run: int = 0
+    kind: DecoderKind | None = None
 
     def decoder_config(
         self, *, session_len: int, rope_scaling_factor: float = 0.0, use_logn_attn: bool = False
@@ -84,6 +87,7 @@ class Backbone:
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
             media_run=self.media_run,
+            kind=self.kind,
             rope_scaling_factor=rope_scaling_factor,
             use_logn_attn=use_logn_attn,
         )
@@ -184,6 +188,13 @@ class Family(ABC):
             shown = ", ".join(sorted(leftovers)[:_MAX_SHOWN])
             more = f" and {len(leftovers) - _MAX_SHOWN} more" if len(leftovers) > _MAX_SHOWN else ""
             logger.warning("%s: tensors that this model has no use for: %s%s", checkpoint.path, shown, more)
+
+    @classmethod
+    def read_config(cls, config: Mapping[str, Any]) -> StandIn:
+        """Return the config.json of a family from outside of this package as one that Transformers has a class of,
+        whose values `checkpoint.model_config` then has; this one reads those that seesay reads itself. What it holds
+        besides stays in `checkpoint.config`. Raises `CheckpointError` naming what cannot be read."""
+        return read_as_known(config)
 
     @property
     def name(self) -> str:

@@ -1,20 +1,24 @@
-"""Finds the family of an architecture. Imports the whole `families` folder; a broken family stops start-up."""
+"""Finds the family of an architecture: one of the `families` folder, in which a broken family stops start-up, or one
+from outside (`plugins.py`)."""
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import pkgutil
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 
-from seesay.checkpoint import ORIGINALS
-from seesay.errors import CheckpointError
+from seesay.checkpoint import ORIGINALS, ConfigReader
+from seesay.errors import CheckpointError, ConfigError
 from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
 from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers
+from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 
 logger = logging.getLogger("seesay")
 
@@ -24,15 +28,66 @@ WITH_TOWER = "/"
 _STEM = re.compile(r"(.+?)(?:Model|For[A-Z]\w*)")
 
 
-def find_family(architecture: str, tower: str = "") -> type[Family]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """The families that checkpoints are opened with.
+
+    claims: families by the architectures they claim: a name, or `WITH_TOWER` between a name and a tower. plugins: those
+    from outside, whose claims are among them. contested: architectures that an installed package claims and something
+    else, too, with a message that names both. broken: packages whose families cannot be used.
+    """
+
+    claims: Mapping[str, type[Family]]
+    plugins: tuple[Plugin, ...] = ()
+    contested: Mapping[str, str] = field(default_factory=dict)
+    broken: tuple[BrokenPlugin, ...] = ()
+
+    @property
+    def readers(self) -> Mapping[str, ConfigReader]:
+        """What reads the config.json of the families from outside, by its architecture."""
+        outside = {family for plugin in self.plugins for family in plugin.families.values()}
+        return {name: family.read_config for name, family in self.claims.items() if family in outside}
+
+
+def open_registry(plugins: Iterable[str | os.PathLike[str]] = (), module_map: ModuleMap | None = None) -> Registry:
+    """Return our families, those of installed packages, and those that the process's owner names: see
+    `EngineConfig.plugins` and `custom_module_map`. The last ones outrank the others; an architecture of ours that an
+    installed package claims is contested. Raises `ConfigError` for a named one that cannot be used."""
+    packages, broken = load_packages()
+    named = load_named(plugins, module_map)
+    claims, contested = {**list_families()}, {}
+    origins = {**dict.fromkeys(ORIGINALS, "seesay"), **dict.fromkeys(claims, "seesay")}
+    for plugin in packages:
+        for name, family in plugin.families.items():
+            if name in origins:
+                contested[name] = (
+                    f"architecture {name} is claimed by both {origins[name]} and {plugin.origin}: uninstall one, or "
+                    "name the module that you want with plugins= (--plugin)"
+                )
+            else:
+                claims[name], origins[name] = family, plugin.origin
+    for plugin in named:
+        for table in (claims, contested):
+            for name in [name for name in table if name in plugin.families or _without_tower(name) in plugin.families]:
+                del table[name]
+        claims |= plugin.families
+    return Registry(claims=claims, plugins=(*packages, *named), contested=contested, broken=broken)
+
+
+def find_family(architecture: str, tower: str = "", registry: Registry | None = None) -> type[Family]:
     """Return the family of `architecture` (an entry of config.json's `architectures`): the one that claims it with this
     `tower` (the `model_type` of its vision_config), or else with any. Otherwise that of the same model with another
     head or none (`Qwen2Model`, `Qwen2ForSequenceClassification`), with a warning. Otherwise, where Transformers has a
     model of this name, the one that runs its modules.
 
-    Raises `CheckpointError` that says why an architecture does not run, where that is known, or lists those that do.
+    `registry`: the families to choose from; ours by default. Raises `CheckpointError` that says why an architecture
+    does not run, where that is known, or lists those that do, and `ConfigError` for one that is contested.
     """
-    known = list_families()
+    registry = Registry(claims=list_families()) if registry is None else registry
+    known = registry.claims
+    for name in (f"{architecture}{WITH_TOWER}{tower}", architecture):
+        if name in registry.contested:
+            raise ConfigError(registry.contested[name])
     stem = _STEM.fullmatch(architecture)
     same = [name for name in map(_without_tower, known) if stem is not None and stem[1] == _STEM.sub(r"\1", name)]
     claimed = next(iter(same), architecture) if architecture not in map(_without_tower, known) else architecture
@@ -43,10 +98,11 @@ def find_family(architecture: str, tower: str = "") -> type[Family]:
             return known[name]
     if architecture not in REASONS and is_known_to_transformers(architecture):
         return ModuleTextFamily
+    lost = "".join(f"; not usable: {broken}" for broken in registry.broken)
     if architecture in REASONS:
-        raise CheckpointError(f"architecture {architecture!r} does not run here: {REASONS[architecture]}")
-    supported = ", ".join(sorted(list_layouts()))
-    raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}")
+        raise CheckpointError(f"architecture {architecture!r} does not run here: {REASONS[architecture]}{lost}")
+    supported = ", ".join(sorted(list_layouts(known)))
+    raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}{lost}")
 
 
 def _without_tower(claimed: str) -> str:
@@ -55,15 +111,19 @@ def _without_tower(claimed: str) -> str:
 
 @cache
 def list_families() -> Mapping[str, type[Family]]:
-    """Return all families by the architectures they claim: a name, or `WITH_TOWER` between a name and a tower."""
+    """Return our families by the architectures they claim: a name, or `WITH_TOWER` between a name and a tower."""
     return collect_families(families.__path__, families.__name__)
 
 
-def list_layouts() -> Mapping[str, tuple[type[Family], ...]]:
-    """Return the families of every architecture that a config.json may name: of those that a family claims, and of
-    those that are read as one of several others (`ORIGINALS`)."""
-    claimed = list_families()
-    originals = {name: tuple(claimed[each] for each in known) for name, known in ORIGINALS.items()}
+def list_layouts(claimed: Mapping[str, type[Family]] | None = None) -> Mapping[str, tuple[type[Family], ...]]:
+    """Return the families of every architecture that a config.json may name: of those that are `claimed`, by default
+    ours, and of those that are read as one of several others (`ORIGINALS`)."""
+    claimed = list_families() if claimed is None else claimed
+    originals = {
+        name: tuple(claimed[each] for each in known if each in claimed)
+        for name, known in ORIGINALS.items()
+        if name not in claimed
+    }
     return {**{name: (family,) for name, family in claimed.items()}, **originals}
 
 
@@ -77,17 +137,13 @@ def collect_families(folders: Iterable[str], package: str) -> dict[str, type[Fam
             module = importlib.import_module(module_name)
         except Exception as error:
             raise RuntimeError(f"family {module_name} cannot be imported: {error}") from error
-        own = [
-            value
-            for value in vars(module).values()
-            if isinstance(value, type) and issubclass(value, Family) and value.__module__ == module_name
-        ]
-        if not own:
-            raise RuntimeError(f"family {module_name} declares no Family")
-        for family in own:
-            for architecture in family.architectures:
-                if architecture in found:
-                    other = found[architecture].__module__
-                    raise RuntimeError(f"architecture {architecture} is claimed by both {other} and {module_name}")
-                found[architecture] = family
+        try:
+            own = collect_claims(module)
+        except ValueError as error:
+            raise RuntimeError(f"family {error}") from None
+        for architecture, family in own.items():
+            if architecture in found:
+                other = found[architecture].__module__
+                raise RuntimeError(f"architecture {architecture} is claimed by both {other} and {module_name}")
+            found[architecture] = family
     return found

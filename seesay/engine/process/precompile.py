@@ -145,6 +145,7 @@ def _make_key(folder: Path, engine: Mapping[str, Any]) -> str:
     """Return the hash of all that decides which kernels a start takes."""
     package = Path(__file__).resolve().parents[2]
     sources = [path for name in _SOURCES for path in sorted((package / name).glob("*.py"))]
+    sources += [path for path in map(Path, engine["plugins"]) if path.is_file()]
     facts = {
         "versions": [_find_version(name) for name in ("seesay", "torch", "triton")],
         "sources": [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sources],

@@ -28,16 +28,18 @@ def read_decoder_config(
     session_len: int | None = None,
     num_deep_layers: int = 0,
     media_run: int = 0,
+    kind: DecoderKind | None = None,
     rope_scaling_factor: float = 0.0,
     use_logn_attn: bool = False,
 ) -> DecoderConfig:
     """Return the decoder that the configuration of a text decoder describes.
 
     `tied_embeddings` overrides the config's own (VLM configs keep it one level up); `session_len` is the longest
-    text, which dynamic rotary scaling needs. `rope_scaling_factor` and `use_logn_attn`: see `EngineConfig`. Raises
+    text, which dynamic rotary scaling needs. `kind`: how it departs from Llama, instead of what its `model_type` says.
+    `rope_scaling_factor` and `use_logn_attn`: see `EngineConfig`. Raises
     `CheckpointError` naming what is not supported.
     """
-    kind = find_kind(config)
+    kind = find_kind(config) if kind is None else kind
     if kind is None:
         known = ", ".join(list_backbones())
         raise CheckpointError(f"text backbone {config.model_type!r} is not supported (supported: {known})")
