@@ -26,4 +26,24 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).eval()
+    if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
+        _tell_videos_apart(model)
     return model, AutoProcessor.from_pretrained(path)
+
+
+def _tell_videos_apart(model: Any) -> None:
+    """Let the model take pictures and videos in one prompt. It refuses that by itself, for it looks for the places of
+    both by the same token: those of videos lie between two others."""
+    config = model.config
+
+    def get_placeholder_mask(
+        input_ids: torch.Tensor, inputs_embeds: torch.Tensor, image_features: Any = None, video_features: Any = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        markers = (config.video_start_token_id, config.video_end_token_id)
+        begun, ended = ((input_ids == each).cumsum(1) for each in markers)
+        places, is_video = input_ids == config.image_token_id, begun > ended
+        for mask, rows in ((places & ~is_video, image_features), (places & is_video, video_features)):
+            assert rows is None or int(mask.sum()) == len(rows)
+        return (places & ~is_video)[..., None], (places & is_video)[..., None]
+
+    model.model.get_placeholder_mask = get_placeholder_mask

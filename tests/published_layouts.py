@@ -51,6 +51,27 @@ def _qwen2_5_vl(tiny: Json) -> Json:
     return _qwen_vl(tiny, {**own, "in_chans": 3, "spatial_patch_size": own["patch_size"]}, "4.41.2")
 
 
+def _glm4v(tiny: Json) -> Json:
+    text, rope = tiny["text_config"], tiny["text_config"]["rope_parameters"]
+    unpublished = ("model_type", "rope_parameters", "initializer_range")
+    return {
+        **{name: tiny[name] for name in ("architectures", "model_type")},
+        **{name: value for name, value in tiny.items() if name.endswith("token_id")},
+        "text_config": text_settings(
+            text, attention_bias=True, model_type="glm4v_text", eos_token_id=[text["eos_token_id"]],
+            pad_token_id=text["pad_token_id"], partial_rotary_factor=rope["partial_rotary_factor"],
+            rope_scaling={"rope_type": "default", "mrope_section": rope["mrope_section"]},
+        ),
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "transformers_version": "4.57.1",
+        "vision_config": {
+            **{name: value for name, value in tiny["vision_config"].items() if name not in unpublished},
+            "hidden_dropout_prob": 0.0,
+        },
+    }  # fmt: skip
+
+
 def _llava(tiny: Json) -> Json:
     own, text = tiny["vision_config"], tiny["text_config"]
     kept = ("hidden_size", "image_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers")
@@ -335,6 +356,15 @@ _QWEN_PROCESSOR = {
     "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
     "image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2VLProcessor",
 }  # fmt: skip
+_GLM_PROCESSOR = {
+    "size": {"shortest_edge": 512, "longest_edge": 12800}, "do_rescale": True, "patch_size": 4,
+    "temporal_patch_size": 2, "merge_size": 2, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27],
+    "image_processor_type": "Glm4vImageProcessor", "processor_class": "Glm4vProcessor",
+}  # fmt: skip
+_GLM_VIDEOS = {
+    **{name: value for name, value in _GLM_PROCESSOR.items() if name != "image_processor_type"},
+    "size": {"shortest_edge": 256, "longest_edge": 9216}, "video_processor_type": "Glm4vVideoProcessor",
+}  # fmt: skip
 _CLIP_PROCESSOR = {
     "crop_size": {"height": 20, "width": 20}, "do_center_crop": True, "do_convert_rgb": True, "do_normalize": True,
     "do_rescale": True, "do_resize": True, "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
@@ -462,6 +492,17 @@ LAYOUTS: dict[str, Layout] = {
         tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "split_special_tokens": False},
         files={"preprocessor_config.json": _QWEN_PROCESSOR, "processor_config.json": None},
         template_file="tokenizer_config.json",
+    ),
+    "GLM-4.1V-9B-Thinking": Layout(
+        tiny="glm4v",
+        config=_glm4v,
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": _GLM_PROCESSOR,
+            "video_preprocessor_config.json": _GLM_VIDEOS,
+            "processor_config.json": None,
+        },
+        template_file="chat_template.jinja",
     ),
     "llava-1.5-7b-hf": Layout(
         tiny="llava",

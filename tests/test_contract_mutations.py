@@ -34,6 +34,7 @@ from seesay.vl import any_resolution, arrangement, dynamic_resolution
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
     gemma3,
+    glm4v,
     idefics3,
     internvl,
     llava,
@@ -48,6 +49,7 @@ from seesay.vl.families import (
 )
 from seesay.vl.family import Family
 from seesay.vl.pixels import PixelSettings
+from seesay.vl.timed_videos import ClipSettings
 from seesay.vl.weight_map import WeightMap
 
 pytestmark = [
@@ -497,7 +499,52 @@ def a_time_step_has_the_time_of_its_first_frame(patch: Patch) -> None:
     wrap(patch, qwen3_vl.Qwen3VL, "measure", begin)
 
 
-@caught_by("positions_equal_the_models", "qwen3_vl")
+@caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
+def a_time_step_has_the_time_of_the_next_one(patch: Patch) -> None:
+    wrap(patch, glm4v.Glm4V, "find_times", lambda times: tuple(time + 1 for time in times))
+
+
+@caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
+def times_are_written_as_by_the_other_processor(patch: Patch) -> None:
+    original = glm4v.Glm4V.__init__
+
+    def init(self: glm4v.Glm4V, *args: Any) -> None:
+        original(self, *args)
+        self._spells_tenths = not self._spells_tenths
+
+    patch.setattr(glm4v.Glm4V, "__init__", init)
+
+
+@caught_by("tokens_equal_the_processors", "glm4v")
+def places_of_a_video_have_its_own_token(patch: Patch) -> None:
+    patch.setattr(glm4v.Glm4V, "row_token", property(lambda self: self.item_tokens[Modality.VIDEO][1]))
+
+
+@caught_by("counts_equal_the_processors", "glm4v")
+def a_picture_counts_as_one_frame(patch: Patch) -> None:
+    original = ClipSettings.fit
+
+    def fit(self: ClipSettings, size: Any, options: Any) -> tuple[int, int]:
+        return original(replace(self, temporal_patch_size=1), size, options)
+
+    patch.setattr(ClipSettings, "fit", fit)
+
+
+@caught_by("rows_equal_the_models", "glm4v")
+def positions_are_blended_linearly(patch: Patch) -> None:
+    wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
+
+
+@caught_by("rows_equal_the_models", "glm4v", "mistral3")
+def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
+    """Patch by patch, where the matrix has channel by channel."""
+    from seesay.encoders import packed_vit
+
+    merger = packed_vit._PatchMerger
+    patch.setattr(merger, "forward", lambda self, x: self.merging_layer(x.view(-1, self.group[0] * self.group[1])))
+
+
+@caught_by("positions_equal_the_models", "qwen3_vl", "glm4v")
 def all_time_steps_begin_at_one_position(patch: Patch) -> None:
     """As if no text lay between them."""
 

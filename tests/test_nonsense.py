@@ -55,12 +55,18 @@ FIELDS = {
         "downsample_ratio", "vision_config.image_size", "vision_config.patch_size", "vision_config.hidden_size",
         "vision_config.norm_type", "vision_feature_layer", "image_token_id",
     ),
+    "glm4v": (
+        "vision_config.image_size", "vision_config.attention_bias", "vision_config.intermediate_size",
+        "vision_config.hidden_act", "vision_config.patch_size", "text_config.rope_parameters.partial_rotary_factor",
+        "text_config.rope_parameters.mrope_section", "video_token_id",
+    ),
 }  # fmt: skip
 PROCESSOR_FIELDS = {
     "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),
     "qwen2_5_vl": ("patch_size", "merge_size", "temporal_patch_size", "min_pixels", "max_pixels", "size", "image_std"),
     "internvl": ("size", "min_patches", "max_patches", "image_mean"),
     "llava_next": ("size", "crop_size", "image_grid_pinpoints", "image_processor_type"),
+    "glm4v": ("size", "temporal_patch_size", "patch_size"),
 }
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,16 +33,33 @@ class ProjectorConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DownsamplerConfig:
+    """A convolution behind the tower's last norm, which joins the patches of a merge group, and a `GluProjector` with
+    this inner size and activation."""
+
+    inner_size: int
+    activation: str
+
+
+Blending = Literal["bilinear", "bicubic"]
+"""How a square grid of learned positions is stretched over a frame: bilinear, with the corners of the grid at the
+centers of the frame's outer patches; or bicubic, with the edges of both in one place, and the outer positions repeated
+beyond the grid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedVisionConfig:
     """Sizes of the tower. `patch_dim` is the length of a patch vector, channels · frames · height · width.
 
     `uses_rms_norm`: RMS norm and a gated MLP (Qwen2.5-VL), else layer norm and a plain MLP. `window_size` is the side
     of a window in merged tokens, None without windows; layers in `full_attention_layers` attend to whole frames.
     position_side: side of the square grid of learned positions, which is stretched over a frame; None without one.
+    position_blending: how it is stretched.
     deep_layers: numbers of the layers whose output is merged, too, each into columns of its own behind the others.
-    norms_patches: patches are normed before the first layer. has_biases: of the layers' matrices. splits_qkv: the
-    checkpoint has separate weights for queries, keys and values. alternates_axes: of one list of rotary frequencies
-    rows take every other one, and columns the rest, instead of both the same. projector: None for Qwen's merger.
+    norms_patches: patches are normed before the first layer. has_biases: of the layers' matrices. has_qkv_bias: of
+    those of queries, keys and values; None: as the others. splits_qkv: the checkpoint has separate weights for queries,
+    keys and values. alternates_axes: of one list of rotary frequencies rows take every other one, and columns the rest,
+    instead of both the same. projector: None for Qwen's merger.
     """
 
     depth: int
@@ -58,13 +76,15 @@ class PackedVisionConfig:
     rope_theta: float = 10000.0
     patch_bias: bool = False
     position_side: int | None = None
+    position_blending: Blending = "bilinear"
     deep_layers: tuple[int, ...] = ()
     norm_eps: float = 1e-6
     norms_patches: bool = False
     has_biases: bool = True
+    has_qkv_bias: bool | None = None
     splits_qkv: bool = False
     alternates_axes: bool = False
-    projector: ProjectorConfig | None = None
+    projector: ProjectorConfig | DownsamplerConfig | None = None
 
     def __post_init__(self) -> None:
         if any(not 0 <= index < self.depth for index in self.deep_layers):
@@ -93,7 +113,7 @@ class PackedVisionConfig:
             activation=self.activation,
             norm_eps=self.norm_eps,
             qkv=QKV if self.splits_qkv else ("qkv",),
-            has_qkv_bias=self.has_biases,
+            has_qkv_bias=self.has_biases if self.has_qkv_bias is None else self.has_qkv_bias,
             has_biases=self.has_biases,
             uses_rms_norm=self.uses_rms_norm,
             is_gated=self.uses_rms_norm,
@@ -106,8 +126,8 @@ class PackedLayout:
     back; None if nothing moves.
 
     `frames` is for batches whose grids have been seen before: a GPU computes them with cuDNN, whose first call for a
-    shape takes tens of milliseconds. `frames_once` is for new grids. taps: indices int64 [P, 4] of learned positions
-    and their shares float32 [P, 4], for each patch; None without such positions.
+    shape takes tens of milliseconds. `frames_once` is for new grids. taps: indices int64 [P, K] of learned positions
+    and their shares float32 [P, K], for each patch; None without such positions.
     """
 
     order: Tensor | None
@@ -170,19 +190,43 @@ def _find_coordinates(
 def _find_taps(
     grids: Sequence[Grid], order: npt.NDArray[np.int64], coordinates: npt.NDArray[np.int64], config: PackedVisionConfig
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return which learned positions each patch takes, int64 [P, 4], and how much of each, float32 [P, 4]: bilinear,
-    the corners of a frame are those of the grid."""
+    """Return which learned positions each patch takes, int64 [P, K], and how much of each, float32 [P, K]. K is 4, or
+    16 where they are blended cubically."""
     assert config.position_side is not None
-    side, unit = config.position_side, config.merge_unit
+    side, unit, is_cubic = config.position_side, config.merge_unit, config.position_blending == "bicubic"
     counts = [t * h * w // unit for t, h, w in grids]
     sizes = np.repeat(np.array([grid[1:] for grid in grids]), counts, axis=0)[order].repeat(unit, axis=0)
-    places = coordinates.astype(np.float32) * np.float32(side - 1) / np.maximum(sizes - 1, 1).astype(np.float32)
-    first = np.floor(places).astype(np.int64)
-    share = places - first
-    rows, columns = (np.stack([first[:, axis], np.minimum(first[:, axis] + 1, side - 1)], axis=1) for axis in (0, 1))
-    row_shares, column_shares = (np.stack([1 - share[:, axis], share[:, axis]], axis=1) for axis in (0, 1))
-    indices = (rows[:, :, None] * side + columns[:, None]).reshape(-1, 4)
-    return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(-1, 4).astype(np.float32)
+    if is_cubic:
+        places = (coordinates + np.float32(0.5)) / sizes.astype(np.float32) * np.float32(side) - np.float32(0.5)
+    else:
+        places = coordinates.astype(np.float32) * np.float32(side - 1) / np.maximum(sizes - 1, 1).astype(np.float32)
+    first = np.floor(places)
+    steps, weigh = (range(-1, 3), _weigh_cubic) if is_cubic else (range(2), _weigh_linear)
+    rows, columns = np.clip(np.stack([first + step for step in steps]), 0, side - 1).astype(np.int64).transpose(2, 1, 0)
+    row_shares, column_shares = weigh((places - first).astype(np.float32)).transpose(2, 1, 0)
+    indices = (rows[:, :, None] * side + columns[:, None]).reshape(len(rows), -1)
+    return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(len(rows), -1)
+
+
+def _weigh_linear(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the weights [2, …] of the neighbours of points that lie `share` behind the first of them."""
+    return np.stack([1 - share, share])
+
+
+_CUBIC = np.float32(-0.75)
+"""The parameter of the convolution kernel (Keys 1981, equation 4) that torch has."""
+
+
+def _weigh_cubic(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return the weights [4, …] of the two neighbours on either side of points that lie `share` behind the second."""
+
+    def near(distance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance**2 + 1
+
+    def far(distance: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        return _CUBIC * (((distance - 5) * distance + 8) * distance - 4)
+
+    return np.stack([far(1 + share), near(share), near(1 - share), far(2 - share)])
 
 
 def _compute_angles(coordinates: Tensor, config: PackedVisionConfig) -> Tensor:

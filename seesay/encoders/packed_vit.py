@@ -1,10 +1,10 @@
-"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, Pixtral and Mistral 3: patches of pictures and videos of any
-size, packed into one call.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral and Mistral 3: patches of pictures and videos
+of any size, packed into one call.
 
 Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows. Qwen3-VL
-adds learned positions, and gives its decoder's first layers the outputs of some of its own.
-Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2 and arXiv
-2410.07073 section 2.
+and GLM-4.1V add learned positions; Qwen3-VL gives its decoder's first layers the outputs of some of its own.
+Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2, arXiv 2507.01006
+section 2 and arXiv 2410.07073 section 2.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ from seesay.checkpoint import Checkpoint
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
+from seesay.encoders.glu_projector import GluProjector
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedEncoder, GraphedTower
 from seesay.encoders.layers import Norm, PixelNormalizer, RMSNorm, Segments, get_activation, make_empty_embedding
-from seesay.encoders.packed_layout import Grid, PackedLayout, PackedVisionConfig, ProjectorConfig, make_kept_layout
+from seesay.encoders.packed_layout import (
+    DownsamplerConfig,
+    Grid,
+    PackedLayout,
+    PackedVisionConfig,
+    ProjectorConfig,
+    make_kept_layout,
+)
 from seesay.encoders.pixels import PatchLoader
 from seesay.encoders.vit_layers import Block, run_blocks
 from seesay.encoders.weights import load_tower
@@ -62,10 +70,10 @@ class _DeepMerger(nn.Module):
 
 
 class _PatchMerger(nn.Module):
-    def __init__(self, config: PackedVisionConfig) -> None:
+    def __init__(self, config: PackedVisionConfig, out_size: int, *, bias: bool) -> None:
         super().__init__()
         self.group = (config.merge_unit, config.hidden_size)
-        self.merging_layer = Linear(config.hidden_size * config.merge_unit, config.hidden_size, bias=False)
+        self.merging_layer = Linear(config.hidden_size * config.merge_unit, out_size, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         # The checkpoint's matrix has its inputs by channel, then by patch.
@@ -82,7 +90,7 @@ class _Projector(nn.Module):
         self.norm: RMSNorm | None = None
         if projector.merge_norm_eps is not None:
             self.norm = RMSNorm(size, projector.merge_norm_eps)
-            self.patch_merger = _PatchMerger(config)
+            self.patch_merger = _PatchMerger(config, size, bias=False)
         self.linear_1 = Linear(size, out_size, bias=projector.has_bias)
         self.linear_2 = Linear(out_size, out_size, bias=projector.has_bias)
         self.activation = get_activation(projector.activation)
@@ -96,6 +104,34 @@ class _Projector(nn.Module):
         return self.linear_2(self.activation(self.linear_1(joined)))
 
 
+class _Downsampler(nn.Module):
+    """Joins the patches of a merge group, normed by `norm`, at the decoder's size, and projects the result."""
+
+    def __init__(self, config: PackedVisionConfig, sizes: DownsamplerConfig) -> None:
+        super().__init__()
+        self.norm = config.layers.make_norm()
+        self.patch_merger = _PatchMerger(config, config.out_hidden_size, bias=True)
+        self.projector = GluProjector(config.out_hidden_size, sizes.inner_size, sizes.activation)
+
+    @property
+    def input_norm(self) -> Norm | None:
+        return self.norm
+
+    def forward(self, normed: Tensor) -> Tensor:
+        result: Tensor = self.projector(self.patch_merger(normed))
+        return result
+
+
+def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _Downsampler:
+    match config.projector:
+        case None:
+            return _Merger(config)
+        case DownsamplerConfig() as sizes:
+            return _Downsampler(config, sizes)
+        case projector:
+            return _Projector(config, projector)
+
+
 class PackedVisionTower(nn.Module):
     """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]."""
 
@@ -107,8 +143,7 @@ class PackedVisionTower(nn.Module):
             self.pos_embed = make_empty_embedding(config.position_side**2, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.depth))
         self.patch_norm = config.layers.make_norm() if config.norms_patches else None
-        projector = config.projector
-        self.merger = _Merger(config) if projector is None else _Projector(config, projector)
+        self.merger = _make_merger(config)
         self.deep_mergers = nn.ModuleList(_DeepMerger(config) for _ in config.deep_layers)
 
     @property

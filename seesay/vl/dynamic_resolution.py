@@ -18,7 +18,7 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, Patches, Resize
-from seesay.processors.media.images import smart_resize
+from seesay.processors.media.images import MAX_ASPECT_RATIO, smart_resize
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
@@ -155,10 +155,14 @@ class DynamicResolutionFamily(Family):
         if any(other != first for other in others):
             raise CheckpointError(f"{checkpoint.path}: pictures and videos are normalized differently: not supported")
         self.merge_size: int = vision.spatial_merge_size
-        self._start, self._end = config.vision_start_token_id, config.vision_end_token_id
-        self._pads = {Modality.IMAGE: config.image_token_id, Modality.VIDEO: config.video_token_id}
-        start, end = self.token_text(self._start), self.token_text(self._end)
-        self._markers = {each: start + self.token_text(self._pads[each]) + end for each in self.modalities}
+        self.item_tokens = {modality: self.read_item_tokens(modality) for modality in self.modalities}
+        self._markers = {each: "".join(map(self.token_text, tokens)) for each, tokens in self.item_tokens.items()}
+
+    def read_item_tokens(self, modality: Modality) -> tuple[int, int, int]:
+        """Return the tokens before, for and behind an item in a prompt that is not expanded."""
+        config = self.checkpoint.model_config
+        placeholder = config.image_token_id if modality is Modality.IMAGE else config.video_token_id
+        return config.vision_start_token_id, placeholder, config.vision_end_token_id
 
     def read_settings(self, modality: Modality, settings: Mapping[str, Any]) -> PatchSettings:
         """Read the JSON of the processor for media of this kind."""
@@ -212,8 +216,9 @@ class DynamicResolutionFamily(Family):
         return {"grid": grid, "num_tiles": 1, "resized": (height, width)}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
+        start, placeholder, end = self.item_tokens[modality]
         num_rows = math.prod(measures["grid"]) // self.merge_size**2
-        return make_expansion(([self._start], False), ([self._pads[modality]] * num_rows, True), ([self._end], False))
+        return make_expansion(([start], False), ([placeholder] * num_rows, True), ([end], False))
 
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
@@ -276,8 +281,11 @@ class DynamicResolutionFamily(Family):
 
     def largest_size(self) -> tuple[int, int] | None:
         settings = self.settings[Modality.IMAGE]
-        rows = max(1, math.isqrt(settings.max_pixels) // settings.factor)
-        columns = max(1, settings.max_pixels // (rows * settings.factor**2))
+        max_pixels = settings.max_pixels_of({})
+        if max_pixels < MAX_ASPECT_RATIO * settings.factor**2:  # a side has no less than `factor`: thin ones have more
+            return settings.factor, MAX_ASPECT_RATIO * settings.factor
+        rows = max(1, math.isqrt(max_pixels) // settings.factor)
+        columns = max(1, max_pixels // (rows * settings.factor**2))
         return rows * settings.factor, columns * settings.factor
 
 

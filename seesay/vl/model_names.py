@@ -132,6 +132,7 @@ REASONS: Mapping[str, str] = {
     "ChatGLMModel/glm4v": "its tower is not written here; nearest: GLM-4 for text, Qwen2.5-VL-7B for pictures",
     "DbrxForCausalLM": "its experts in Transformers look at values while they are probed",
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
+    "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",
     "InternLMXComposer2ForCausalLM": "the weights of pictures' tokens have additions of their own (partial LoRA); "
     "nearest: InternVL2",
     "DeepseekVLHybridForConditionalGeneration": "its two towers are not written here; nearest: InternVL2",

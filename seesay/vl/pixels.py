@@ -23,6 +23,10 @@ _MAX_NUMBER = 1e6
 DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
+    "Glm4vImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Glm4vVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Glm46VImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Glm46VVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "GotOcr2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Idefics3ImageProcessor": (_HALVES, _LANCZOS),
     "InternVLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
@@ -64,6 +68,15 @@ def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
         if own is not None:
             return own
     return checkpoint.read_json("preprocessor_config.json") or {}
+
+
+def find_processor_class(checkpoint: Checkpoint) -> str | None:
+    """Return the name of the class that a checkpoint's files give for its processor; None where they give none."""
+    for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
+        found = (checkpoint.read_json(file) or {}).get("processor_class")
+        if isinstance(found, str):
+            return found
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +169,14 @@ def read_count(settings: Mapping[str, Any], name: str, default: int, *, most: in
             f"{where}: processor setting {name} must be an integer from 1 to {most}, got {str(value)[:40]!r}"
         )
     return value
+
+
+def read_positive(settings: Mapping[str, Any], name: str, default: float, where: object) -> float:
+    """Return a setting that is a number above 0, at most a million. Raises `CheckpointError` naming one that is not."""
+    value = settings.get(name, default)
+    if not _is_number(value, 1 / _MAX_NUMBER):
+        raise CheckpointError(f"{where}: processor setting {name} must be a number above 0, got {str(value)[:40]!r}")
+    return float(value)
 
 
 def read_square(size: Any, where: object, name: str) -> tuple[int, int]:

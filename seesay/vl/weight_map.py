@@ -29,6 +29,12 @@ INTERNLM2_DECODER = (
     (r"\.feed_forward\.w3\.", ".mlp.up_proj."),
 )
 """`WeightMap.decoder_patterns` of an InternLM2."""
+GLM4_DECODER = (
+    (r"\.post_attention_layernorm\.", ".pre_feedforward_layernorm."),
+    (r"\.post_self_attn_layernorm\.", ".post_attention_layernorm."),
+    (r"\.post_mlp_layernorm\.", ".post_feedforward_layernorm."),
+)
+"""`WeightMap.decoder_patterns` of a GLM-4-0414: its `post_attention_layernorm` is the norm before the feed-forward."""
 NESTED_FRONTS = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from seesay.encoders.layers import SegmentTable, attend, group_neighbours, group_segments
-from seesay.encoders.packed_layout import PackedVisionConfig, ProjectorConfig, _make_gpu_layout, make_layout
+from seesay.encoders.packed_layout import (
+    DownsamplerConfig,
+    PackedVisionConfig,
+    ProjectorConfig,
+    _make_gpu_layout,
+    make_layout,
+)
 from seesay.encoders.packed_vit import PackedVisionTower
 from seesay.encoders.weights import finish_layers
 
@@ -50,6 +56,18 @@ PIXTRAL: dict[str, Any] = {
     "splits_qkv": True,
     "alternates_axes": True,
     "projector": ProjectorConfig(activation="gelu", has_bias=False, merge_norm_eps=1e-5),
+}
+
+
+GLM: dict[str, Any] = {
+    "window_size": None,
+    "norms_patches": True,
+    "patch_bias": True,
+    "position_side": 5,
+    "position_blending": "bicubic",
+    "has_biases": False,
+    "has_qkv_bias": True,
+    "projector": DownsamplerConfig(inner_size=40, activation="silu"),
 }
 
 
@@ -154,6 +172,29 @@ def test_learned_positions_are_stretched_over_each_frame(window_size: int | None
                 torch.testing.assert_close(frame, stretched, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("side", [1, 2, 5])
+def test_learned_positions_are_blended_cubically(side: int) -> None:
+    """As torch does between pixels whose edges are those of the frame."""
+    config = make_config(position_side=side, position_blending="bicubic", window_size=None, merge_size=1)
+    positions = torch.randn(side, side, 3, generator=torch.Generator().manual_seed(6))
+    layout = make_layout(GRIDS, config, CPU)
+    assert layout.taps is not None
+    indices, shares = layout.taps
+    assert layout.inverse is not None  # merge groups are single patches
+    found = (positions.flatten(0, 1)[indices] * shares[:, :, None]).sum(1)[layout.inverse]
+    first = 0
+    for t, h, w in GRIDS:
+        own = found[first : first + t * h * w].view(t, h, w, 3)
+        first += t * h * w
+        points = [(torch.arange(length) + 0.5) / length * 2 - 1 for length in (w, h)]
+        grid = torch.stack(torch.meshgrid(*points, indexing="xy"), dim=-1)[None]
+        stretched = torch.nn.functional.grid_sample(
+            positions.permute(2, 0, 1)[None], grid, mode="bicubic", padding_mode="border", align_corners=False
+        )[0].permute(1, 2, 0)
+        for frame in own:
+            torch.testing.assert_close(frame, stretched, rtol=0, atol=1e-5)
+
+
 def test_axes_take_frequencies_in_turn() -> None:
     """The angles of a head of 16 are those of the eight frequencies of a text's head, even ones for rows."""
     layout = make_layout([(1, 4, 6)], make_config(window_size=None, merge_size=1, alternates_axes=True), CPU)
@@ -178,7 +219,7 @@ def test_attend_stays_inside_segments(lengths: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL]
+    "changes", [{}, {"window_size": None}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL, GLM]
 )
 def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
@@ -191,7 +232,7 @@ def test_many_sizes_packed_equal_each_alone(changes: dict[str, Any]) -> None:
         torch.testing.assert_close(rows, tower(own, [grid]), rtol=0, atol=2e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL])
+@pytest.mark.parametrize("changes", [{}, {"uses_rms_norm": False, "activation": "quick_gelu"}, DEEP, PIXTRAL, GLM])
 def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> None:
     config = make_config(**changes)
     tower = make_tower(config)
@@ -216,6 +257,7 @@ def test_biases_left_to_the_norms_change_nothing(changes: dict[str, Any]) -> Non
         {"uses_rms_norm": False, "activation": "quick_gelu"},
         DEEP,
         PIXTRAL,
+        GLM,
     ],
 )
 def test_on_a_gpu_the_rows_are_those_of_the_cpu(changes: dict[str, Any], is_fused: bool) -> None:

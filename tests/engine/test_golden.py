@@ -38,6 +38,7 @@ from seesay.engine.response import Response
 from seesay.offline.pipeline import Pipeline
 from seesay.values import GenerationRequest
 
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
 NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""

@@ -104,6 +104,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-sequential": ("Falcon", {"parallel_attn": False, "multi_query": False, "bias": True}),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
+    "glm4v": ("Glm4v", {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.8}}),
     "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
 }
 
@@ -145,7 +146,7 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
     """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
     kind, changes = BACKBONES[name]
     sizes = SIZES | changes | sizes
-    if kind in ("Qwen2_5_VL", "Qwen2VL", "Qwen3VL"):
+    if kind in ("Glm4v", "Qwen2_5_VL", "Qwen2VL", "Qwen3VL"):
         tied = sizes["tie_word_embeddings"]
         vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1, "deepstack_visual_indexes": []}
         vision |= (

@@ -38,6 +38,16 @@ from transformers import (
     GemmaForCausalLM,
     Glm4Config,
     Glm4ForCausalLM,
+    Glm4vConfig,
+    Glm4vForConditionalGeneration,
+    Glm4vImageProcessor,
+    Glm4vProcessor,
+    Glm4vVideoProcessor,
+    Glm46VConfig,
+    Glm46VForConditionalGeneration,
+    Glm46VImageProcessor,
+    Glm46VProcessor,
+    Glm46VVideoProcessor,
     GlmConfig,
     GlmForCausalLM,
     GotOcr2ImageProcessor,
@@ -386,6 +396,60 @@ def _qwen3_vl(path: Path) -> None:
     config = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
     save_model(Qwen3VLForConditionalGeneration(config), path)
     Qwen3VLProcessor(**processors).save_pretrained(path)
+
+
+def _glm4v(path: Path) -> None:
+    _write_glm4v(
+        path, Glm4vConfig, Glm4vForConditionalGeneration, Glm4vImageProcessor, Glm4vVideoProcessor, Glm4vProcessor
+    )
+
+
+def _glm46v(path: Path) -> None:
+    """With biases in the tower's attention."""
+    _write_glm4v(
+        path, Glm46VConfig, Glm46VForConditionalGeneration, Glm46VImageProcessor, Glm46VVideoProcessor, Glm46VProcessor,
+        attention_bias=True,
+    )  # fmt: skip
+
+
+def _write_glm4v(
+    path: Path,
+    config_class: Any,
+    model_class: Any,
+    image_processor: Any,
+    video_processor: Any,
+    processor: Any,
+    *,
+    attention_bias: bool = False,
+) -> None:
+    """The tower's table of positions has 5 x 5 of them: frames are smaller and larger."""
+    template = CHATML.replace("@image@", "<|begin_of_image|><|image|><|end_of_image|>")
+    template = template.replace("@video@", "<|begin_of_video|><|video|><|end_of_video|>")
+    tokenizer = make_tokenizer(
+        template, image_token="<|image|>", video_token="<|video|>", image_start_token="<|begin_of_image|>",
+        image_end_token="<|end_of_image|>", video_start_token="<|begin_of_video|>", video_end_token="<|end_of_video|>",
+    )  # fmt: skip
+    text = {
+        "vocab_size": 288, **QWEN_TEXT, "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [2, 1, 1],
+        },
+    }  # fmt: skip
+    vision = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64, "image_size": 20,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "attention_bias": attention_bias,
+    }  # fmt: skip
+    names = (f"{kind}_{end}token" for kind in ("image", "video") for end in ("", "start_", "end_"))
+    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in names}
+    config = config_class(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
+    save_model(model_class(config), path)
+    sizes = {"patch_size": 4, "temporal_patch_size": 2, "merge_size": 2, **STATISTICS}
+    processor(
+        image_processor=image_processor(size={"shortest_edge": 512, "longest_edge": 12800}, **sizes),
+        video_processor=video_processor(size={"shortest_edge": 256, "longest_edge": 9216}, **sizes),
+        tokenizer=tokenizer, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
 
 
 def _llava(path: Path, *, pads: bool = False) -> None:
@@ -840,6 +904,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
+    "glm4v": _glm4v,
+    "glm46v": _glm46v,
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,
     "pixtral": _pixtral,

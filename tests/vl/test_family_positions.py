@@ -12,7 +12,7 @@ from enrolment import ENROLLED, MROPE_FAMILIES, VIDEO_FAMILIES
 from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, render, run_processor
 
 from seesay.values import DecodedMedia, MediaItem
-from seesay.vl.families.qwen3_vl import Qwen3VL
+from seesay.vl.timed_videos import TimedVideoFamily
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),
@@ -61,9 +61,9 @@ def test_positions_equal_get_rope_index(name: str, seed: int, load: Callable[[st
             features["seconds_per_grid"] = float(rng.choice([1.0, 2.0, 3.0] if truncates_seconds(loaded) else times))
             seconds.append(features["seconds_per_grid"])
         count = grid[0] * grid[1] * grid[2] // 4
-        steps = grid[0] if issubclass(ENROLLED[name], Qwen3VL) else 1
+        steps = grid[0] if issubclass(ENROLLED[name], TimedVideoFamily) else 1
         slots = np.arange(0)
-        for step in range(steps):  # text lies between those of Qwen3-VL
+        for step in range(steps):  # text may lie between them
             add_text(int(step > 0))
             slots = np.concatenate((slots, len(ids) + np.arange(count // steps)))
             ids.extend([vocabulary[1 + kind]] * (count // steps))

@@ -76,6 +76,7 @@ def test_families_with_a_published_layout() -> None:
         "smolvlm",
         "perception_lm",
         "fast_vlm",
+        "glm4v",
     } <= families
     models: tuple[str, ...] = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
     models += ("Starcoder2", "Granite", "Olmo", "Olmo2", "Cohere", "Glm", "Glm4", "Falcon")

@@ -18,7 +18,8 @@ class DecoderKind:
     """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
     and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
 
-    joins_gate_up: see `FeedForwardSpec.is_joined`. activation_option: the configuration's name of it.
+    joins_gate_up: see `FeedForwardSpec.is_joined`. activation_option: the configuration's name of it. sections: see
+    `RotarySpec`, where the configuration has none.
     """
 
     norm: NormSpec | None = None
@@ -30,6 +31,7 @@ class DecoderKind:
     qk_norm: QKNorm | None = None
     qkv_limit: float | None = None
     turns_neighbours: bool = False
+    sections: tuple[int, ...] = ()
     feed_forward: FeedForwardKind = "gated"
     inner_size: int | None = None
     inner_bias: bool | None = None
@@ -119,6 +121,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "gemma3_text": lambda config: _gemma(config, "around", "head"),
     "glm": _GLM,
     "glm4": replace(_GLM, norms="around"),
+    "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
     "granite": _granite,
     "llama": DecoderKind(),
     "mistral": DecoderKind(),

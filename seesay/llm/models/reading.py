@@ -134,6 +134,8 @@ def _make_layers(
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = _windows(config)
     parameters: dict[str, Any] = dict(config.rope_parameters or {})
+    if kind.sections:
+        parameters.setdefault("mrope_section", kind.sections)
     if rope_scaling_factor:
         parameters = scale_dynamically(parameters, rope_scaling_factor)
     if parameters.keys() & set(_LAYER_TYPES):  # by type of layer

@@ -21,7 +21,7 @@ from seesay.frame_chain import Patches, Resample
 T = TypeVar("T", bound=np.generic)
 Frames = npt.NDArray[np.uint8]
 
-_MAX_ASPECT_RATIO = 200
+MAX_ASPECT_RATIO = 200
 
 # --- sizes -----------------------------------------------------------------------------------------------------------
 
@@ -42,10 +42,10 @@ def smart_resize(
 
     Raises `RequestError` (invalid_media) for pictures more than 200 times longer than wide.
     """
-    if max(height, width) > _MAX_ASPECT_RATIO * min(height, width):
+    if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
         raise RequestError(
             ErrorCode.INVALID_MEDIA,
-            f"a picture of {width}x{height} pixels is more than {_MAX_ASPECT_RATIO} times longer than wide: "
+            f"a picture of {width}x{height} pixels is more than {MAX_ASPECT_RATIO} times longer than wide: "
             "crop or pad it",
         )
     new_height = round(height / factor) * factor

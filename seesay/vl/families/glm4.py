@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from seesay.vl.families.text import TextFamily
 from seesay.vl.published import Published
-from seesay.vl.weight_map import BARE_DECODER, WeightMap
+from seesay.vl.weight_map import BARE_DECODER, GLM4_DECODER, WeightMap
 
 
 class Glm(TextFamily):
@@ -16,15 +16,11 @@ class Glm(TextFamily):
 
 
 class Glm4(TextFamily):
-    """GLM-4-0414. Its `post_attention_layernorm` is the norm before the feed-forward."""
+    """GLM-4-0414."""
 
     architectures = ("Glm4ForCausalLM",)
     published = (Published(decoder="glm4", names=("THUDM/GLM-4-9B-0414", "THUDM/GLM-4-32B-0414")),)
     weights = WeightMap(
         decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."},
-        decoder_patterns=(
-            (r"\.post_attention_layernorm\.", ".pre_feedforward_layernorm."),
-            (r"\.post_self_attn_layernorm\.", ".post_attention_layernorm."),
-            (r"\.post_mlp_layernorm\.", ".post_feedforward_layernorm."),
-        ),
+        decoder_patterns=GLM4_DECODER,
     )

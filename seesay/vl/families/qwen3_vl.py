@@ -4,16 +4,16 @@ behind the decoder's first layers, and the time of each step of a video before i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.images import smart_resize
-from seesay.values import Expansion, MediaSize, Modality
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily, PatchSettings, find_target
-from seesay.vl.family import Backbone, Features, make_expansion
+from seesay.errors import CheckpointError
+from seesay.values import Modality
+from seesay.vl.dynamic_resolution import DynamicResolutionFamily, PatchSettings
+from seesay.vl.family import Backbone
 from seesay.vl.published import Published
+from seesay.vl.timed_videos import ClipSettings, Piece, TimedVideoFamily
 
 if TYPE_CHECKING:
     from seesay.encoders.packed_layout import PackedVisionConfig
@@ -21,55 +21,8 @@ if TYPE_CHECKING:
 _MERGER = r"^(merger|deep_mergers\.\d+)\."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClipSettings(PatchSettings):
-    """Sizes of videos: `min_pixels` and `max_pixels` are those of all frames together. `max_frame_pixels`, when set,
-    bounds each of them, too."""
-
-    max_frame_pixels: int | None = None
-
-    @property
-    def limits(self) -> list[int | None]:
-        return [*super(ClipSettings, self).limits, self.max_frame_pixels]
-
-    def fit(self, size: MediaSize, options: Mapping[str, int]) -> tuple[int, int]:
-        """See `PatchSettings.fit`. Options `min_pixels` and `max_pixels` are those of one frame, `total_pixels` those
-        of all."""
-        num_frames = max(size.num_frames, self.temporal_patch_size)
-        most = options.get("total_pixels", self.max_pixels)
-        if self.max_frame_pixels is not None:
-            share = min(self.max_frame_pixels, most // num_frames)
-            most = max(share, int(self.min_pixels * 1.05)) * num_frames
-        least = options["min_pixels"] * num_frames if "min_pixels" in options else self.min_pixels
-        if "min_pixels" in options and "total_pixels" not in options:
-            most = max(most, least)
-        most = min(most, options.get("max_pixels", most) * num_frames)
-        if "min_pixels" not in options:
-            least = min(least, most)
-        if least > most:
-            message = (
-                f"min_pixels={options['min_pixels']} of {num_frames} frames is above the {most} pixels that they may "
-                "have together"
-            )
-            raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
-        height, width = find_target(size, options)
-        if min(height, width) < self.factor:
-            grow = max(self.factor / height, self.factor / width)
-            height, width = int(height * grow), int(width * grow)
-        return smart_resize(
-            height,
-            width,
-            factor=self.factor,
-            min_pixels=least,
-            max_pixels=most,
-            num_frames=num_frames,
-            temporal_factor=self.temporal_patch_size,
-        )
-
-
-class Qwen3VL(DynamicResolutionFamily):
-    """The measures of a video have the `times` of its time steps in seconds: the middle between their first and last
-    frame."""
+class Qwen3VL(TimedVideoFamily):
+    """The time of a step of a video is the middle between those of its first and last frame."""
 
     architectures = ("Qwen3VLForConditionalGeneration",)
     published = (
@@ -106,28 +59,15 @@ class Qwen3VL(DynamicResolutionFamily):
             return found
         return replace(found, max_frame_pixels=settings.get("max_video_tokens", 768) * found.factor**2)
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
-        measures = super().measure(modality, size, options)
-        if modality is Modality.IMAGE:
-            return measures
-        step = self.settings[modality].temporal_patch_size
-        times, last = size.timestamps_s, size.num_frames - 1
-        middles = ((times[i] + times[min(i + step - 1, last)]) / 2 for i in range(0, size.num_frames, step))
-        return {**measures, "times": tuple(middles)}
+    def find_times(self, times_s: Sequence[float], num_steps: int) -> tuple[float, ...]:
+        step, last = self.settings[Modality.VIDEO].temporal_patch_size, len(times_s) - 1
+        spans = ((i, min(i + step - 1, last)) for i in range(0, num_steps * step, step))
+        return tuple((times_s[i] + times_s[j]) / 2 for i, j in spans)
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:
-        """Return for a video the time of each step as text, then its rows between markers of their own; all of that
-        between two markers."""
-        if modality is Modality.IMAGE:
-            return super().expand(modality, measures)
-        steps, *grid = measures["grid"]
-        rows = [self._pads[modality]] * (math.prod(grid) // self.merge_size**2)
-        pieces = [([self._start], False)]
-        for time in measures["times"]:
-            begin = [*self.tokenizer.encode(f"<{time:.1f} seconds>"), self._start]
-            pieces += [(begin, False), (rows, True), ([self._end], False)]
-        assert len(measures["times"]) == steps, "each time step has a time"
-        return make_expansion(*pieces, ([self._end], False))
+    def write_step(self, time_s: float, rows: Piece) -> tuple[Piece, ...]:
+        start, _, end = self.item_tokens[Modality.VIDEO]
+        begin = [*self.tokenizer.encode(f"<{time_s:.1f} seconds>"), start]
+        return (begin, False), rows, ([end], False)
 
     def backbone(self) -> Backbone:
         vision = self.checkpoint.model_config.vision_config

@@ -1,4 +1,4 @@
-"""Videos of Qwen3-VL: their sizes and times against the published processor."""
+"""Videos of Qwen3-VL and GLM-4.1V: their sizes and times against the published processors."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def make_size(num_frames: int, height: int, width: int) -> MediaSize:
     return MediaSize(num_frames=num_frames, height=height, width=width, timestamps_s=times)
 
 
-@pytest.mark.parametrize("is_capped", [False, True])
+@pytest.mark.parametrize(("name", "is_capped"), [("qwen3_vl", False), ("qwen3_vl", True), ("glm4v", False)])
 def test_sizes_equal_the_processors(
-    is_capped: bool, load: Callable[[str], Loaded], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+    name: str, is_capped: bool, load: Callable[[str], Loaded], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     def cap(settings: dict[str, Any]) -> None:
         settings["video_processor"] |= {"cap_pixels_per_frame": is_capped, "max_video_tokens": 20}
 
-    family, _ = load_family(edit_json(tiny_checkpoint("qwen3_vl"), tmp_path / "q", "processor_config.json", cap))
-    processor = load("qwen3_vl").processor.video_processor
+    family, _ = load_family(edit_json(tiny_checkpoint(name), tmp_path / "q", "processor_config.json", cap))
+    processor = load(name).processor.video_processor
     rng = np.random.default_rng(2)
     num_refused = 0
     for _ in range(5000):
@@ -53,9 +53,10 @@ def test_sizes_equal_the_processors(
     assert 0 < num_refused < 1000
 
 
-def test_times_equal_the_processors(load: Callable[[str], Loaded]) -> None:
+@pytest.mark.parametrize("name", ["qwen3_vl", "glm4v", "glm46v"])
+def test_times_equal_the_processors(name: str, load: Callable[[str], Loaded]) -> None:
     """Of an odd number of frames at odd times, with text directly before them."""
-    loaded = load("qwen3_vl")
+    loaded = load(name)
     for indices, fps in (([0, 7, 14, 22, 3600], 29.97), ([0, 15], 30.0), ([0, 9, 12, 40], 30.0), (list(range(9)), 0.7)):
         video = draw_media(VIDEO, len(indices), 20, 30)
         video = replace(video, timestamps_s=tuple(index / fps for index in indices))
@@ -64,7 +65,8 @@ def test_times_equal_the_processors(load: Callable[[str], Loaded]) -> None:
         inputs = process(loaded.processor, text, videos=[video.frames], video_metadata=[metadata])
         made = build(loaded, [video])
         assert made.token_ids.tolist() == inputs["input_ids"][0].tolist()
-        inputs.pop("pixel_values_videos")
+        for key in ("pixel_values_videos", "video_metadata"):
+            inputs.pop(key, None)
         expected, delta = loaded.model.model.get_rope_index(**inputs)
         np.testing.assert_array_equal(made.positions, expected[:, 0].numpy())
         assert made.next_position == len(made.token_ids) + int(delta[0, 0])
@@ -93,8 +95,9 @@ def test_more_pixels_than_a_video_has_by_itself(load: Callable[[str], Loaded]) -
         plan(family, VIDEO, size, {"min_pixels": 4000, "total_pixels": 20_000})
 
 
-def test_a_video_of_one_frame_is_one_step(load: Callable[[str], Loaded]) -> None:
-    loaded = load("qwen3_vl")
+@pytest.mark.parametrize("name", ["qwen3_vl", "glm4v"])
+def test_a_video_of_one_frame_is_one_step(name: str, load: Callable[[str], Loaded]) -> None:
+    loaded = load(name)
     video = draw_media(VIDEO, 1, 30, 40)
     made = build(loaded, [video])
     assert made.items[0].features["grid"][0] == 1
