@@ -35,13 +35,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 BROWSER_FILES = ("test_page.py", "test_look.py", "test_history.py")
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
-    *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_process.py", "test_fronts.py",
-    "test_replay.py", "test_kills.py", "test_sleep.py", "test_precompile.py", "test_weights.py",
-    "test_docs.py", "test_life.py", "test_training.py", "test_quantized_replacing.py", "test_quantized_kv.py",
-    "test_launch.py", "test_bodies.py", "test_hostile_bodies.py", "test_space.py", "test_h200.py",
-    "test_interference.py", "test_runs.py", "test_nonsense.py", "test_contract_mutations.py", "test_processes.py",
-    "test_sandbox.py", "test_serve.py", "test_differential.py", "test_checkpoint.py", "test_methods.py",
-    "test_large_media.py",
+    *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_fronts.py",
+    "test_replay.py", "test_kills.py", "test_process.py", "test_sleep.py", "test_precompile.py", "test_processes.py",
+    "test_packaging.py", "test_life.py", "test_grammar_answers.py", "test_thoughts.py", "test_launch.py",
+    "test_runs.py", "test_training.py", "test_front_hangs.py", "test_operations.py", "test_space.py", "test_trials.py",
+    "test_call_grammar.py", "test_methods.py", "test_h200.py", "test_families.py", "test_decoder.py", "test_formats.py",
+    "test_weights.py", "test_quantized_replacing.py", "test_quantized_kv.py", "test_scheduler_random.py",
+    "test_sandbox.py", "test_quantized.py", "test_policy.py", "test_checkpoint.py", "test_restrictions.py",
+    "test_shared_fields.py", "test_bodies.py", "test_hostile_bodies.py", "test_interference.py", "test_nonsense.py",
+    "test_contract_mutations.py", "test_serve.py", "test_front.py", "test_differential.py", "test_same_answers.py",
+    "test_model_config.py", "test_large_media.py",
 )  # fmt: skip
 """Begin first, so that no worker has one of them left when the others are done."""
 

@@ -67,7 +67,7 @@ def draw_chain(rng: random.Random, size: Size) -> Chain:
 
 
 @runs_here
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 16))])
 def test_a_device_makes_of_a_chain_what_the_host_makes(seed: int) -> None:
     """Random steps, bit for bit."""
     rng = random.Random(seed)

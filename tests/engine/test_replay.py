@@ -46,13 +46,14 @@ THOROUGH = ("mistral", "phi3_longrope", "qwen3_vl", "gemma3_vision", "llava_onev
 OTHERS = [name for name in (*TEXT_MODELS, "internlm2", *FAMILIES) if name not in IN_ALL_SETUPS]
 MORE_TEXT_MODELS = [name for name in BACKBONES if name not in (*IN_ALL_SETUPS, *OTHERS)]
 RUNS = [
-    *itertools.product(IN_ALL_SETUPS, ("chunks and prefixes", "host"), (True,)),
+    *itertools.product(IN_ALL_SETUPS, ("chunks and prefixes",), (True,)),
     ("llama", "preemption", False),
     ("qwen2_5_vl", "host, int8", True),
     *((name, "host", True) for name in THOROUGH),
 ]
 """(model, setup, whether steps are launched ahead)."""
 SLOW_RUNS = [
+    *itertools.product(IN_ALL_SETUPS, ("host",), (True,)),
     *itertools.product(IN_ALL_SETUPS, ("chunks and prefixes", "host"), (False,)),
     *itertools.product(IN_ALL_SETUPS, ("preemption",), (True,)),
     ("qwen2_5_vl", "preemption", False),

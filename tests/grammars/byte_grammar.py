@@ -37,6 +37,12 @@ def accepts(compiled: Any, text: str) -> bool:
     return bool(matcher.accept_string(text)) and bool(matcher.is_completed())
 
 
+def list_allowed(bits: np.ndarray[Any, np.dtype[np.int32]], num_tokens: int) -> list[int]:
+    """The token ids whose bits are set, in order."""
+    found: list[int] = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:num_tokens]).tolist()
+    return found
+
+
 def walk(compiled: Any, rng: random.Random, *, max_bytes: int = 400) -> str | None:
     """A random text that the grammar allows; None where it did not end."""
     import xgrammar
@@ -47,7 +53,7 @@ def walk(compiled: Any, rng: random.Random, *, max_bytes: int = 400) -> str | No
     while len(data) < max_bytes:
         if not matcher.fill_next_token_bitmask(bits, 0):
             bits[:] = -1
-        allowed = [i for i in range(257) if bits[0, i // 32] >> (i % 32) & 1]
+        allowed = list_allowed(bits, 257)
         assert allowed, (bytes(data), "nothing is allowed")
         # Quotes, escapes and digits come often enough for a text to end and to be odd.
         likely = [i for i in allowed if i == END or i in b'\\"u0123456789abcdefx,:{}[].-T~']

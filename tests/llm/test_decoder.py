@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from llm import backbones
+from pairs import parametrize_sweep
 from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
@@ -50,9 +51,8 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
     assert tokens == backbone.greedy(plain.token_ids, 32)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+@parametrize_sweep(
+    name=(
         "llama-llama3-rope",
         "qwen2-some-windows",
         "qwen3",
@@ -65,9 +65,9 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
         "cohere",
         "falcon-groups",
         "starcoder2",
-    ],
+    ),
+    block_size=(1, 4, 16),
 )
-@pytest.mark.parametrize("block_size", [1, 4, 16])
 def test_chunked_and_batched_equal_whole_and_alone(saved: Any, name: str, block_size: int) -> None:
     backbone = saved(name)
     prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (29, 8, 1, 50)]

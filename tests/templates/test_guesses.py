@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from seesay.errors import ConfigError, RequestError
-from seesay.templates import Pieces, builtin, choose_template
+from seesay.templates import Pieces, builtin, choose_template, sandbox
 from seesay.templates.guesses import GUESSES, guess
 from seesay.values import MediaPart, Message, Modality, TextPart
 
@@ -88,7 +88,12 @@ def test_a_registered_template_may_say_which_models_it_belongs_to() -> None:
     assert guess("company/other", {"architectures": ["LlavaMistralForCausalLM"]}) == "llava-mistral"
 
 
-def test_a_file_that_the_user_chose_is_named(tmp_path: Path) -> None:
+def test_a_file_that_the_user_chose_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    impatient = sandbox.RenderPool(sandbox.RenderLimits(cpu_s=0.2))
+    request.addfinalizer(impatient.close)
+    monkeypatch.setattr(sandbox, "_pool", impatient)
     (tmp_path / "mine.jinja").write_text(
         "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}"
     )

@@ -102,7 +102,7 @@ def pool() -> Iterator[RenderPool]:
 @pytest.fixture(scope="module")
 def pool_of_bombs() -> Iterator[RenderPool]:
     """Each bomb ends the process that renders it, and nothing else: the next one is rendered by a new process."""
-    pool = RenderPool(RenderLimits(cpu_s=0.25))
+    pool = RenderPool(RenderLimits(cpu_s=0.1))
     yield pool
     pool.close()
 

@@ -17,6 +17,7 @@ from seesay.templates.parsers.parts import (
     join_parts,
 )
 
+NUM_CUTS_IN_THREE = 1000
 TOOLS: Sequence[dict[str, object]] = (
     {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}},
 )
@@ -52,14 +53,15 @@ def read(
 
 
 def cut(text: str) -> Iterator[list[str]]:
-    """Every way to cut a text in two and, if it is short, in three; one character at a time; some random ways."""
+    """Every way to cut a text in two; one character at a time; random ways to cut it in three, if it is short, and some
+    to cut it in more."""
     yield list(text)
     for first in range(len(text) + 1):
         yield [text[:first], text[first:]]
-        if len(text) <= 120:
-            for second in range(first, len(text) + 1):
-                yield [text[:first], text[first:second], text[second:]]
     chosen = random.Random(text)
+    for _ in range(min(NUM_CUTS_IN_THREE, len(text) ** 2) if len(text) <= 120 else 0):
+        first, second = sorted(chosen.randrange(len(text) + 1) for _ in range(2))
+        yield [text[:first], text[first:second], text[second:]]
     for _ in range(20):
         places = sorted(chosen.randrange(len(text) + 1) for _ in range(chosen.randrange(2, 12)))
         yield [text[a:b] for a, b in pairwise([0, *places, len(text)])]

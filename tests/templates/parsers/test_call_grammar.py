@@ -11,6 +11,7 @@ from typing import Any, Literal
 import jsonschema
 import numpy as np
 import pytest
+from grammars.byte_grammar import list_allowed
 from templates.parsers.reading import read
 
 from seesay.config.grammar import read_grammar
@@ -102,7 +103,7 @@ class Walk:
             is_free = not matcher.fill_next_token_bitmask(bits, 0)
             if is_free:
                 bits[:] = -1
-            allowed = [i for i in range(self.end + 1) if bits[0, i // 32] >> (i % 32) & 1]
+            allowed = list_allowed(bits, self.end + 1)
             assert allowed, (self.text(ids), "nothing is allowed")
             if is_free and not planned and rng.random() < 0.4:
                 planned = list(rng.choice(self.markers))
