@@ -1,0 +1,1 @@
+"""A model family for seesay that is not part of seesay: copy it, and change it into yours."""
