@@ -23,6 +23,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.phi3_v import Phi3V, Phi3VProcessor
 
         return Phi3V.load(path).to(dtype), Phi3VProcessor(path, tile=config["vision_config"]["image_size"])
+    if architecture == "QWenLMHeadModel":
+        from reference.qwen_vl import QwenVL, QwenVLProcessor
+
+        return QwenVL.load(path).to(dtype), QwenVLProcessor(path, visual=config["visual"])
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).eval()

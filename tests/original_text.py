@@ -4,7 +4,7 @@ with the same layers."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,18 @@ import torch
 Json = dict[str, Any]
 State = Mapping[str, torch.Tensor]
 
+QWEN_NAMES = (
+    (r"^model\.embed_tokens", "transformer.wte"),
+    (r"^model\.layers", "transformer.h"),
+    (r"^model\.norm", "transformer.ln_f"),
+    (r"input_layernorm", "ln_1"),
+    (r"post_attention_layernorm", "ln_2"),
+    (r"self_attn\.o_proj", "attn.c_proj"),
+    (r"self_attn\.c_attn", "attn.c_attn"),
+    (r"mlp\.up_proj", "mlp.w1"),
+    (r"mlp\.gate_proj", "mlp.w2"),
+    (r"mlp\.down_proj", "mlp.c_proj"),
+)
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
 _CHATGLM = (
     (r"^model\.embed_tokens", "transformer.embedding.word_embeddings"),
@@ -34,6 +46,16 @@ def join_qkv(state: State, name: str) -> dict[str, torch.Tensor]:
             found[key.replace("q_proj", name)] = torch.cat(parts)
         elif ".k_proj." not in key and ".v_proj." not in key:
             found[key] = tensor
+    return found
+
+
+def rename(state: State, patterns: Iterable[tuple[str, str]]) -> dict[str, torch.Tensor]:
+    """Return the tensors with all patterns in their names replaced, one after another."""
+    found = {}
+    for name, tensor in state.items():
+        for pattern, own in patterns:
+            name = re.sub(pattern, own, name)
+        found[name] = tensor
     return found
 
 
@@ -98,10 +120,48 @@ def as_chatglm(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]
         "seq_length": tiny["max_position_embeddings"],
         "tie_word_embeddings": False,
     }
-    tensors = {}
-    for name, tensor in join_qkv(state, "qkv_proj").items():
-        for pattern, own in _CHATGLM:
-            name = re.sub(pattern, own, name)
-        tensors[name] = tensor
+    tensors = rename(join_qkv(state, "qkv_proj"), _CHATGLM)
     tensors["transformer.rotary_pos_emb.inv_freq"] = torch.ones(4)
     return config, tensors
+
+
+def publish_qwen(tiny: Json, **own: Any) -> Json:
+    """The configuration of the first Qwen with the sizes of a Qwen2."""
+    kept = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
+    return {
+        **{name: tiny[name] for name in kept},
+        "architectures": ["QWenLMHeadModel"],
+        "attn_dropout_prob": 0.0,
+        "bf16": False,
+        "emb_dropout_prob": 0.0,
+        "fp16": False,
+        "fp32": True,
+        "initializer_range": 0.02,
+        "intermediate_size": 2 * tiny["intermediate_size"],
+        "kv_channels": tiny["hidden_size"] // tiny["num_attention_heads"],
+        "layer_norm_epsilon": tiny["rms_norm_eps"],
+        "model_type": "qwen",
+        "no_bias": True,
+        "onnx_safe": None,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 1.0,
+        "scale_attn_weights": True,
+        "seq_length": tiny["max_position_embeddings"],
+        "tie_word_embeddings": False,
+        "tokenizer_class": "QWenTokenizer",
+        "use_cache": True,
+        "use_dynamic_ntk": True,
+        "use_flash_attn": "auto",
+        "use_logn_attn": True,
+        **own,
+    }
+
+
+def name_as_qwen(state: State) -> dict[str, torch.Tensor]:
+    """Return the tensors of a Qwen2 under the names of the first Qwen."""
+    return rename(join_qkv(state, "c_attn"), QWEN_NAMES)
+
+
+def as_qwen(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
+    """The first Qwen, of a Qwen2."""
+    return publish_qwen(tiny), name_as_qwen(state)

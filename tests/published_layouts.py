@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from original_layouts import CODE, INTERN_PROCESSOR, publish_internvl_chat, publish_original_llava
-from published_text import TEXT_LAYOUTS, Json, Layout, text_settings
+from published_text import QWEN_FILES, TEXT_LAYOUTS, Json, Layout, publish_first_qwen, text_settings
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import publish_vision
 
@@ -670,6 +670,12 @@ LAYOUTS: dict[str, Layout] = {
         },
         template_file="tokenizer_config.json",
     ),
+    "Qwen-VL-Chat": Layout(
+        tiny="qwen_vl",
+        config=publish_first_qwen,
+        files={**QWEN_FILES, "visual.py": CODE, "processor_config.json": None},
+        template_file="chat_template.jinja",
+    ),
     "SmolVLM-256M-Instruct": Layout(
         tiny="idefics3",
         config=_idefics3,
@@ -733,6 +739,8 @@ def publish(name: str, source: Path, target: Path) -> Path:
     for file, content in layout.files.items():
         if content is None:
             (target / file).unlink(missing_ok=True)
+        elif callable(content):
+            (target / file).write_text(content(source))
         elif file.endswith(".safetensors"):
             save_file(content, target / file)
         elif isinstance(content, str):

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from original_layouts import CODE
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 Json = dict[str, Any]
 
@@ -102,11 +106,38 @@ def _phi4_mini(tiny: Json) -> Json:
     }
 
 
+def write_tiktoken(source: Path) -> str:
+    """Return the lines of the .tiktoken file with the tokens of the folder's tokenizer."""
+    letters = bytes_to_unicode()
+    byte_of = {letter: byte for byte, letter in letters.items()}
+    vocab = json.loads((source / "tokenizer.json").read_text())["model"]["vocab"]
+    tokens = [bytes(map(byte_of.__getitem__, token)) for token in sorted(vocab, key=vocab.__getitem__)]
+    return "".join(f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens))
+
+
+QWEN_FILES: Mapping[str, Any] = {
+    "tokenizer.json": None,
+    "qwen.tiktoken": write_tiktoken,
+    "tokenizer_config.json": {
+        "auto_map": {"AutoTokenizer": ["tokenization_qwen.QWenTokenizer", None]}, "model_max_length": 8192,
+        "tokenizer_class": "QWenTokenizer",
+    },
+    **{f"{name}_qwen.py": CODE for name in ("configuration", "modeling", "tokenization")},
+}  # fmt: skip
+"""The files of the first Qwen, whose tokenizer is code beside its table."""
+
+
+def publish_first_qwen(tiny: Json) -> Json:
+    unused = {"softmax_in_fp32": False, "use_cache_kernel": False, "use_cache_quantization": False}
+    return {**tiny, **unused, "torch_dtype": "float32", "transformers_version": "4.32.0"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """tiny: the tiny checkpoint. changes: of its config.json, for what the release has and the tiny one has not.
     rename: its tensors' prefixes to the published ones. extra: tensors beside them. tokenizer: entries of
-    tokenizer_config.json. files: further files; None deletes one. template_file: where the template lies."""
+    tokenizer_config.json. files: further files, or what makes
+    one of the tiny checkpoint's folder; None deletes one. template_file: where the template lies."""
 
     tiny: str
     config: Callable[[Json], Json]
@@ -157,6 +188,9 @@ TEXT_LAYOUTS: Mapping[str, Layout] = {
         config=_plain(use_sliding_window=False, sliding_window=32768, max_window_layers=21),
         tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_bos_token": False, "bos_token": None},
         template_file="tokenizer_config.json",
+    ),
+    "Qwen-7B-Chat": Layout(
+        tiny="qwen", config=publish_first_qwen, files=QWEN_FILES, template_file="chat_template.jinja"
     ),
     "Qwen3-0.6B": Layout(
         tiny="qwen3",

@@ -346,9 +346,9 @@ PACKED_FORMS = {
 
 def is_quantized(name: str) -> bool:
     """Whether a tensor is the weight of a linear layer of the language model, but for its head."""
-    return name.endswith(("_proj.weight", ".mlp.c_fc.weight")) and not any(
-        part in name for part in ("visual", "vision", "projector", "vpm", "resampler")
-    )
+    return name.endswith(
+        ("_proj.weight", ".mlp.c_fc.weight", ".c_attn.weight", ".mlp.w1.weight", ".mlp.w2.weight")
+    ) and not any(part in name for part in ("visual", "vision", "projector", "vpm", "resampler"))
 
 
 def write_quantized(

@@ -20,8 +20,9 @@ import torch
 from enrolment import ENROLLED
 from family_contract import Loaded, load_beside_transformers, load_family
 
+from seesay.checkpoint.parts import Source
 from seesay.device.norm import rms_norm
-from seesay.encoders import projected_vit, resampler, vit, vit_layers
+from seesay.encoders import fractional_positions, projected_vit, resampled_vit, resampler, vit, vit_layers
 from seesay.encoders import tiles as tiles_encoder
 from seesay.encoders.tiles import TileEncoder
 from seesay.encoders.timm_tower import TimmTower as TimmModule
@@ -45,9 +46,10 @@ from seesay.vl.families import (
     phi3_v,
     pixtral,
     qwen3_vl,
+    qwen_vl,
     smolvlm,
 )
-from seesay.vl.family import Family
+from seesay.vl.family import Family, Wording
 from seesay.vl.pixels import PixelSettings
 from seesay.vl.timed_videos import ClipSettings
 from seesay.vl.weight_map import WeightMap
@@ -780,6 +782,46 @@ def the_whole_picture_is_rounded(patch: Patch) -> None:
 @caught_by("pixels_equal_the_processors", "phi3_v")
 def tall_pictures_are_padded_below(patch: Patch) -> None:
     patch.setattr(phi3_v, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
+
+
+@caught_by("tokens_equal_the_processors", "qwen_vl")
+def pictures_are_numbered_from_zero(patch: Patch) -> None:
+    original = Wording.write_before
+    patch.setattr(Wording, "write_before", lambda self, number: original(self, number - 1))
+
+
+@caught_by("tokens_equal_the_processors", "qwen_vl")
+def a_picture_ends_no_line(patch: Patch) -> None:
+    wrap(patch, qwen_vl.QwenVL, "word", lambda found: replace(found, after=""))
+
+
+@caught_by("rows_equal_the_models", "qwen_vl")
+def heads_are_not_together(patch: Patch) -> None:
+    original = vit_layers._list_sources
+    patch.setattr(
+        vit_layers,
+        "_list_sources",
+        lambda config: (
+            [Source(module="in_proj", num_outputs=3 * config.hidden_size)] if config.groups_heads else original(config)
+        ),
+    )
+
+
+@caught_by("rows_equal_the_models", "qwen_vl")
+def queries_have_no_positions(patch: Patch) -> None:
+    original = resampler.Resampler.forward
+    patch.setattr(
+        resampler.Resampler, "forward", lambda self, x, places, segments, _: original(self, x, places, segments)
+    )
+
+
+@caught_by("rows_equal_the_models", "qwen_vl")
+def positions_are_taken_and_not_scaled(patch: Patch) -> None:
+    def take(table: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+        return table[torch.from_numpy(fractional_positions.find_positions(grid, math.isqrt(len(table)), "multiplied"))]
+
+    for module in (vit, resampled_vit):
+        patch.setattr(module, "stretch_positions", take)
 
 
 @caught_by("every_tensor_is_known", *RENAMED, "pixtral")

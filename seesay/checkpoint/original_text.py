@@ -3,10 +3,10 @@ layers."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from seesay.checkpoint.fields import read_count, read_number
 from seesay.errors import CheckpointError
 
 _GLM_OPTIONS: Mapping[str, Any] = {
@@ -37,16 +37,16 @@ def read_minicpm(config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get(option):
             raise CheckpointError(f"{option}={str(config[option])[:40]} is not supported")
     size, num_layers, num_heads = (
-        _count(config, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
+        read_count(config, name) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads")
     )
-    head_dim = _count(config, "head_dim") if config.get("head_dim") is not None else max(1, size // num_heads)
+    head_dim = read_count(config, "head_dim") if config.get("head_dim") is not None else max(1, size // num_heads)
     return {
         **_without_code(config),
         "model_type": "granite",
         "attention_multiplier": head_dim**-0.5,
-        "embedding_multiplier": _number(config, "scale_emb"),
-        "logits_scaling": size / _number(config, "dim_model_base"),
-        "residual_multiplier": _number(config, "scale_depth") / num_layers**0.5,
+        "embedding_multiplier": read_number(config, "scale_emb"),
+        "logits_scaling": size / read_number(config, "dim_model_base"),
+        "residual_multiplier": read_number(config, "scale_depth") / num_layers**0.5,
         "tie_word_embeddings": bool(config.get("tie_word_embeddings", True)),
     }
 
@@ -58,7 +58,7 @@ def read_chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
             raise CheckpointError(f"{option}={config[option]!r} is not supported")
     if config.get("vision_config") is not None:
         raise CheckpointError("vision_config of a ChatGLMModel (GLM-4V) is not supported")
-    heads = _count(config, "num_attention_heads")
+    heads = read_count(config, "num_attention_heads")
     shares_keys = bool(config.get("multi_query_attention", False))
     return {
         "architectures": config.get("architectures"),
@@ -68,38 +68,21 @@ def read_chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
         "eos_token_id": config.get("eos_token_id"),
         "head_dim": config.get("kv_channels", 128),
         "hidden_act": "silu",
-        "hidden_size": _count(config, "hidden_size"),
-        "intermediate_size": _count(config, "ffn_hidden_size"),
-        "max_position_embeddings": _count(config, "seq_length"),
+        "hidden_size": read_count(config, "hidden_size"),
+        "intermediate_size": read_count(config, "ffn_hidden_size"),
+        "max_position_embeddings": read_count(config, "seq_length"),
         "num_attention_heads": heads,
-        "num_hidden_layers": _count(config, "num_layers"),
-        "num_key_value_heads": _count(config, "multi_query_group_num") if shares_keys else heads,
+        "num_hidden_layers": read_count(config, "num_layers"),
+        "num_key_value_heads": read_count(config, "multi_query_group_num") if shares_keys else heads,
         "pad_token_id": config.get("pad_token_id"),
         "partial_rotary_factor": 0.5,
         "qkv_layout": "joined" if shares_keys else "grouped",
         "rms_norm_eps": config.get("layernorm_epsilon", 1e-5),
-        "rope_theta": 10000.0 * _number(config, "rope_ratio"),
+        "rope_theta": 10000.0 * read_number(config, "rope_ratio"),
         "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
         "torch_dtype": config.get("torch_dtype"),
-        "vocab_size": _count(config, "padded_vocab_size"),
+        "vocab_size": read_count(config, "padded_vocab_size"),
     }
-
-
-def _count(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"{name} must be a positive integer, got {str(value)[:40]!r}")
-    return value
-
-
-def _number(config: Mapping[str, Any], name: str) -> float:
-    """Return a number above 0; 1 where there is none."""
-    value = config.get(name)
-    if value is None:
-        return 1.0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise CheckpointError(f"{name} must be a number above 0, got {str(value)[:40]!r}")
-    return float(value)
 
 
 def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:

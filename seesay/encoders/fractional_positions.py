@@ -1,14 +1,16 @@
-"""Learned positions of a square table for pictures of any shape: NaViT's fractional coordinates (arXiv 2307.06304,
-section 2.1)."""
+"""Learned positions of a square table for pictures of other shapes: NaViT's fractional coordinates (arXiv 2307.06304,
+section 2.1), or a table that is scaled to the picture's (ViT, arXiv 2010.11929, section 3.2)."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Rounding = Literal["multiplied", "added"]
 """How corners are rounded: multiples of a step in float32 (Idefics3), or steps added up by `torch.arange` (Idefics2 and
@@ -36,3 +38,14 @@ def _find_corners(count: int, rounding: Rounding) -> Tensor:
     if rounding == "multiplied":
         return torch.arange(count, dtype=torch.float32) * step
     return torch.arange(0, 1 - 1e-6, step)
+
+
+def stretch_positions(table: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Return positions [height · width, size] for a `grid` (height, width) of patches: those of a square table [side²,
+    size], scaled by bicubic interpolation in float32."""
+    side = math.isqrt(len(table))
+    if grid == (side, side):
+        return table
+    square = table.float().view(1, side, side, -1).permute(0, 3, 1, 2)
+    scaled = F.interpolate(square, size=grid, mode="bicubic", align_corners=False)
+    return scaled.permute(0, 2, 3, 1).flatten(0, 2).to(table.dtype)

@@ -104,10 +104,18 @@ class Resampler(nn.Module):
         self.ln_q, self.ln_kv, self.ln_post = (nn.LayerNorm(size, _EPS) for _ in range(3))
         self.proj = nn.Parameter(torch.empty(size, size))
 
-    def forward(self, x: Tensor, positions: Tensor, segments: Sequence[SegmentGroup]) -> Tensor:
-        """positions [P, size] are added to the keys alone."""
+    def forward(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        segments: Sequence[SegmentGroup],
+        query_positions: Tensor | None = None,
+    ) -> Tensor:
+        """positions [P, size] are added to the keys, query_positions [num_queries, size] to the queries."""
         value = self.ln_kv(x if self.kv_proj is None else self.kv_proj(x))
-        attended = self.attn(self.ln_q(self.query), value + positions, value, segments)
+        query = self.ln_q(self.query)
+        query = query if query_positions is None else query + query_positions
+        attended = self.attn(query, value + positions, value, segments)
         result: Tensor = self.ln_post(attended) @ self.proj
         return result
 

@@ -1,5 +1,6 @@
 """The tower of pictures of one size, or of slices of any size: CLIP (arXiv 2103.00020), SigLIP (arXiv 2303.15343),
-InternViT (arXiv 2404.16821), EVA-02 (arXiv 2303.11331) and Perception Encoder (arXiv 2504.13181)."""
+InternViT (arXiv 2404.16821), EVA-02 (arXiv 2303.11331), Perception Encoder (arXiv 2504.13181) and Qwen-VL's OpenCLIP
+(arXiv 2308.12966)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from seesay.device.linear import Linear
-from seesay.encoders.fractional_positions import find_positions
+from seesay.encoders.fractional_positions import find_positions, stretch_positions
 from seesay.encoders.layers import SegmentGroup
 from seesay.encoders.vit_layers import Angles, Block, LayerConfig, run_blocks
 
@@ -53,7 +54,8 @@ class VitConfig:
     positions; has_class_position: one of them is the class token's.
 
     position_side: None if each patch has a learned position of its own. Otherwise the side of a square table of
-        positions; patches take that of their share of the picture (`find_positions`).
+        positions; patches take that of their share of the picture (`find_positions`), or, if it
+        `stretches_positions`, the table is scaled to the grid (`stretch_positions`).
     rope: rotary positions; None without.
     has_batch_axes: the checkpoint has the class token and the positions with leading axes of length 1.
     """
@@ -69,6 +71,7 @@ class VitConfig:
     has_positions: bool = True
     has_class_position: bool = True
     position_side: int | None = None
+    stretches_positions: bool = False
     rope: RopeConfig | None = None
     has_batch_axes: bool = True
 
@@ -154,7 +157,7 @@ class Vit(nn.Module):
         self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.num_layers))
         self.norm = nn.LayerNorm(size, config.layers.norm_eps) if config.has_final_norm else None
         self._places: Tensor | None = None
-        if config.position_side is not None:
+        if config.position_side is not None and not config.stretches_positions:
             places = find_positions(config.grid, config.position_side, "multiplied")
             if places.tolist() != list(range(config.num_positions)):
                 self._places = torch.from_numpy(places)
@@ -184,6 +187,8 @@ class Vit(nn.Module):
         return x + positions if positions is not None and config.has_class_position else x
 
     def _find_own_positions(self, device: torch.device) -> Tensor | None:
+        if self.pos_embed is not None and self.config.stretches_positions:
+            return stretch_positions(self.pos_embed.flatten(0, -2), self.config.grid)
         if self.pos_embed is None or self._places is None:
             return self.pos_embed
         if self._places.device != device:

@@ -37,6 +37,7 @@ class LayerConfig:
     """Sizes and options of a tower's layers. All layers are alike.
 
     qkv: modules of the checkpoint that have the weights of queries, keys and values, one each or one for all.
+    groups_heads: a tensor of all three has each head's query, key and value together.
     has_qkv_bias, has_key_bias: their biases; without a bias of keys the checkpoint has those of queries and values as
         biases of `q_proj` and `v_proj`. has_biases: of the other matrices.
     uses_rms_norm: RMS norms, else layer norms.
@@ -55,6 +56,7 @@ class LayerConfig:
     activation: str
     norm_eps: float
     qkv: tuple[str, ...] = QKV
+    groups_heads: bool = False
     has_qkv_bias: bool = True
     has_key_bias: bool = True
     has_biases: bool = True
@@ -134,7 +136,13 @@ class Attention(nn.Module):
 def _list_sources(config: LayerConfig) -> list[Source]:
     """Return the sources of queries, keys and values. Where the checkpoint turns neighbours, the elements of each head
     are ordered so that its two halves are turned together: the products of queries and keys stay the same."""
-    size = config.hidden_size
+    size, dim = config.hidden_size, config.head_dim
+    if config.groups_heads:
+        [name] = config.qkv
+        heads = [
+            tuple(range(first, first + dim) for first in range(index * dim, 3 * size, 3 * dim)) for index in range(3)
+        ]
+        return [Source(module=name, num_outputs=3 * size, picks=picks) for picks in heads]
     if not config.rotates_neighbours and config.has_key_bias:
         return [Source(module=name, num_outputs=3 * size // len(config.qkv)) for name in config.qkv]
     sources = []

@@ -115,6 +115,7 @@ _BUILTIN: dict[str, Pieces] = {
     "base": Pieces(is_completion=True),
     "chatml": _CHATML,
     "qwen": _QWEN,
+    "qwen-vl": _QWEN.with_changes({"after_media": ""}),
     "qwen2d5": _CHATML.with_changes(
         {"meta_instruction": "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."}
     ),

@@ -105,6 +105,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="llava-chatml", name=r"llava.*34b"),
     Guess(template="llava-v1", name=r"llava.*v1\.[56]|llava-1\.5"),
     Guess(template="vicuna", name=r"vicuna"),
+    Guess(template="qwen-vl", name=r"qwen-?vl.*chat"),
     Guess(template="qwen2-vl", name=r"qwen-?2(\.5)?-vl"),
     Guess(template="qwen2d5", name=r"qwen-?2\.5.*instruct"),
     Guess(template="qwen3", name=r"qwen-?3(?!.*(base|vl|omni))"),

@@ -111,9 +111,13 @@ class Backbone:
         return ComposedDecoder.load(checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype)
 
 
+NUMBER = "{number}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
     """The text in which an item stands: `before` and `after` it, tokenized together with the text around the item.
+    `NUMBER` in `before` stands for the item's number in the prompt, from 1 on.
 
     `marker` replaces the item's own marker. It is a special token, and so are the item's first and last tokens: text
     never shares a token with them.
@@ -122,6 +126,10 @@ class Wording:
     before: str
     marker: str
     after: str
+
+    def write_before(self, number: int) -> str:
+        """Return `before` for the item `number` of a prompt."""
+        return self.before.replace(NUMBER, str(number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

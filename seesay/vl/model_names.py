@@ -120,7 +120,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
     ModelName(name="Qwen2-MoE", example="Qwen/Qwen2-57B-A14B-Instruct", architecture="Qwen2MoeForCausalLM"),
     ModelName(name="Qwen2-VL", example="Qwen/Qwen2-VL-7B-Instruct", architecture="Qwen2VLForConditionalGeneration"),
     ModelName(name="Qwen2.5", example="Qwen/Qwen2.5-7B-Instruct", architecture="Qwen2ForCausalLM"),
-    ModelName(name="Qwen-VL", example="Qwen/Qwen-VL-Chat", architecture="QWenLMHeadModel", tower="qwen_vl"),
+    ModelName(name="Qwen-VL", example="Qwen/Qwen-VL-Chat", architecture="QWenLMHeadModel", tower="clip_vision_model"),
     ModelName(name="StarCoder2", example="bigcode/starcoder2-15b-instruct-v0.1", architecture="Starcoder2ForCausalLM"),
     ModelName(name="Yi", example="01-ai/Yi-1.5-9B-Chat", architecture="LlamaForCausalLM"),
 )
@@ -141,7 +141,5 @@ REASONS: Mapping[str, str] = {
     "of keys and values have no place for; nearest: Llama 3.2 1B and 3B for text",
     "MolmoForCausalLM": "its crops and pooling are not written here; nearest: Qwen2.5-VL-7B",
     "MultiModalityCausalLM": "its two towers are not written here; nearest: InternVL2",
-    "QWenLMHeadModel": "its tokenizer and layers are not written here; nearest: Qwen1.5",
-    "QWenLMHeadModel/qwen_vl": "its tower is not written here; nearest: Qwen2-VL",
 }
 """Why the models of an architecture (or of one with a tower, as in the registry) do not run, and what does."""

@@ -39,6 +39,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "PerceptionLMVideoProcessor": (_HALVES, _BICUBIC),
     "Phi3VImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PixtralImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "QwenVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen2VLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Qwen3VLVideoProcessor": (_HALVES, _BICUBIC),

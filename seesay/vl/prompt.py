@@ -125,12 +125,14 @@ def _write_out(rendered: RenderedPrompt, wordings: Sequence[Wording | None]) -> 
     waiting = iter([*rendered.literals, (len(rendered.text), len(rendered.text))])
     literal = next(waiting)
     length = done = 0
-    for (start, stop), wording in zip((*rendered.markers, (len(rendered.text),) * 2), (*wordings, None), strict=True):
+    places = ((*rendered.markers, (len(rendered.text),) * 2), (*wordings, None))
+    for number, ((start, stop), wording) in enumerate(zip(*places, strict=True), start=1):
         while literal[1] <= start and literal[0] < literal[1]:
             literals.append((literal[0] - done + length, literal[1] - done + length))
             literal = next(waiting)
-        marker = rendered.text[start:stop]
-        before, marker, after = (wording.before, wording.marker, wording.after) if wording else ("", marker, "")
+        before, marker, after = "", rendered.text[start:stop], ""
+        if wording is not None:
+            before, marker, after = wording.write_before(number), wording.marker, wording.after
         pieces += [rendered.text[done:start], before, marker, after]
         length += start - done + len(before)
         markers.append((length, length + len(marker)))

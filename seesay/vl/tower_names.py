@@ -32,5 +32,17 @@ INTERN_TOWER: Patterns = (
 )
 """InternViT, in Transformers' layout and in that of its authors."""
 
+OPEN_CLIP_TOWER: Patterns = (
+    (r"^tower\.conv1\.", "tower.patch_embed."),
+    (r"^tower\.positional_embedding$", "tower.pos_embed"),
+    (r"^tower\.ln_pre\.", "tower.norm_pre."),
+    (r"^tower\.transformer\.resblocks\.", "tower.blocks."),
+    (r"\.ln_(\d)\.", r".norm\1."),
+    (r"^(tower\..*)\.attn\.out_proj\.", r"\1.attn.proj."),
+    (r"\.mlp\.c_fc\.", ".mlp.fc1."),
+    (r"\.mlp\.c_proj\.", ".mlp.fc2."),
+)
+"""OpenCLIP's, as Qwen-VL has it."""
+
 TWO_LAYERS: Patterns = ((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2."))
 """A projector of two linear layers, saved as a sequence."""

@@ -35,6 +35,19 @@ GLM4_DECODER = (
     (r"\.post_mlp_layernorm\.", ".post_feedforward_layernorm."),
 )
 """`WeightMap.decoder_patterns` of a GLM-4-0414: its `post_attention_layernorm` is the norm before the feed-forward."""
+QWEN_DECODER = (
+    (r"^wte\.", "embed_tokens."),
+    (r"^h\.", "layers."),
+    (r"^ln_f\.", "norm."),
+    (r"\.ln_1\.", ".input_layernorm."),
+    (r"\.ln_2\.", ".post_attention_layernorm."),
+    (r"\.attn\.c_attn\.", ".self_attn.qkv_proj."),
+    (r"\.attn\.c_proj\.", ".self_attn.o_proj."),
+    (r"\.mlp\.w1\.", ".mlp.up_proj."),
+    (r"\.mlp\.w2\.", ".mlp.gate_proj."),
+    (r"\.mlp\.c_proj\.", ".mlp.down_proj."),
+)
+"""`WeightMap.decoder_patterns` of the first Qwen."""
 NESTED_FRONTS = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 

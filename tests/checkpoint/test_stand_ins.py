@@ -58,6 +58,12 @@ CHATGLM = {
     "multi_query_attention": True, "multi_query_group_num": 1, "kv_channels": 16,
 }  # fmt: skip
 BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
+QWEN = {
+    "model_type": "qwen", "intermediate_size": 96, "kv_channels": 16, "vocab_size": 100, "seq_length": 64,
+    "max_position_embeddings": 256, "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+VISUAL = {"heads": 2, "image_size": 28, "layers": 2, "mlp_ratio": 4.9231, "patch_size": 4, "width": 26}
+QWEN_VL = {**QWEN, "hidden_size": 256, "kv_channels": 128, "visual": {**VISUAL, "output_dim": 256}}
 
 
 def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Path) -> None:
@@ -74,6 +80,25 @@ def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Pa
     assert (glm.rope_parameters["partial_rotary_factor"], glm.num_key_value_heads) == (0.5, 1)
 
 
+def test_the_first_qwen_is_a_qwen2(tmp_path: Path) -> None:
+    checkpoint = load(tmp_path, **QWEN, rotary_emb_base=1000000)
+    found = checkpoint.text_config
+    assert (found.model_type, found.num_key_value_heads, found.intermediate_size) == ("qwen2", 2, 48)
+    assert (found.rms_norm_eps, found.rope_parameters["rope_theta"]) == (1e-5, 1e6)
+    assert (found.trained_length, found.max_position_embeddings) == (64, 256)
+    assert found.doubles_ntk and found.use_logn_attn and not checkpoint.tower_type
+    plain = load(tmp_path, **QWEN, use_dynamic_ntk=False, use_logn_attn=False).text_config
+    assert not plain.doubles_ntk and not plain.use_logn_attn and plain.trained_length == 256
+
+
+def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
+    checkpoint = load(tmp_path, **QWEN_VL)
+    vision = checkpoint.model_config.vision_config
+    assert checkpoint.tower_type == "clip_vision_model" and checkpoint.text_config.model_type == "qwen2"
+    assert (vision.intermediate_size, vision.num_hidden_layers, vision.image_size) == (128, 2, 28)
+    assert (checkpoint.model_config.num_queries, checkpoint.model_config.num_query_heads) == (256, 2)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -85,6 +110,21 @@ def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Pa
         ({**CHATGLM, "rmsnorm": False}, "rmsnorm=False is not supported"),
         ({**CHATGLM, "original_rope": False}, "original_rope=False is not supported"),
         ({**CHATGLM, "vision_config": {"hidden_size": 8}}, "GLM-4V"),
+        ({**QWEN, "no_bias": False}, "no_bias=False is not supported"),
+        ({**QWEN, "rotary_pct": 0.5}, "rotary_pct=0.5 is not supported"),
+        ({**QWEN, "audio": {"n_mels": 80}}, "Qwen-Audio"),
+        ({**QWEN, "kv_channels": 128}, "kv_channels=128: 2 heads of that size are not hidden_size=32"),
+        ({**QWEN, "kv_channels": "wide"}, "kv_channels must be"),
+        ({**QWEN, "seq_length": None}, "seq_length must be a positive integer"),
+        ({**QWEN, "rotary_emb_base": -1}, "rotary_emb_base must be a number above 0"),
+        ({**QWEN_VL, "visual": 3}, "visual must be an object, got '3'"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 128}}, "visual.output_dim=128 must be a multiple of 128 and"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "layers": 10**9}}, "layers must be an integer from 1 to"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "heads": "all"}}, "heads must be an integer from 1 to"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "n_queries": 10}}, "n_queries=10 must be a square"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "patch_size": 5}}, "image_size=28 must be 1 to 256"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "mlp_ratio": "x"}}, "mlp_ratio must be a number above 0"),
+        ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "image_size": 2048, "patch_size": 1}}, "1 to 256 patches"),
         ({**CHATGLM, "multi_query_group_num": None}, "multi_query_group_num must be a positive integer"),
     ],
 )

@@ -3,6 +3,8 @@ computed like whoever begins there."""
 
 from __future__ import annotations
 
+import copy
+import json
 import logging
 import math
 import re
@@ -17,6 +19,8 @@ import transformers
 from asking import collect
 from llm import backbones
 from llm.eager_graphs import record_eagerly
+from original_text import as_qwen
+from safetensors.torch import load_file, save_file
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from seesay.checkpoint import Checkpoint
@@ -26,6 +30,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.engine.loading import resolve
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.rope_parameters import find_covered_length
 from seesay.llm.sampling_params import SamplingParams
 from seesay.values import GenerationRequest
 
@@ -109,6 +114,60 @@ def test_queries_beyond_the_trained_length_are_scaled_by_their_logarithm(saved: 
         runner = backbones.load_runner(backbone, session_len=LENGTH, use_logn_attn=True)
         _, [logits] = backbones.Driver(runner, chunk=chunk).generate([prompt], [ALL_LOGITS])
         torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("longest", "stretch"), [(TRAINED + 1, 3), (2 * TRAINED, 3), (2 * TRAINED + 1, 7), (4 * TRAINED, 7), (700, 31)]
+)
+def test_the_first_qwen_stretches_by_powers_of_two(longest: int, stretch: int, many_keys: Any, tmp_path: Path) -> None:
+    """Transformers' Qwen2 with the frequencies of the published code, and with queries multiplied."""
+    backbone = many_keys
+    path, length = publish_qwen_of(backbone, tmp_path), min(longest, LENGTH)
+    prompts = [backbones.make_prompt(backbone, each, seed=each) for each in (length, TRAINED)]
+    driver = backbones.Driver(backbones.load_runner(replace(backbone, path=path), session_len=longest), chunk=29)
+    _, [found, short] = driver.generate(prompts, [ALL_LOGITS] * 2)
+    torch.testing.assert_close(short, backbone.logits(prompts[1].token_ids, prompts[1].positions), atol=2e-3, rtol=0)
+    model = copy.deepcopy(backbone.model)
+    rotary, dim = model.model.rotary_emb, 10
+    base = 10000.0 * stretch ** (dim / (dim - 2))
+    rotary.inv_freq.copy_(1.0 / base ** (torch.arange(0, dim, 2) / dim))
+    scale = (torch.arange(1, length + 1).log() / math.log(TRAINED)).clamp(min=1.0)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(lambda _, __, queries: queries * scale[:, None])
+    expected = replace(backbone, model=model).logits(prompts[0].token_ids, prompts[0].positions)
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=0)
+    assert (found - backbone.logits(prompts[0].token_ids, prompts[0].positions)).abs().max() > 0.01
+
+
+@pytest.fixture(scope="module")
+def many_keys(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A Qwen2 with as many keys as queries."""
+    sizes = {"num_key_value_heads": 6, "tie_word_embeddings": False, "max_position_embeddings": TRAINED}
+    return backbones.make_backbone("qwen2", tmp_path_factory.mktemp("many_keys"), **sizes)
+
+
+def publish_qwen_of(backbone: Any, folder: Path) -> Path:
+    """Write a Qwen2 in the layout of the first Qwen, which was trained for so many positions."""
+    tiny = json.loads((backbone.path / "config.json").read_text())
+    config, tensors = as_qwen(tiny, load_file(backbone.path / "model.safetensors"))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    config |= {"seq_length": TRAINED, "max_position_embeddings": 4 * TRAINED}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert find_covered_length(Checkpoint.load(folder).text_config) > 4 * TRAINED
+    return folder
+
+
+def test_the_first_qwen_needs_heads_that_can_be_stretched(many_keys: Any, tmp_path: Path) -> None:
+    """And takes the factor that a user asks for instead."""
+    checkpoint = Checkpoint.load(publish_qwen_of(many_keys, tmp_path))
+    [rotary] = read_decoder_config(checkpoint.text_config, session_len=90, rope_scaling_factor=2.0).rotaries
+    stretch = 2.0 * 90 / TRAINED - 1
+    last = 1.0 / (10000.0 * stretch ** (10 / 8)) ** 0.8
+    assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] == pytest.approx(last)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 30, "kv_channels": 2}))
+    with pytest.raises(CheckpointError, match="use_dynamic_ntk needs heads of more than 2 components, got 2"):
+        read_decoder_config(Checkpoint.load(tmp_path).text_config, session_len=90)
 
 
 @pytest.mark.parametrize("options", [{"rope_scaling_factor": 8.0}, {"use_logn_attn": True}])

@@ -15,7 +15,7 @@ import torch
 import transformers
 from enrolment import SIBLING
 from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
-from original_text import as_baichuan, as_baichuan2, as_chatglm, as_minicpm
+from original_text import as_baichuan, as_baichuan2, as_chatglm, as_minicpm, as_qwen, publish_qwen
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import write_fast_vlm, write_perception_lm, write_timm_perception_lm
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -165,12 +165,22 @@ GRANITE_FACTORS: dict[str, Any] = {
 }
 
 
+QWEN_SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
+"""The special tokens of the first Qwen, in their order."""
+
+
 def make_tokenizer(
-    template: str | None, *, has_bos: bool = False, more_merges: str = "", **special: str
+    template: str | None,
+    *,
+    has_bos: bool = False,
+    more_merges: str = "",
+    first: Sequence[str] = (),
+    **special: str,
 ) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get.
 
     has_bos: it puts `<s>` before every text, as the tokenizers of Llama do. more_merges: pairs, such as "a b,ab c".
+    first: special tokens that have ids before all others.
     """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {symbol: i for i, symbol in enumerate(alphabet)}
@@ -188,6 +198,7 @@ def make_tokenizer(
     )
     backend.decoder = decoders.ByteLevel()
     names = {}
+    backend.add_special_tokens(list(first))
     if has_bos:
         backend.add_special_tokens(["<s>"])
         bos_id = backend.token_to_id("<s>")
@@ -234,10 +245,16 @@ def save_model(model: Any, path: Path, *, embedding_size: float = 1.0) -> None:
 
 
 def _text(
-    config_class: Any, model_class: Any, *, template: str = CHATML, has_bos: bool = False, **extra: Any
+    config_class: Any,
+    model_class: Any,
+    *,
+    template: str = CHATML,
+    has_bos: bool = False,
+    special: Sequence[str] = (),
+    **extra: Any,
 ) -> Callable[[Path], None]:
     def write(path: Path) -> None:
-        tokenizer = make_tokenizer(template, has_bos=has_bos)
+        tokenizer = make_tokenizer(template, has_bos=has_bos, first=special)
         config = config_class(
             **{"vocab_size": 288, **QWEN_TEXT, **extra}, bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
@@ -763,6 +780,26 @@ def _phi3_v(path: Path) -> None:
     _save_reference(path, Phi3V(config), config, settings, tokenizer, "phi3_v")
 
 
+def _qwen_vl(path: Path) -> None:
+    """A grid of 7² patches, for which the positions of 16² and the queries' of 3² are scaled; two heads of 128 in the
+    resampler."""
+    from reference.qwen_vl import QwenVL
+
+    tags = ("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>", "<img>", "</img>", "<imgpad>")
+    tokenizer = make_tokenizer(CHATML.replace("@image@", "<img></img>"), first=(*QWEN_SPECIAL, *tags))
+    visual = {
+        "heads": 2, "image_size": 28, "image_start_id": tokenizer.convert_tokens_to_ids("<img>"), "layers": 2,
+        "mlp_ratio": 1.93, "n_queries": 9, "output_dim": 256, "patch_size": 4, "width": 32,
+    }  # fmt: skip
+    sizes = {**QWEN_TEXT, "hidden_size": 256, "vocab_size": 488, "rms_norm_eps": 1e-6}
+    config = publish_qwen(sizes, visual=visual, torch_dtype="float32")
+    settings = {
+        "image_processor_type": "QwenVLImageProcessor", "resample": 3,
+        "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+    }  # fmt: skip
+    _save_reference(path, QwenVL(config), config, settings, tokenizer, "qwen")
+
+
 def _save_reference(path: Path, model: Any, config: Any, settings: Any, tokenizer: Any, code: str) -> None:
     """Write a checkpoint of a reference model, with code beside the weights that must not run."""
     spread_weights(model)
@@ -886,6 +923,9 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "baichuan": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan),
     "baichuan2": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan2),
     "chatglm": _original_text(_text(GlmConfig, GlmForCausalLM, head_dim=16), as_chatglm),
+    "qwen": _original_text(
+        _text(Qwen2Config, Qwen2ForCausalLM, special=QWEN_SPECIAL, vocab_size=480, **HEADS), as_qwen
+    ),
     "phi4_mini": _text(
         Phi3Config,
         Phi3ForCausalLM,
@@ -927,6 +967,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv_2_5": _minicpmv(2.5, has_bos=True),
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
     "phi3_v": _phi3_v,
+    "qwen_vl": _qwen_vl,
     "perception_lm": _of_timm(write_perception_lm),
     "perception_lm_timm": _of_timm(write_timm_perception_lm),
     "fast_vlm": _of_timm(write_fast_vlm),

@@ -48,7 +48,7 @@ def test_published_layouts_answer_alike(
 ) -> None:
     tiny = without_layout(name, tiny_checkpoint(LAYOUTS[name].tiny), tmp_path / "tiny")
     path = publish(name, tiny, tmp_path / name)
-    with_picture = "vision_config" in json.loads((path / "config.json").read_text())
+    with_picture = bool({"vision_config", "visual"} & json.loads((path / "config.json").read_text()).keys())
     with caplog.at_level(logging.WARNING, logger="seesay"):
         found = answers(path, with_picture=with_picture)
     assert [record.message for record in caplog.records if record.name == "seesay"] == []
@@ -71,6 +71,8 @@ def test_families_with_a_published_layout() -> None:
         "internvl",
         "gemma3",
         "pixtral",
+        "qwen",
+        "qwen_vl",
         "qwen2_vl",
         "qwen2_5_vl",
         "smolvlm",

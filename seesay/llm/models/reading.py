@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import DecoderKind, find_kind, list_backbones
-from seesay.llm.models.rope_parameters import find_trained_length, make_rotary, scale_dynamically
+from seesay.llm.models.rope_parameters import (
+    find_trained_length,
+    make_rotary,
+    read_rope_parameters,
+    scale_dynamically,
+)
 from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec, LayerSpec, NormSpec, QKVLayout, RotarySpec
 
 if TYPE_CHECKING:
@@ -133,7 +138,7 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = _windows(config)
-    parameters: dict[str, Any] = dict(config.rope_parameters or {})
+    parameters = read_rope_parameters(config)
     if kind.sections:
         parameters.setdefault("mrope_section", kind.sections)
     if rope_scaling_factor:

@@ -5,11 +5,14 @@ Scalings by kind (`rope_type`), where L is the length of a text and M that for w
 - linear (Chen et al. 2023), yarn (Peng et al. 2023) and llama3 (Meta 2024) change the frequencies of all texts.
 - dynamic (NTK-aware, u/emozilla 2023) changes those of texts with L > M: the base is multiplied by
   (factor · S / M - (factor - 1)) ** (dim / (dim - 2)), where S is `session_len`, the longest text.
+- doubling (Qwen 2023) is dynamic with a stretch by powers of two: that base is multiplied by
+  (2 ** ceil(log2(S / M) + 1) - 1) ** (dim / (dim - 2)).
 - longrope (Ding et al. 2024) has one set of frequencies for texts with L <= M, another for longer ones.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import CheckpointError
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 _BESIDE_SCALING = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 """Rotary parameters that are not part of a scaling."""
+_BY_LENGTH = ("dynamic", "doubling")
+"""Scalings whose base depends on the longest text."""
 _LARGEST_FACTOR = 1024
 
 
@@ -43,9 +48,12 @@ def make_rotary(
     if kind == "longrope":
         short_limit = int(parameters["original_max_position_embeddings"])
         long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=short_limit + 1)
-    elif kind == "dynamic" and session_len is not None and session_len > (trained := find_trained_length(config)):
+    elif kind in _BY_LENGTH and session_len is not None and session_len > (trained := find_trained_length(config)):
         short_limit = trained
-        stretch = parameters["factor"] * session_len / trained - (parameters["factor"] - 1)
+        if kind == "doubling":
+            stretch = 2 ** math.ceil(math.log2(session_len / trained) + 1) - 1
+        else:
+            stretch = parameters["factor"] * session_len / trained - (parameters["factor"] - 1)
         long_inv_freq = _plain_frequencies(parameters["rope_theta"] * stretch ** (dim / (dim - 2)), dim)
     return RotarySpec(
         dim=dim,
@@ -56,6 +64,12 @@ def make_rotary(
         short_limit=short_limit,
         scale=scale,
     )
+
+
+def read_rope_parameters(config: ModelConfig) -> dict[str, Any]:
+    """Return the rotary parameters of a configuration, with the scaling that the first Qwen calls by another option."""
+    parameters = dict(config.rope_parameters or {})
+    return {**parameters, "rope_type": "doubling"} if getattr(config, "doubles_ntk", False) else parameters
 
 
 def scale_dynamically(parameters: dict[str, Any], factor: float) -> dict[str, Any]:
@@ -72,7 +86,7 @@ def scale_dynamically(parameters: dict[str, Any], factor: float) -> dict[str, An
 def find_trained_length(config: ModelConfig) -> int:
     """Return how many positions the model was trained for, without any scaling of its rotary embedding that reaches
     further."""
-    return int(config.max_position_embeddings)
+    return int(getattr(config, "trained_length", None) or config.max_position_embeddings)
 
 
 def find_covered_length(config: ModelConfig) -> int:
@@ -82,9 +96,9 @@ def find_covered_length(config: ModelConfig) -> int:
     which by `original_max_position_embeddings`. Dynamic scaling covers any length.
     """
     trained = find_trained_length(config)
-    parameters = getattr(config, "rope_parameters", None) or {}
+    parameters = read_rope_parameters(config)
     kind, factor = parameters.get("rope_type", "default"), parameters.get("factor")
-    if kind == "dynamic":
+    if kind in _BY_LENGTH:
         return 1 << 62
     if kind == "yarn" and isinstance(factor, int | float):
         return max(trained, int((parameters.get("original_max_position_embeddings") or trained) * factor))
@@ -104,7 +118,9 @@ def _frequencies(
     import torch
 
     kind = parameters.get("rope_type", "default")
-    if kind in ("default", "linear", "dynamic"):  # dynamic: of texts that need none
+    if kind == "doubling" and dim <= 2:
+        raise CheckpointError(f"use_dynamic_ntk needs heads of more than 2 components, got {dim}")
+    if kind in ("default", "linear", *_BY_LENGTH):  # those by length: of texts that need none
         factor: Any = parameters.get("factor", None if kind == "dynamic" else 1.0)
         if kind != "default" and (isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0):
             raise CheckpointError(f"rope_parameters.factor={factor!r} must be a positive number")

@@ -31,8 +31,6 @@ def load_sentencepiece(folder: Path) -> Any:
 
     Raises `CheckpointError` for a damaged file, and for added tokens whose ids leave a gap.
     """
-    from transformers import PreTrainedTokenizerFast
-
     config = read_object(folder / "tokenizer_config.json") or {}
     model = read_sentencepiece(folder / FILE)
     added = dict(sorted(_added_tokens(folder, config)))
@@ -48,9 +46,7 @@ def load_sentencepiece(folder: Path) -> Any:
         only_first_prefix=_is_first_only(config),
     )
     _add(tokenizer, model, added, folder)
-    with TemporaryDirectory() as made:
-        _write(Path(made), folder, config, tokenizer)
-        return PreTrainedTokenizerFast.from_pretrained(made)
+    return wrap_converted(tokenizer, folder, config)
 
 
 def _is_first_only(config: Mapping[str, Any]) -> bool:
@@ -97,6 +93,16 @@ def _add(tokenizer: Tokenizer, model: SentencePieceModel, added: Mapping[int, Ad
         if tokenizer.token_to_id(token.content) != index:
             found = tokenizer.token_to_id(token.content)
             raise CheckpointError(f"{folder}: the added token {token.content!r} must have id {index}, it gets {found}")
+
+
+def wrap_converted(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]) -> Any:
+    """Return a fast tokenizer of Transformers around `tokenizer`, with the settings `config` of a tokenizer_config.json
+    and the other files of the folder that say what its tokens are called."""
+    from transformers import PreTrainedTokenizerFast
+
+    with TemporaryDirectory() as made:
+        _write(Path(made), folder, config, tokenizer)
+        return PreTrainedTokenizerFast.from_pretrained(made)
 
 
 def _write(target: Path, folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:

@@ -14,9 +14,14 @@ from typing import Any, Self
 from seesay.checkpoint import check_tokenizer_files
 from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.errors import CheckpointError
-from seesay.processors.text import sentencepiece_folder
+from seesay.processors.text import sentencepiece_folder, tiktoken_folder
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
+_CONVERTED = {
+    sentencepiece_folder.FILE: sentencepiece_folder.load_sentencepiece,
+    tiktoken_folder.FILE: tiktoken_folder.load_tiktoken,
+}
+"""The files of a tokenizer that are converted here, where there is no tokenizer.json."""
+_TOKENIZER_FILES = ("tokenizer.json", *_CONVERTED, "vocab.json", "vocab.txt", "tokenizer_config.json")
 _READ_BY_TRANSFORMERS = (
     *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
     "chat_template.json", "config.json", "processor_config.json",
@@ -59,13 +64,13 @@ class TokenizerFacts:
 
 
 def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
-    """Return the facts of the tokenizer in a folder. Those of a tokenizer.json or tokenizer.model are kept for the next
-    time.
+    """Return the facts of the tokenizer in a folder. Those of a tokenizer.json, or of a file that is converted here,
+    are kept for the next time.
 
     Raises `CheckpointError` if there is no tokenizer, and whatever Transformers raises for a damaged one.
     """
     names = _check_files(path)
-    if not any((path / name).is_file() for name in ("tokenizer.json", sentencepiece_folder.FILE)):
+    if not any((path / name).is_file() for name in ("tokenizer.json", *_CONVERTED)):
         # Code of the checkpoint may read other files.
         return TokenizerFacts.of(load_hf(path, trust_remote_code=trust_remote_code))
     key = _make_key(path, names)
@@ -83,14 +88,15 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
 
 def load_hf(path: Path, *, trust_remote_code: bool) -> Any:
     """Return Transformers' object for the tokenizer in a folder: its tokenizer.json unchanged, else our conversion of
-    SentencePiece's tokenizer.model, else Transformers' conversion of another file."""
+    SentencePiece's tokenizer.model or Qwen's qwen.tiktoken, else Transformers' conversion of another file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if (path / "tokenizer.json").is_file():
         # The classes of specific models use only the vocabulary in the file, with their own pre-tokenizer.
         return PreTrainedTokenizerFast.from_pretrained(str(path))
-    if (path / sentencepiece_folder.FILE).is_file():
-        return sentencepiece_folder.load_sentencepiece(path)
+    for name, convert in _CONVERTED.items():
+        if (path / name).is_file():
+            return convert(path)
     missing = CheckpointError(
         f"{path}: tokenizer.json is missing, and no other tokenizer file here can be read: download tokenizer.json"
     )

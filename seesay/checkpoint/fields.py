@@ -1,0 +1,30 @@
+"""Read single fields of a config.json that authors of a model wrote."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from seesay.errors import CheckpointError
+
+
+def read_count(config: Mapping[str, Any], name: str, *, most: int | None = None) -> int:
+    """Return a field that is an integer from 1 on, to `most` if that is given. Raises `CheckpointError` naming one that
+    is not."""
+    value = config.get(name)
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        allowed = "a positive integer" if most is None else f"an integer from 1 to {most}"
+        raise CheckpointError(f"{name} must be {allowed}, got {str(value)[:40]!r}")
+    return value
+
+
+def read_number(config: Mapping[str, Any], name: str, default: float = 1.0) -> float:
+    """Return a field that is a number above 0; `default` where there is none. Raises `CheckpointError` naming one that
+    is not."""
+    value = config.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise CheckpointError(f"{name} must be a number above 0, got {str(value)[:40]!r}")
+    return float(value)

@@ -1,0 +1,113 @@
+"""Load the tokenizer of a folder that has the first Qwen's qwen.tiktoken and no tokenizer.json.
+
+The file is that of the library tiktoken: a line for each token, its bytes in base64 and its rank, which is its id.
+Texts are cut into pieces by a pattern; in a piece, the two neighbours that together are the token of the lowest rank
+become one, again and again (byte-level BPE, Sennrich et al. 2016).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+from seesay.checkpoint.files import read_object
+from seesay.errors import CheckpointError
+from seesay.processors.text.byte_alphabet import byte_alphabet
+from seesay.processors.text.sentencepiece_folder import wrap_converted
+
+FILE = "qwen.tiktoken"
+
+_CLASS = "QWenTokenizer"
+_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pieces of a text, a constant of the published tokenizer."""
+_END = "<|endoftext|>"
+_SPECIAL = (_END, "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
+_TAGS = ("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>")
+"""Tokens of Qwen-VL around what an answer points at. They stand in answers, and people write them into questions."""
+_PICTURE_TAGS = ("<img>", "</img>", "<imgpad>")
+_MAX_TOKENS = 1 << 20
+_MAX_WORK = 100_000_000
+"""Steps that finding the merges may take: the sum of the tokens' squared lengths. Qwen's has 8 million."""
+
+
+def load_tiktoken(folder: Path) -> Any:
+    """Return a fast tokenizer of Transformers with the ids of the folder's qwen.tiktoken, and of the tokens that the
+    published code adds: those of Qwen-VL where config.json has a tower. No code of the checkpoint is needed or run.
+
+    Raises `CheckpointError` for a damaged file, and for a tokenizer of another class.
+    """
+    config = read_object(folder / "tokenizer_config.json") or {}
+    if (kind := config.get("tokenizer_class", _CLASS)) != _CLASS:
+        raise CheckpointError(f"{folder}: {FILE} is read as a {_CLASS}, tokenizer_config.json has {str(kind)[:40]!r}")
+    tokenizer = _make_tokenizer(read_ranks(folder / FILE))
+    has_tower = (read_object(folder / "config.json") or {}).get("visual") is not None
+    added = (*_SPECIAL, *_TAGS, *_PICTURE_TAGS) if has_tower else _SPECIAL
+    tokenizer.add_tokens([AddedToken(text, special=text not in _TAGS, normalized=False) for text in added])
+    return wrap_converted(tokenizer, folder, {"eos_token": _END, **config})
+
+
+def read_ranks(file: Path) -> dict[str, int]:
+    """Return the rank of each token of a .tiktoken file, whose bytes are spelled in the letters of `byte_alphabet`.
+    Raises `CheckpointError` naming the first line that is damaged, or the number of bytes that are not tokens."""
+    letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    ranks: dict[str, int] = {}
+    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+        encoded, _, rank = line.partition(b" ")
+        try:
+            token = "".join(map(letters.__getitem__, base64.b64decode(encoded, validate=True)))
+        except binascii.Error:
+            token = ""
+        if not token or token in ranks or rank != str(len(ranks)).encode():
+            raise CheckpointError(
+                f"{file}: line {number} must be the bytes of a new token in base64 and its rank {len(ranks)}, got "
+                f"{line[:40].decode(errors='replace')!r}"
+            )
+        ranks[token] = len(ranks)
+        if len(ranks) > _MAX_TOKENS:
+            raise CheckpointError(f"{file}: has more than {_MAX_TOKENS} tokens")
+    if missing := [letter for letter in byte_alphabet() if letter not in ranks]:
+        raise CheckpointError(f"{file}: {len(missing)} of the 256 bytes are not tokens: the file is cut off or damaged")
+    if (work := sum(len(token) ** 2 for token in ranks)) > _MAX_WORK:
+        raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {_MAX_WORK}")
+    return ranks
+
+
+def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """Yield the two tokens of which each longer one is made, by its rank.
+
+    There is one such pair: when a token is made in a text, all pairs of lower rank have been joined in it, in the same
+    order as in the token alone. A token that its bytes do not lead to has none; it stands only for a piece of its own.
+    """
+    for token, rank in ranks.items():
+        parts = list(token)
+        while len(parts) > 2:
+            found = [ranks.get(left + right, rank) for left, right in pairwise(parts)]
+            lowest = min(found)
+            if lowest >= rank:
+                break
+            place = found.index(lowest)
+            parts[place : place + 2] = ["".join(parts[place : place + 2])]
+        if len(parts) == 2:
+            yield parts[0], parts[1]
+
+
+def _make_tokenizer(ranks: Mapping[str, int]) -> Tokenizer:
+    model = models.BPE(vocab=dict(ranks), merges=list(find_merges(ranks)), ignore_merges=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
