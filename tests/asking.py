@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import ALL_VISION, ENROLLED, reference_of
+from enrolment import ENROLLED, WITH_PICTURES, reference_of
 from oracles import load_oracle
 from PIL import Image
 from processing import process
@@ -50,7 +50,7 @@ FPS = 2.0
 def make_conversations(name: str) -> list[Conversation]:
     """Odd sizes; text before, between and after pictures; pictures in an earlier turn; text alone."""
     conversations = [[make_message("the game is in the frame, " * 5)], [make_message("Frame")]]
-    if name in ALL_VISION:
+    if name in WITH_PICTURES:
         small, wide, tall = make_picture(23, 31, 1), make_picture(19, 77, 2), make_picture(90, 33, 3)
         conversations += [
             [make_message(small, "what?")],
@@ -218,7 +218,7 @@ def run_transformers(
     """Each of `make_conversations(name)`, alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    if name in ALL_VISION:
+    if name in WITH_PICTURES:
         model, processor = load_oracle(path, dtype)
     else:
         path = reference_of(path)

@@ -109,6 +109,17 @@ MODULES: Mapping[str, str] = {
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
 keys that are larger than values, experts, sinks, learned positions, attention and feed-forward side by side."""
 
+VISION_MODULES: Mapping[str, str] = {
+    "aria": "AriaForConditionalGeneration",
+    "aya_vision": "AyaVisionForConditionalGeneration",
+    "cohere2_vision": "Cohere2VisionForConditionalGeneration",
+    "lighton_ocr": "LightOnOcrForConditionalGeneration",
+    "llava_next_video": "LlavaNextVideoForConditionalGeneration",
+    "vipllava": "VipLlavaForConditionalGeneration",
+}
+"""Those with pictures, tower and processor included: queries over patches, numbered tiles, tiles with tokens between
+them, pictures of any size, tiles with learned rows, rows of several layers."""
+
 
 def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:
     """Return the family of each name that is tested: of every checkpoint, and of every architecture that has none.
@@ -156,7 +167,8 @@ def takes(name: str, modality: Modality) -> bool:
 
 
 ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalities)
-"""Every checkpoint with a tower, variants included."""
+"""Every checkpoint of a family with a tower, variants included."""
+WITH_PICTURES = (*ALL_VISION, *VISION_MODULES)
 FAMILIES = _without_variants(ALL_VISION)
 BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
 VARIANTS = tuple(filter(is_variant, ENROLLED))

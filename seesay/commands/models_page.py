@@ -54,16 +54,26 @@ Decoders are one implementation with options. A vision-language model may have a
 text configuration):
 """
 _MODULES = """\
-## Other text models
+## Other models
 
-Any other causal language model of Transformers runs through Transformers' own modules where these ask its interface for
-attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
-safetensors. The model is probed before its weights are read, and compared with its own attention behind that. What
-cannot run says why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the
-longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs.
+Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts with pictures
+(`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its interface for attention:
+with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its safetensors. The
+model is probed before its weights are read, and compared with its own attention behind that. What cannot run says
+why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the longest text of
+a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs.
+
+With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
+tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by
+the whole model: tokens and hidden states must agree. Models that differ say in what, and run with text alone under
+`disable_vision_encoder=True` (`--disable-vision-encoder`): those with rotary positions of several axes, pictures
+whose tokens see each other, rows added to further layers, cross-attention, or tokens that depend on the other
+pictures of a prompt. Videos are taken as pictures. Pictures have no options but `detail`, and one with a side more
+than 200 times as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, GPT-NeoX,
-gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE.
+gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE; with pictures Aria, Aya Vision, Command A
+Vision (`cohere2_vision`), LightOnOCR, LLaVA-NeXT-Video and ViP-LLaVA.
 """
 
 

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.llm.models.decoder import Decoder
+    from seesay.llm.models.module_decoder import ModuleDecoder
     from seesay.llm.models.module_model import ModuleModel
-
-ANY_TEXT = "AutoModelForCausalLM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +61,16 @@ class ModuleBackbone(Backbone):
                 f"{given[0]}: {checkpoint.architecture} runs through Transformers' modules, which have their own "
                 "rotary embedding and attention: leave it out"
             )
-        return ModuleDecoder(self.family.model, device=device, dtype=dtype)
+        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype)
+        self.family.check(decoder)
+        return decoder
 
 
 class ModuleTextFamily(TextFamily):
-    """A text model through Transformers' modules."""
+    """A text model through Transformers' modules. auto_class: the name of Transformers' class that makes it."""
 
     architectures: ClassVar[tuple[str, ...]] = ()
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
     weights = WeightMap(decoder={"": ""})
 
     @property
@@ -80,7 +82,10 @@ class ModuleTextFamily(TextFamily):
         """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
         from seesay.llm.models.module_model import ModuleModel
 
-        return ModuleModel(self.checkpoint, ANY_TEXT)
+        return ModuleModel(self.checkpoint, self.auto_class)
+
+    def check(self, decoder: ModuleDecoder) -> None:
+        """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""
 
     def backbone(self) -> Backbone:
         return ModuleBackbone(

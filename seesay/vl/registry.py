@@ -18,6 +18,7 @@ from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
 from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers
+from seesay.vl.module_vision import ModuleVisionFamily, takes_pictures
 from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 
 logger = logging.getLogger("seesay")
@@ -96,6 +97,8 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[name]
+    if architecture not in REASONS and takes_pictures(architecture):
+        return ModuleVisionFamily
     if architecture not in REASONS and is_known_to_transformers(architecture):
         return ModuleTextFamily
     lost = "".join(f"; not usable: {broken}" for broken in registry.broken)

@@ -30,7 +30,7 @@ from asking import (
     run_transformers,
     run_video_in_transformers,
 )
-from enrolment import BACKBONES, FAMILIES, MODULES, VARIANTS, VIDEO_FAMILIES
+from enrolment import BACKBONES, FAMILIES, MODULES, VARIANTS, VIDEO_FAMILIES, VISION_MODULES
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -43,12 +43,12 @@ NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
-IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", *FAMILIES)
-"""Every family, and one that runs through Transformers' modules: text with and without a place at which all is computed
+IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", "aya_vision", *FAMILIES)
+"""Every family, and two that run through Transformers' modules: text with and without a place at which all is computed
 again, and each kind of media."""
-THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "gpt_oss")
+THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "gpt_oss", "aya_vision")
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
-arranged rows; modules of Transformers."""
+arranged rows; modules of Transformers, with a tower and without."""
 THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl", "llava_onevision")
 FORMS = ("thread", "process")
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
@@ -69,7 +69,9 @@ def in_forms(
     return pytest.mark.parametrize(("case", "open_engine"), cases, indirect=True)
 
 
-MODELS = (*BACKBONES, *FAMILIES, *MODULES)
+MODELS = (*BACKBONES, *FAMILIES, *MODULES, *VISION_MODULES)
+COMPARED = (*BACKBONES, *FAMILIES, *MODULES, "aya_vision")
+"""Those that are always compared alone."""
 IN_THREAD = pytest.mark.parametrize(
     "case", [pytest.param(name, marks=() if name in THOROUGH else pytest.mark.slow) for name in MODELS], indirect=True
 )
@@ -185,7 +187,7 @@ def build(case: Case, **options: Any) -> AsyncEngine:
     return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
 
 
-@in_forms(MODELS, in_thread=MODELS)
+@in_forms(MODELS, in_thread=COMPARED)
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=16) as engine:
         check_logits(case, engine)

@@ -25,7 +25,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.module_attention import check_masks
 from seesay.llm.models.module_decoder import ModuleDecoder
 from seesay.llm.models.module_model import ModuleModel
-from seesay.vl.module_family import ANY_TEXT, ModuleTextFamily
+from seesay.vl.module_family import ModuleTextFamily
 from seesay.vl.registry import find_family
 
 CPU = torch.device("cpu")
@@ -39,7 +39,9 @@ def save(folder: Path, kind: str, model_class: str, **options: Any) -> Path:
 
 
 def load(folder: Path) -> ModuleDecoder:
-    return ModuleDecoder(ModuleModel(Checkpoint.load(folder), ANY_TEXT), device=CPU, dtype=torch.float32)
+    return ModuleDecoder(
+        ModuleModel(Checkpoint.load(folder), ModuleTextFamily.auto_class), device=CPU, dtype=torch.float32
+    )
 
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -81,7 +83,7 @@ def test_layers_with_other_states_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["JambaForCausalLM"], "model_type": "jamba"}))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match="its layers are of type linear_attention"):
-        ModuleModel(Checkpoint.load(tmp_path), ANY_TEXT)
+        ModuleModel(Checkpoint.load(tmp_path), ModuleTextFamily.auto_class)
 
 
 def test_modules_that_mix_the_tokens_of_a_step_are_found(
@@ -172,6 +174,9 @@ def test_weights_are_replaced_from_a_folder_and_restored(
         old = list(ask(engine, requests)[0].token_ids)
         assert old != new
         engine.update_weights(str(other))
+        assert list(ask(engine, requests)[0].token_ids) == new
+        engine.sleep(2)
+        engine.wake_up()
         assert list(ask(engine, requests)[0].token_ids) == new
         engine.update_weights(str(folder))
         assert list(ask(engine, requests)[0].token_ids) == old

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers
 from enrolment import SIBLING
+from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
 from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
 from original_text import as_baichuan, as_baichuan2, as_chatglm, as_minicpm, as_qwen, publish_qwen
 from safetensors.torch import load_file, save_file
@@ -1006,6 +1007,21 @@ FACTORIES |= {
         "Qwen3Moe", head_dim=24, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2
     ),
 }  # fmt: skip
+
+
+def _of_vision_modules(checkpoint: ModuleCheckpoint) -> Callable[[Path], None]:
+    def factory(path: Path) -> None:
+        template = CHATML.replace("@image@", checkpoint.marker)
+        tokenizer = make_tokenizer(template, has_bos=checkpoint.has_bos, **checkpoint.special)
+        ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+        model, processor = checkpoint.write(tokenizer, {"vocab_size": 288, **QWEN_TEXT, **ids}, STATISTICS)
+        save_model(model, path)
+        processor.save_pretrained(path)
+
+    return factory
+
+
+FACTORIES |= {name: _of_vision_modules(checkpoint) for name, checkpoint in MODULE_CHECKPOINTS.items()}
 
 
 def make_checkpoint(name: str, path: Path) -> Path:

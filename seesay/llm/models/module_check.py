@@ -1,7 +1,9 @@
-"""Compare a `ModuleDecoder` with its own model at start: two texts in one step, in pieces, and each of them alone."""
+"""Compare a `ModuleDecoder` with its own model at start: two prompts in one step, in pieces, and each of them alone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +21,22 @@ _BLOCK_SIZE = 64
 _LENGTHS = (11, 6)
 _STEPS = ((4, 3), (9, 5), (10, 6), (11, 6))
 """Known tokens of both texts after each step: prompts in two pieces, a token of each, and one of the first alone."""
+_PIECES = (0.3, 0.6)
+"""Parts of a prompt with media that are known after its first steps. Its last token is computed alone."""
 _MAX_ERROR = {torch.float32: 1e-3}
 _MAX_ROUGH_ERROR = 0.1
 """Largest difference of logits, relative to their size, in float32 and in types of 16 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPrompt:
+    """A prompt `ids` int64 [T], in which the tokens at `places` int64 [R] take `rows` [R, hidden] of pictures; and the
+    hidden states [T, hidden] that the whole model makes of it."""
+
+    ids: torch.Tensor
+    places: torch.Tensor
+    rows: torch.Tensor
+    expected: torch.Tensor
 
 
 def check_decoder(decoder: ModuleDecoder) -> None:
@@ -30,49 +45,95 @@ def check_decoder(decoder: ModuleDecoder) -> None:
     ids = torch.randint(decoder.traits.vocab_size, (2, max(_LENGTHS)), generator=torch.Generator().manual_seed(0)).to(
         decoder.device
     )
-    found = _compute_packed(decoder, ids)
-    limit = _MAX_ERROR.get(decoder.dtype, _MAX_ROUGH_ERROR)
-    for row, length in enumerate(_LENGTHS):
-        expected = decoder.compute_alone(ids[row, :length])
-        error = float((found[row] - expected).norm() / expected.norm().clamp(min=1e-9))
-        if not error < limit:  # NaN, too
+    none = torch.empty(0, dtype=torch.int64, device=decoder.device)
+    prompts = [
+        CheckedPrompt(
+            ids=ids[row, :length],
+            places=none,
+            rows=torch.empty(0),
+            expected=decoder.compute_alone(ids[row, :length]),
+        )
+        for row, length in enumerate(_LENGTHS)
+    ]
+    for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, _STEPS), strict=True):
+        error = _compare(decoder.logits(hidden), prompt.expected)
+        if not error < _limit(decoder):  # NaN, too
             raise CheckpointError(
                 "its modules compute a text in blocks of keys and values otherwise than alone (logits differ by "
                 f"{error:.2g} of their size): they look at other tokens beside attention, or at other positions"
             )
 
 
-def _compute_packed(decoder: ModuleDecoder, ids: torch.Tensor) -> list[torch.Tensor]:
-    """Return logits [length, vocab] of both texts, computed beside each other."""
+def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> None:
+    """Raise `CheckpointError` if a prompt with media in a packed step has other hidden states than alone, as the whole
+    model computes them: if tokens of a picture see later ones, have positions of several axes, are added to further
+    layers, or are told apart in another way."""
+    ends = [len(prompt.ids) for prompt in prompts]
+    steps = [tuple(int(part * end) for end in ends) for part in _PIECES]
+    steps += [tuple(end - 1 for end in ends), tuple(ends)]
+    for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, steps), strict=True):
+        if not (error := _compare(hidden, prompt.expected)) < _limit(decoder):
+            raise CheckpointError(
+                "its modules compute a prompt with pictures otherwise than one token after another (hidden states "
+                f"differ by {error:.2g} of their size): tokens of a picture see later ones, have positions of their "
+                "own, or are told apart in another way"
+            )
+
+
+def _limit(decoder: ModuleDecoder) -> float:
+    return _MAX_ERROR.get(decoder.dtype, _MAX_ROUGH_ERROR)
+
+
+def _compare(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the size of the difference, relative to that of `expected`."""
+    return float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-9))
+
+
+def _compute_packed(
+    decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt], steps: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
+    """Return hidden states [T, hidden] of all prompts, computed beside each other. `steps`: the known tokens of each
+    prompt after every step."""
     layouts = make_layouts(decoder.traits.kv_shapes, block_size=_BLOCK_SIZE, dtype=decoder.dtype)
-    caches = KVCache(layouts, num_blocks=len(_LENGTHS), device=decoder.device).layers
-    found: list[list[torch.Tensor]] = [[] for _ in _LENGTHS]
-    known = [0] * len(_LENGTHS)
-    for lengths in _STEPS:
+    blocks_each = max(-(-len(prompt.ids) // _BLOCK_SIZE) for prompt in prompts)
+    caches = KVCache(layouts, num_blocks=len(prompts) * blocks_each, device=decoder.device).layers
+    blocks = np.arange(len(prompts) * blocks_each).reshape(len(prompts), blocks_each)
+    found: list[list[torch.Tensor]] = [[] for _ in prompts]
+    known = [0] * len(prompts)
+
+    def make(values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=decoder.device)
+
+    for lengths in steps:
         rows = [row for row, length in enumerate(lengths) if length > known[row]]
         rows.sort(key=lambda row: lengths[row] - known[row] > 1)  # decode rows come first
         counts = [lengths[row] - known[row] for row in rows]
         places = [(row, place) for row in rows for place in range(known[row], lengths[row])]
-
-        def make(values: list[int]) -> torch.Tensor:
-            return torch.tensor(values, device=decoder.device)
-
+        slices = [(prompts[row], known[row], lengths[row]) for row in rows]
+        taken = [(prompt.places >= first) & (prompt.places < end) for prompt, first, end in slices]
+        starts = np.cumsum([0, *counts])
+        splice_rows = torch.cat(
+            [prompt.places[here] - first + int(at) for (prompt, first, _), here, at in zip(slices, taken, starts)]
+        )
         inputs = ModelInput(
-            input_ids=make([int(ids[row, place]) for row, place in places]),
+            input_ids=torch.cat([prompt.ids[first:end] for prompt, first, end in slices]),
             positions=make([place for _, place in places]),
-            slot_mapping=make([row * _BLOCK_SIZE + place for row, place in places]),
+            slot_mapping=make([row * blocks_each * _BLOCK_SIZE + place for row, place in places]),
             layout=RowLayout(
-                cu_seqlens_q=np.cumsum([0, *counts]).astype(np.int64),
+                cu_seqlens_q=starts.astype(np.int64),
                 kv_lens=np.array([lengths[row] for row in rows], dtype=np.int64),
-                block_table=np.array([[row] for row in rows], dtype=np.int64),
+                block_table=blocks[rows].astype(np.int64),
                 block_size=_BLOCK_SIZE,
                 num_decode=counts.count(1),
             ),
             faults=torch.zeros(len(places), device=decoder.device),
+            splice_rows=splice_rows if len(splice_rows) else None,
+            splice_embeddings=torch.cat([prompt.rows[here] for (prompt, _, _), here in zip(slices, taken)])
+            if len(splice_rows)
+            else None,
         )
-        logits = decoder.logits(decoder.forward(inputs, caches))
-        for row, part in zip(rows, torch.split(logits, counts), strict=True):
+        for row, part in zip(rows, torch.split(decoder.forward(inputs, caches), counts), strict=True):
             found[row].append(part)
         known = list(lengths)
     decoder.forget_blocks()
-    return [torch.cat(parts).float() for parts in found]
+    return [torch.cat(parts) for parts in found]

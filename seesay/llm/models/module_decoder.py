@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -13,11 +11,9 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.module_attention import StepHolder
 from seesay.llm.models.module_check import check_decoder
 from seesay.llm.models.module_model import ModuleModel, ModuleWeights, run_decoder
+from seesay.llm.models.module_parts import without_decoder, without_head
 from seesay.llm.models.traits import DecoderTraits, KVShape
 from seesay.llm.ops import pick_ops
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 class ModuleDecoder:
@@ -33,7 +29,7 @@ class ModuleDecoder:
         owner.bind(self._holder)
         self.weights = ModuleWeights(owner, device, dtype)
         self._decoder = self._model.get_decoder()
-        self._head = _without_decoder(self._model)
+        self._head = without_decoder(self._model)
         shapes = owner.probed.shapes
         self._windows = frozenset(shape.window for shape in shapes)
         text_config = self._model.config.get_text_config(decoder=True)
@@ -78,6 +74,18 @@ class ModuleDecoder:
             logits: torch.Tensor = self._model(input_ids=ids[None], use_cache=False, return_dict=True).logits
         return logits[0].to(self.dtype).float()
 
+    def compute_whole(self, inputs: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return hidden states [T, hidden] behind the last norm of one prompt with media, as the whole model computes
+        them of its processor's `inputs`, without our attention."""
+        seen: list[torch.Tensor] = []
+        hook = self._decoder.register_forward_hook(lambda _module, _args, output: seen.append(output[0]))
+        try:
+            with torch.no_grad(), self._owner.attending_itself():
+                without_head(self._model)(**inputs, use_cache=False, return_dict=True)
+        finally:
+            hook.remove()
+        return seen[0][0]
+
     def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
         self.logits(self.forward(inputs, caches, wanted))
 
@@ -86,41 +94,3 @@ class ModuleDecoder:
         with torch.no_grad():
             logits: torch.Tensor = self._head(inputs_embeds=hidden[None], use_cache=False, return_dict=True).logits
         return logits[0].to(self.dtype)
-
-
-class _Given(torch.nn.Module):
-    """Stands for a decoder that has computed `inputs_embeds` already."""
-
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Output:
-        return _Output((inputs_embeds,))
-
-
-class _Output(tuple[torch.Tensor]):
-    """A decoder's output with nothing but hidden states."""
-
-    @property
-    def last_hidden_state(self) -> torch.Tensor:
-        return self[0]
-
-    def __getattr__(self, name: str) -> None:
-        """No caches, router logits or other outputs."""
-
-
-def _without_decoder(model: PreTrainedModel) -> torch.nn.Module:
-    """Return the model with its head alone: what scales or caps logits is code of the model, which runs as it is."""
-    [path] = [name for name, module in model.named_modules() if module is model.get_decoder()]
-    whole = part = _copy_of(model)
-    *outer, last = path.split(".")
-    for name in outer:
-        inner = _copy_of(part.get_submodule(name))
-        part._modules[name] = inner
-        part = inner
-    part._modules[last] = _Given()
-    return whole
-
-
-def _copy_of(module: torch.nn.Module) -> torch.nn.Module:
-    """Return a module with the same children, which may be replaced in it."""
-    found = copy.copy(module)
-    found._modules = dict(module._modules)
-    return found

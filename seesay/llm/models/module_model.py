@@ -162,7 +162,7 @@ class ModuleWeights:
         """Load the weights of a folder in place of those that are there or were dropped."""
         assert self._owner.model is not None
         new = self._read(source, is_partial=is_partial).state_dict()
-        for name, tensor in self._owner.model.state_dict().items():
+        for name, tensor in self._owner.model.state_dict(keep_vars=True).items():
             if not tensor.numel():
                 tensor.data = tensor.new_empty(new[name].shape)
             tensor.data.copy_(new[name])

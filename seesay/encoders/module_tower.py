@@ -1,0 +1,95 @@
+"""The modules of a Transformers model in front of its decoder, as an encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from seesay.device.transfers import upload
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.parts import Part
+    from seesay.checkpoint.source import TensorSource
+
+
+class DecodersWeights:
+    """No weights: the decoder's are those of the whole model, which are loaded, replaced and dropped once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def name_of(self, name: str) -> None:  # noqa: ARG002
+        return None
+
+    def is_unread(self, name: str) -> bool:  # noqa: ARG002
+        return True
+
+    def parts(self) -> Mapping[str, Part]:
+        return {}
+
+    def tensors(self) -> list[Tensor]:
+        return []
+
+    def check(self, source: TensorSource, *, is_partial: bool) -> None: ...
+
+    def replace(self, source: TensorSource, *, is_partial: bool) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+class ModuleTower:
+    """Encodes one item after another: they are of any size, and the modules are not ours.
+
+    Features: the arrays that the processor makes of the item's marker, `input_ids` int64 [1, T] among them, of which
+    those that are `image_token` take a row.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., Mapping[str, Any]],
+        *,
+        image_token: int,
+        hidden_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """`run(**inputs)` returns what the decoder is given: `inputs_embeds` [1, T, hidden_size] with rows in it."""
+        self.device, self.dtype = device, dtype
+        self.hidden_size = hidden_size
+        self.weights = DecodersWeights(device)
+        self._run = run
+        self._image_token = image_token
+
+    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """See `Encoder.encode`."""
+        return [self._encode(item) for item in features]
+
+    def load(self, item: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the arrays of an item as tensors on the device, numbers with a fraction in the model's type."""
+        arrays = {name: value for name, value in item.items() if isinstance(value, np.ndarray)}
+        writable = [array if array.flags.writeable else array.copy() for array in arrays.values()]
+        tensors = zip(arrays, upload(writable, self.device), strict=True)
+        return {name: each.to(self.dtype) if each.is_floating_point() else each for name, each in tensors}
+
+    def show(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """Return all that the decoder is given for a processor's `inputs`."""
+        with torch.no_grad():
+            return self._run(**inputs)
+
+    def _encode(self, item: Mapping[str, Any]) -> Tensor:
+        takes_row = item["input_ids"][0] == self._image_token
+        if self.device.type == "meta":  # modules may look at values, and there are none
+            return torch.empty((int(takes_row.sum()), self.hidden_size), dtype=self.dtype, device=self.device)
+        given: Tensor = self.show(self.load(item))["inputs_embeds"]
+        [places] = upload([np.flatnonzero(takes_row)], self.device)
+        return given[0].index_select(0, places).to(self.dtype)
+
+    def disable_graphs(self) -> None:
+        """None are recorded."""
+
+    def forget_graphs(self) -> None:
+        """None are recorded."""

@@ -1,0 +1,170 @@
+"""Tiny vision-language models that run through Transformers' modules: their special tokens, model and processor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import transformers
+from transformers import CLIPVisionConfig, LlamaConfig, PixtralVisionConfig, SiglipVisionConfig
+
+Write = Callable[[Any, dict[str, Any], dict[str, Any]], tuple[Any, Any]]
+"""(tokenizer, options of a text configuration, statistics of pixels) to model and processor."""
+_VIT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "patch_size": 4,
+}
+_RESOLUTIONS = [[12, 24], [24, 12], [24, 24]]
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleCheckpoint:
+    """marker: what stands for a picture in the chat template. special: tokens by the attribute name they get."""
+
+    marker: str
+    write: Write
+    special: Mapping[str, str] = field(default_factory=dict)
+    plain: tuple[str, ...] = ()
+    has_bos: bool = False
+
+
+def _tiles(**sizes: Any) -> Any:
+    return transformers.GotOcr2ImageProcessor(crop_to_patches=True, min_patches=1, max_patches=4, **sizes)
+
+
+def _aya_vision(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Tiles of 24 pixels, up to four, with 3 x 3 rows each and a numbered token before each."""
+    config = transformers.AyaVisionConfig(
+        vision_config=SiglipVisionConfig(**_VIT, image_size=24, vision_use_head=False),
+        text_config=transformers.Cohere2Config(**text, head_dim=16, sliding_window=32, sliding_window_pattern=2),
+        image_token_index=tokenizer.convert_tokens_to_ids("<|IMG_PATCH|>"), adapter_layer_norm_eps=1e-6,
+    )  # fmt: skip
+    processor = transformers.AyaVisionProcessor(
+        image_processor=_tiles(size={"height": 24, "width": 24}, **statistics),
+        tokenizer=tokenizer, patch_size=4, img_size=24, downsample_factor=2, chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.AyaVisionForConditionalGeneration(config), processor
+
+
+def _cohere2_vision(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    config = transformers.Cohere2VisionConfig(
+        vision_config=SiglipVisionConfig(**_VIT, image_size=24, vision_use_head=False),
+        text_config=transformers.Cohere2Config(**text, head_dim=16, sliding_window=32, sliding_window_pattern=2),
+        image_token_id=tokenizer.image_token_id, alignment_intermediate_size=64,
+    )  # fmt: skip
+    processor = transformers.Cohere2VisionProcessor(
+        image_processor=transformers.Cohere2VisionImageProcessor(
+            size={"height": 24, "width": 24}, patch_size=3, downsample_factor=2, min_patches=1, max_patches=4,
+            **statistics,
+        ),
+        tokenizer=tokenizer, chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.Cohere2VisionForConditionalGeneration(config), processor
+
+
+def _vipllava(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Rows are made of several layers of the tower."""
+    config = transformers.VipLlavaConfig(
+        vision_config=CLIPVisionConfig(**_VIT, image_size=20), text_config=LlamaConfig(**text),
+        image_token_index=tokenizer.image_token_id, vision_feature_layers=[-1, -2, 0], image_seq_length=25,
+    )  # fmt: skip
+    processor = transformers.LlavaProcessor(
+        image_processor=transformers.CLIPImageProcessor(
+            size={"shortest_edge": 20}, crop_size={"height": 20, "width": 20}, **statistics
+        ),
+        tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.VipLlavaForConditionalGeneration(config), processor
+
+
+def _llava_next_video(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Tiles without padding, a learned row behind each line."""
+    config = transformers.LlavaNextVideoConfig(
+        vision_config=CLIPVisionConfig(**_VIT, image_size=12), text_config=LlamaConfig(**text),
+        image_token_index=tokenizer.image_token_id, video_token_index=tokenizer.video_token_id,
+        image_grid_pinpoints=_RESOLUTIONS, image_seq_length=9,
+    )  # fmt: skip
+    processor = transformers.LlavaNextVideoProcessor(
+        image_processor=transformers.LlavaNextImageProcessor(
+            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}, image_grid_pinpoints=_RESOLUTIONS,
+            **statistics,
+        ),
+        video_processor=transformers.LlavaNextVideoVideoProcessor(
+            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}
+        ),
+        tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.LlavaNextVideoForConditionalGeneration(config), processor
+
+
+def _lighton_ocr(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Pictures of any size, with rotary positions in the tower."""
+    config = transformers.LightOnOcrConfig(
+        vision_config=PixtralVisionConfig(**_VIT, image_size=160, head_dim=16),
+        text_config=transformers.Qwen3Config(**text, head_dim=16),
+        image_token_id=tokenizer.image_token_id, spatial_merge_size=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    processor = transformers.LightOnOcrProcessor(
+        image_processor=transformers.PixtralImageProcessor(
+            size={"longest_edge": 160}, patch_size={"height": 8, "width": 8}, **statistics
+        ),
+        tokenizer=tokenizer, patch_size=4, spatial_merge_size=2, chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.LightOnOcrForConditionalGeneration(config), processor
+
+
+def _aria(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Experts in the decoder; queries that attend to the patches inside of a picture."""
+    config = transformers.AriaConfig(
+        vision_config=transformers.Idefics3VisionConfig(**{**_VIT, "patch_size": 140}, image_size=980),
+        text_config=transformers.AriaTextConfig(**text, moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
+        image_token_index=tokenizer.image_token_id, projector_patch_to_query_dict={49: 9}, vision_feature_layer=-1,
+    )  # fmt: skip
+    processor = transformers.AriaProcessor(
+        image_processor=transformers.AriaImageProcessor(
+            max_image_size=980, min_image_size=336, split_image=False, **statistics
+        ),
+        tokenizer=tokenizer, size_conversion={980: 9}, chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.AriaForConditionalGeneration(config), processor
+
+
+_IMAGE: Mapping[str, str] = {"image_token": "<image>"}
+MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
+    "aya_vision": ModuleCheckpoint(
+        "<image>",
+        _aya_vision,
+        {
+            "image_token": "<image>", "start_of_img_token": "<|START_OF_IMG|>", "end_of_img_token": "<|END_OF_IMG|>",
+            "img_patch_token": "<|IMG_PATCH|>", "img_line_break_token": "<|IMG_LINE_BREAK|>",
+            "tile_token": "TILE", "tile_global_token": "TILE_GLOBAL",
+        },
+        has_bos=True,
+    ),
+    "cohere2_vision": ModuleCheckpoint(
+        "<|IMG_PATCH|>",
+        _cohere2_vision,
+        {
+            "image_token": "<|IMG_PATCH|>", "boi_token": "<|START_OF_IMG|>", "eoi_token": "<|END_OF_IMG|>",
+            "img_line_break_token": "<|IMG_LINE_BREAK|>",
+        },
+    ),
+    "vipllava": ModuleCheckpoint("<image>\n", _vipllava, _IMAGE, has_bos=True),
+    "llava_next_video": ModuleCheckpoint(
+        "<image>\n", _llava_next_video, {"image_token": "<image>", "video_token": "<video>"}
+    ),
+    "lighton_ocr": ModuleCheckpoint(
+        "<|image_pad|>",
+        _lighton_ocr,
+        {
+            "image_token": "<|image_pad|>", "image_break_token": "<|vision_pad|>", "image_end_token": "<|vision_end|>",
+        },
+    ),
+    "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),
+}  # fmt: skip
