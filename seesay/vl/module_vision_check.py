@@ -15,7 +15,7 @@ import torch
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.module_check import CheckedPrompt, check_media
-from seesay.values import DecodedMedia, MediaPart, Modality, RenderedPrompt
+from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.media import PreparedMedia
 from seesay.vl.prompt import build_input, tokenize
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _PROMPTS = (((72, 40),), ((40, 56), (64, 48), (33, 90)))
 """(height, width) of the pictures of each prompt."""
+_LARGE = ((900, 1400), (800, 600), (1300, 700))
+"""Those of a prompt of which only the tokens are compared: some processors cut large pictures, or not beside others."""
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
 
 
@@ -37,11 +39,13 @@ def check_pictures(family: ModuleVisionFamily, tower: ModuleTower, decoder: Modu
         pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
         prompts.append(_make_prompt(family, tower, decoder, pictures))
     check_media(decoder, prompts)
+    _make_input(family, [np.zeros((*size, 3), dtype=np.uint8) for size in _LARGE])
 
 
-def _make_prompt(
-    family: ModuleVisionFamily, tower: ModuleTower, decoder: ModuleDecoder, pictures: list[npt.NDArray[np.uint8]]
-) -> CheckedPrompt:
+def _make_input(
+    family: ModuleVisionFamily, pictures: list[npt.NDArray[np.uint8]]
+) -> tuple[MultimodalInput, dict[str, npt.NDArray[Any]]]:
+    """Return our prompt with these pictures, and what the model's processor makes of it, which has the same tokens."""
     rendered = _render(family.processor.marker, len(pictures))
     media = [_prepare(family, picture) for picture in pictures]
     made = build_input(tokenize(rendered, family.tokenizer), media, family=family, model_digest=bytes(32))
@@ -51,6 +55,13 @@ def _make_prompt(
             f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(pictures)} picture(s), "
             f"which are not those of the text and of each picture alone ({len(made.token_ids)})"
         )
+    return made, theirs
+
+
+def _make_prompt(
+    family: ModuleVisionFamily, tower: ModuleTower, decoder: ModuleDecoder, pictures: list[npt.NDArray[np.uint8]]
+) -> CheckedPrompt:
+    made, theirs = _make_input(family, pictures)
     rows = []
     for item in made.items:
         assert item.features is not None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from seesay.checkpoint import Checkpoint, is_buffer
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.module_attention import (
     ATTENTION,
     PROBE,
@@ -26,6 +26,7 @@ from seesay.llm.models.module_attention import (
     probing,
     register,
 )
+from seesay.llm.models.module_parts import find_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -122,7 +123,7 @@ class ModuleModel:
         """Turn exceptions of Transformers' code into `CheckpointError`: it is not ours, and may raise anything."""
         try:
             yield
-        except (CheckpointError, MemoryError, torch.OutOfMemoryError):
+        except (CheckpointError, RequestError, MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0]
@@ -200,7 +201,7 @@ def _probe(model: PreTrainedModel) -> Probed:
     """Run a few tokens through modules without weights, and describe their attention."""
     if getattr(model, "_is_stateful", False):
         raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
-    decoder = model.get_decoder()
+    decoder = find_decoder(model)
     if "batched_mm" in _expert_functions() and hasattr(decoder, "set_experts_implementation"):
         decoder.set_experts_implementation("batched_mm")  # the others look at values, and there are none
     with probing() as probe, _attending(model, PROBE):
@@ -263,7 +264,7 @@ def _attending(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 def _set_attention(model: PreTrainedModel, name: str) -> str:
     """Let the decoder of `model` attend with the function registered as `name`. Returns the name before."""
-    decoder = model.get_decoder()
+    decoder = find_decoder(model)
     configs = {id(module.config): module.config for module in decoder.modules() if hasattr(module, "config")}
     before: str = decoder.config._attn_implementation
     for config in configs.values():

@@ -1,6 +1,6 @@
 """Tokens per second of models that run through Transformers' modules, beside their own `generate`, on the CPU.
 
-    python benchmarks/modules.py [--rounds 3] [--requests 48] [--batch-size 8] [--scale 1]
+    python benchmarks/module_models.py [--rounds 3] [--requests 48] [--batch-size 8] [--scale 1]
 
 Two random models that no family describes, made here: a text model (GPT-NeoX) and one of texts with a picture
 (ViP-LLaVA with a CLIP tower), each with eight layers of 512 · scale components. A queue of prompts of 8 to 128 words
@@ -215,7 +215,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="width of the models, in multiples of 512 components")
     args = parser.parse_args(argv)
 
-    figures: dict[str, Any] = {"what": "modules", "threads": torch.get_num_threads(), "batch_size": args.batch_size}
+    figures: dict[str, Any] = {
+        "what": "module_models",
+        "threads": torch.get_num_threads(),
+        "batch_size": args.batch_size,
+    }
     for name, make in (("text", make_text_model), ("vision", make_vision_model)):
         with tempfile.TemporaryDirectory() as scratch:
             folder, has_pictures = Path(scratch), name == "vision"
@@ -224,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             ours = Seesay(folder, args.batch_size)
             for suffix, is_uniform in (("", False), ("_uniform", True)):
                 queues = [
-                    make_queue(args.requests, 1000 * k + is_uniform, has_pictures=has_pictures, is_uniform=is_uniform)
+                    make_queue(args.requests, 2 * k + is_uniform, has_pictures=has_pictures, is_uniform=is_uniform)
                     for k in range(args.rounds + 1)
                 ]
                 for key, value in compare(theirs, ours, queues).items():
