@@ -133,7 +133,7 @@ def run_as(model: ModelName) -> str:
     if reason:
         return f"does not run: {reason}"
     families = layouts.get(claimed) or (find_family(model.architecture, model.tower),)
-    if families == (ModuleTextFamily,):
+    if all(issubclass(family, ModuleTextFamily) for family in families):
         return "Transformers' modules"
     return f"family {_join(dict.fromkeys(map(name_of, families)))}"
 
