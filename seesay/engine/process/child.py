@@ -65,6 +65,7 @@ def _load(start: kinds.Start) -> EngineLoop:
         from seesay.engine.loading import load_core
         from seesay.engine.opened_model import open_model
 
+        gc.freeze()  # the collection below would take 0.15 s to visit what was imported, and free nothing of it
         core = load_core(
             open_model(Path(start.folder), config),
             config,
