@@ -34,6 +34,7 @@ from family_contract import (
     run_processor,
     spliced_embeddings,
 )
+from processing import as_image_inputs, count_tiles
 
 from seesay.errors import CheckpointError, RequestError
 from seesay.values import DecodedMedia, MediaSize, Modality
@@ -137,11 +138,11 @@ def _count_written(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int
     processor = loaded.processor
 
     @cache
-    def count(rows: int, columns: int) -> int:
-        text = processor.replace_image_token({"rows": [[rows]], "cols": [[columns]]}, 0)
-        return len(processor.tokenizer(text)["input_ids"])
+    def count(*grid: int) -> int:
+        text = processor.replace_image_token(as_image_inputs(processor, *grid), 0)
+        return len(processor.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return [count(*processor.image_processor.get_number_of_image_patches(*size)[1:]) for size in sizes]
+    return [count(*count_tiles(processor, *size)) for size in sizes]
 
 
 def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
@@ -205,12 +206,15 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
             "pixel_values": [item for item in media if item.modality is IMAGE],
             "pixel_values_videos": [item for item in media if item.modality is VIDEO],
         }
+    if "high_res_pixel_values" in inputs:
+        groups["high_res_pixel_values"] = media
     for key, items in groups.items():
         if not items:
             continue
+        load = loaded.encoder.load_high_pixels if key.startswith("high_res") else loaded.encoder.load_pixels
         mask = inputs.get(key.replace("values", "attention_mask"))
         theirs = list_pixels(inputs[key], mask, inputs.get("image_sizes"))
-        loaded_pixels = [loaded.encoder.load_pixels(preprocess(loaded.family, item)) for item in items]
+        loaded_pixels = [load(preprocess(loaded.family, item)) for item in items]
         if theirs[0].dim() == 3 and loaded_pixels[0].dim() == 2:
             planned = [plan(loaded.family, item.modality, item.size) for item in items]
             group = loaded.encoder.tower.config.merge_size
@@ -366,7 +370,10 @@ def keys_follow_options(loaded: Loaded) -> None:
         assert not unused, f"{modality.value}: {sorted(unused)} change no medium"
 
 
-NORMALIZING = ("image_mean", "image_std", "rescale_factor", "do_normalize", "do_rescale")
+_SECOND = "high_res_"
+"""Beginning of the settings for the tower of larger pictures, where there are two."""
+_STATISTICS = ("image_mean", "image_std", f"{_SECOND}image_mean", f"{_SECOND}image_std")
+NORMALIZING = (*_STATISTICS, "rescale_factor", "do_normalize", "do_rescale")
 """Settings that the tower applies: they change its input, and not the features."""
 
 
@@ -404,10 +411,10 @@ def _changed_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, A
             if isinstance(value, bool):
                 yield kind, name, not value
             elif isinstance(value, int):
-                yield kind, name, (3 if value == 2 else 2) if name == "resample" else value + 1
+                yield kind, name, (3 if value == 2 else 2) if name.endswith("resample") else value + 1
             elif isinstance(value, float):
                 yield kind, name, value / 2
-            elif name in ("image_mean", "image_std"):
+            elif name in _STATISTICS:
                 yield kind, name, [each / 2 for each in value]
             elif isinstance(value, dict):
                 for inner, number in value.items():

@@ -35,6 +35,37 @@ def process(
     return processor(text=[text], **pictures, **clips, **kwargs)
 
 
+def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
+    """Return the (rows, columns) of tiles that a processor cuts a picture of this size into; nothing for one that takes
+    each picture as a whole."""
+    image_processor = processor.image_processor
+    if hasattr(image_processor, "get_number_of_image_patches"):
+        return tuple(image_processor.get_number_of_image_patches(height, width)[1:])
+    if type(processor).__name__ == "Ovis2Processor":
+        return _count_tiles_of_ovis(image_processor, height, width)
+    return ()
+
+
+def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
+    """Return what the processor's `replace_image_token` takes of a picture with this grid of tiles."""
+    if type(processor).__name__ == "Ovis2Processor":
+        return {"grids": [torch.tensor(grid)]}
+    return {"rows": [[grid[0]]], "cols": [[grid[1]]]} if grid else {}
+
+
+def _count_tiles_of_ovis(image_processor: Any, height: int, width: int) -> tuple[int, int]:
+    """As `count_tiles`, by the functions that choose how a picture is cut."""
+    from transformers.models.ovis2 import image_processing_ovis2 as published
+
+    side, most = image_processor.size["height"], image_processor.max_patches
+    if image_processor.use_covering_area_grid:
+        columns, rows = published.get_min_tile_covering_grid((height, width), side, most)
+    else:
+        least = image_processor.min_patches
+        columns, rows = published.get_optimal_tiled_canvas((height, width), (side, side), least, most)
+    return rows, columns
+
+
 def _process_uneven(
     processor: Any, text: str, pictures: dict[str, Any], clips: dict[str, Any], kwargs: dict[str, Any]
 ) -> Any:

@@ -351,6 +351,42 @@ def _fast_vlm(tiny: Json) -> Json:
     }
 
 
+def _deepseek_vl(tiny: Json) -> Json:
+    """Of 2025-07, converted for Transformers 4.54."""
+    own, text = tiny["vision_config"], tiny["text_config"]
+    return {
+        **{name: tiny[name] for name in ("architectures", "image_token_id", "model_type")},
+        "text_config": text_settings(
+            text, attention_bias=False, head_dim=text["head_dim"], mlp_bias=False, model_type="llama", pretraining_tp=1,
+            rope_scaling=None,
+        ),
+        "torch_dtype": "float32",
+        "transformers_version": "4.54.0.dev0",
+        "vision_config": {**own, "torch_dtype": "float32"},
+        **({"high_res_vision_config": tiny["high_res_vision_config"]} if "high_res_vision_config" in tiny else {}),
+    }  # fmt: skip
+
+
+def _ovis2(tiny: Json) -> Json:
+    """Of 2025-08, converted for Transformers 4.56."""
+    text = tiny["text_config"]
+    kept = ("architectures", "hidden_size", "image_token_id", "model_type", "visual_indicator_token_ids", "vocab_size")
+    return {
+        **{name: tiny[name] for name in kept},
+        "tie_word_embeddings": False,
+        "text_config": {
+            **text_settings(text, use_sliding_window=False, sliding_window=None, max_window_layers=21),
+            **{name: text[name] for name in ("model_type", "eos_token_id", "tie_word_embeddings")},
+        },
+        "torch_dtype": "float32",
+        "transformers_version": "4.56.0.dev0",
+        "vision_config": {
+            **tiny["vision_config"], "backbone_kwargs": {}, "depths": None, "drop_cls_token": False, "tau": 1.0,
+            "use_indicators": False,
+        },
+    }  # fmt: skip
+
+
 _QWEN_PROCESSOR = {
     "min_pixels": 256, "max_pixels": 6400, "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2,
     "image_mean": CLIP_MEAN, "image_std": CLIP_STD,
@@ -451,7 +487,58 @@ _PERCEPTION_VIDEOS = {
     "video_processor_type": "PerceptionLMVideoProcessor",
 }  # fmt: skip
 
+_DEEPSEEK_PROCESSOR = {
+    "background_color": [127, 114, 102], "do_convert_rgb": None, "do_normalize": True, "do_pad": None,
+    "do_rescale": True, "do_resize": True, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27],
+    "image_processor_type": "DeepseekVLImageProcessor", "min_size": 3, "processor_class": "DeepseekVLProcessor",
+    "resample": 3, "rescale_factor": 1 / 255, "size": {"height": 20, "width": 20},
+}  # fmt: skip
 LAYOUTS: dict[str, Layout] = {
+    "deepseek-vl-7b-chat": Layout(
+        tiny="deepseek_vl_hybrid",
+        config=_deepseek_vl,
+        rename={"model.vision_model.": "model.vision_model.vision_model."},
+        tokenizer={"tokenizer_class": "LlamaTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": {
+                **_DEEPSEEK_PROCESSOR, "high_res_background_color": [122, 117, 104],
+                "high_res_image_mean": [0.48, 0.46, 0.41], "high_res_image_std": [0.27, 0.26, 0.28],
+                "high_res_resample": 3, "high_res_size": {"height": 36, "width": 36},
+                "image_processor_type": "DeepseekVLHybridImageProcessor",
+                "processor_class": "DeepseekVLHybridProcessor", "resample": 2,
+            },
+            "processor_config.json": {"num_image_tokens": 25, "processor_class": "DeepseekVLHybridProcessor"},
+        },
+        template_file="chat_template.jinja",
+    ),
+    "Ovis2-1B-hf": Layout(
+        tiny="ovis2",
+        config=_ovis2,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "errors": "replace", "split_special_tokens": False},
+        files={
+            "preprocessor_config.json": {
+                **_CLIP_PROCESSOR, "crop_size": None, "do_center_crop": None, "crop_to_patches": True,
+                "image_mean": [0.5, 0.45, 0.4], "image_processor_type": "Ovis2ImageProcessor",
+                "image_std": [0.3, 0.28, 0.27], "max_patches": 6, "min_patches": 1, "processor_class": "Ovis2Processor",
+                "size": {"height": 24, "width": 24}, "use_covering_area_grid": True,
+            },
+            "processor_config.json": {
+                "image_seq_length": 9, "image_token": "<image>", "processor_class": "Ovis2Processor",
+            },
+        },
+        template_file="chat_template.jinja",
+    ),
+    "deepseek-vl-1.3b-chat": Layout(
+        tiny="deepseek_vl",
+        config=_deepseek_vl,
+        rename={"model.vision_model.": "model.vision_model.vision_model."},
+        tokenizer={"tokenizer_class": "LlamaTokenizerFast", "clean_up_tokenization_spaces": False},
+        files={
+            "preprocessor_config.json": _DEEPSEEK_PROCESSOR,
+            "processor_config.json": {"num_image_tokens": 25, "processor_class": "DeepseekVLProcessor"},
+        },
+        template_file="chat_template.jinja",
+    ),
     "Perception-LM-1B": Layout(
         tiny="perception_lm",
         config=_perception_lm,

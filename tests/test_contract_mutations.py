@@ -22,7 +22,17 @@ from family_contract import Loaded, load_beside_transformers, load_family
 
 from seesay.checkpoint.parts import Source
 from seesay.device.norm import rms_norm
-from seesay.encoders import fractional_positions, projected_vit, resampled_vit, resampler, vit, vit_layers
+from seesay.encoders import (
+    fractional_positions,
+    hybrid_vit,
+    ovis,
+    projected_vit,
+    resampled_vit,
+    resampler,
+    sam,
+    vit,
+    vit_layers,
+)
 from seesay.encoders import tiles as tiles_encoder
 from seesay.encoders.tiles import TileEncoder
 from seesay.encoders.timm_tower import TimmTower as TimmModule
@@ -34,6 +44,7 @@ from seesay.values import Expansion, Modality
 from seesay.vl import any_resolution, arrangement, dynamic_resolution
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
+    deepseek_vl,
     gemma3,
     glm4v,
     idefics3,
@@ -42,6 +53,7 @@ from seesay.vl.families import (
     llava_next,
     llava_onevision,
     minicpmv,
+    ovis2,
     perception_lm,
     phi3_v,
     pixtral,
@@ -327,7 +339,7 @@ def the_projectors_norm_has_no_offset(patch: Patch) -> None:
     patch.setattr(projected_vit, "rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
 
 
-@caught_by("rows_equal_the_models", "gemma3_vision")
+@caught_by("rows_equal_the_models", "gemma3_vision", "deepseek_vl")
 def the_towers_last_norm_is_left_out(patch: Patch) -> None:
     original = vit.Vit.forward
 
@@ -404,6 +416,127 @@ def the_thumbnail_comes_first(patch: Patch) -> None:
 @caught_by("pixels_equal_the_processors", "llava")
 def pictures_are_cropped_at_a_corner(patch: Patch) -> None:
     patch.setattr(llava, "crop_center", lambda size, target: (Crop(target, (0, 0)),))
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl")
+def thin_pictures_become_thinner(patch: Patch) -> None:
+    original = images.longest_edge_size
+    patch.setattr(deepseek_vl, "longest_edge_size", lambda *size, least: original(*size, least=1))
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl")
+def squares_are_padded_with_black(patch: Patch) -> None:
+    patch.setattr(deepseek_vl, "read_padding_color", lambda *_, **__: (0, 0, 0))
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl")
+def squares_are_padded_at_one_side(patch: Patch) -> None:
+    patch.setattr(deepseek_vl, "pad_to", lambda _size, target, color: (Pad(target, (0, 0), color),))
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl_hybrid")
+def the_small_picture_is_made_of_the_original(patch: Patch) -> None:
+    def chain_frames(self: Any, modality: Modality, size: Any, measures: Any) -> Any:
+        high = original(self, modality, size, measures)[1]
+        return DeepseekVL.chain_frames(self, modality, size, measures)[0], high
+
+    def preprocess(self: Any, media: Any, measures: Any) -> dict[str, Any]:
+        low, high = (chain_runner.run_chains(media.frames, (each,)) for each in chain_frames(self, *_of(media)))
+        return {**measures, "pixels": low, "high_pixels": high}
+
+    def _of(media: Any) -> tuple[Any, ...]:
+        return media.modality, media.size, {}
+
+    DeepseekVL, original = deepseek_vl.DeepseekVL, ENROLLED["deepseek_vl_hybrid"].chain_frames
+    patch.setattr(ENROLLED["deepseek_vl_hybrid"], "preprocess", preprocess)
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl_hybrid")
+def both_towers_have_the_same_statistics(patch: Patch) -> None:
+    original = hybrid_vit.HybridEncoder.__init__
+
+    def init(self: Any, checkpoint: Any, name_of: Any, towers: Any, normalizers: Any, **options: Any) -> None:
+        original(self, checkpoint, name_of, towers, normalizers[:1] * 2, **options)
+
+    patch.setattr(hybrid_vit.HybridEncoder, "__init__", init)
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl_hybrid")
+def windows_end_with_the_picture(patch: Patch) -> None:
+    """The rows of zeros behind the last windows are attended to."""
+    original = sam._cut_windows
+    patch.setattr(sam, "_cut_windows", lambda grids, window: original(grids + 1e-3, window))
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl_hybrid")
+def distances_in_height_and_width_are_swapped(patch: Patch) -> None:
+    original = sam._RelativeAttention._attend
+
+    def attend(self: Any, grids: torch.Tensor) -> torch.Tensor:
+        return original(self, grids.transpose(1, 2)).transpose(1, 2)
+
+    patch.setattr(sam._RelativeAttention, "_attend", attend)
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl_hybrid")
+def the_layer_after_the_kept_one(patch: Patch) -> None:
+    wrap(
+        patch, ENROLLED["deepseek_vl_hybrid"], "_read_sam",
+        lambda config: replace(config, kept_layer=config.kept_layer + 1),
+    )  # fmt: skip
+
+
+@caught_by("keys_follow_settings", "deepseek_vl_hybrid")
+def key_without_the_larger_picture(patch: Patch) -> None:
+    _drop_setting(patch, ENROLLED["deepseek_vl_hybrid"], "high")
+
+
+@caught_by("tokens_equal_the_processors", "ovis2")
+def tiles_are_chosen_as_by_the_authors(patch: Patch) -> None:
+    wrap(patch, ovis2, "fit_covering_grid", lambda grid: grid[::-1])
+
+
+@caught_by(COUNTS, "ovis2")
+def a_grid_that_shows_less_is_enough(patch: Patch) -> None:
+    patch.setattr(tiles, "_COVERING", 0.8)
+    tiles.fit_covering_grid.cache_clear()
+
+
+@caught_by("pixels_equal_the_processors", "ovis2")
+def the_view_of_the_whole_comes_last(patch: Patch) -> None:
+    wrap(patch, ovis2.Ovis2, "chain_frames", lambda chains: chains[::-1])
+
+
+@caught_by("rows_equal_the_models", "ovis2")
+def indicators_are_the_first_words(patch: Patch) -> None:
+    patch.setattr(
+        ovis.OvisVit, "stack", lambda self: self.visual_embeddings_table.weight[: self.vocabulary.num_indicators]
+    )
+
+
+@caught_by("rows_equal_the_models", "ovis2")
+def positions_are_normed_with_the_patches(patch: Patch) -> None:
+    def embed(self: vit.Vit, patches: torch.Tensor) -> torch.Tensor:
+        assert self.norm_patches is not None and self.pos_embed is not None
+        normed: torch.Tensor = self.norm_patches(self.patch_embed(patches) + self.pos_embed)
+        return normed
+
+    patch.setattr(vit.Vit, "_embed", embed)
+
+
+@caught_by("rows_equal_the_models", "ovis2", "ovis2_hard")
+def rows_are_mixed_and_picked_the_other_way(patch: Patch) -> None:
+    patch.setattr(ovis2, "_IS_HARD", {"softmax": True, "st_argmax": False})
+
+
+@caught_by("keys_follow_settings", "ovis2")
+def key_without_the_grid(patch: Patch) -> None:
+    _drop_setting(patch, ovis2.Ovis2, "tiles")
+
+
+@caught_by("keys_follow_settings", "deepseek_vl")
+def key_without_the_least_side(patch: Patch) -> None:
+    _drop_setting(patch, deepseek_vl.DeepseekVL, "min")
 
 
 @caught_by("rows_equal_the_models", "llava")

@@ -20,7 +20,7 @@ _COUNTS: Mapping[str, int] = {
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "head_dim"), _MOST_HEADS),
     **dict.fromkeys(("num_kv_heads", "multi_query_group_num", "kv_channels"), _MOST_HEADS),
     **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size"), _MOST_SIZE),
-    **dict.fromkeys(("ffn_hidden_size", "dim_model_base"), _MOST_SIZE),
+    **dict.fromkeys(("ffn_hidden_size", "dim_model_base", "mlp_dim", "output_channels"), _MOST_SIZE),
     **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings", "seq_length"), _MOST_POSITIONS),
     **dict.fromkeys(("vocab_size", "padded_vocab_size"), 1 << 24),
     "sliding_window": _MOST_POSITIONS,
@@ -28,6 +28,8 @@ _COUNTS: Mapping[str, int] = {
     "image_size": 1 << 14,
     **dict.fromkeys(("patch_size", "spatial_patch_size"), 1 << 12),
     **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "in_channels", "in_chans", "num_channels"), 1 << 8),
+    "hidden_stride": 1 << 8,
+    "num_visual_indicator_tokens": 1 << 8,
 }
 """Fields that hold an integer of at least 1, or two (height and width), with the largest plausible value."""
 

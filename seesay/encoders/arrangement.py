@@ -6,7 +6,7 @@ A family gives the arrangement as numbers, so that tiles, newlines, unpadding an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from seesay.device.transfers import upload
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+
+class StackedRows(Protocol):
+    """Rows that stand between those of pictures."""
+
+    def stack(self) -> Tensor:
+        """Return all of them: [rows, size]."""
+        ...
 
 
 class LearnedRows(nn.Module):
@@ -46,7 +54,7 @@ class LearnedRows(nn.Module):
         return stacked if self._project is None else self._project(stacked)
 
 
-def arrange_rows(rows: Sequence[Tensor], learned: LearnedRows, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+def arrange_rows(rows: Sequence[Tensor], learned: StackedRows, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
     """Return the arranged rows [S, size] of each item. `rows[i]` are the tower's [T, size] of item i; they are returned
     as they are if the item has no arrangement.
 

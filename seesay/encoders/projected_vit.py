@@ -3,12 +3,14 @@ InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180) or Gemma 3's (a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seesay.checkpoint import Checkpoint
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.norm import rms_norm
@@ -16,6 +18,7 @@ from seesay.encoders.arrangement import LearnedRows
 from seesay.encoders.layers import PixelNormalizer, get_activation, join_squares
 from seesay.encoders.tiles import TileEncoder
 from seesay.encoders.vit import TowerRows, Vit, VitConfig
+from seesay.encoders.weights import load_tower
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,3 +174,21 @@ def make_encoder(
         learned=model.learned if isinstance(model, ProjectedVit) else None,
         weights=weights,
     )
+
+
+def load_encoder(
+    checkpoint: Checkpoint,
+    name_of: Callable[[str], str | None],
+    tower: VitConfig,
+    projector: ProjectorConfig,
+    normalizer: PixelNormalizer,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> TileEncoder:
+    """Return a tower and its projector with the weights of a checkpoint, as an encoder on `device`. `name_of` is that
+    of `load_tower`. Raises `CheckpointError` naming a tensor that does not fit."""
+    with torch.device("meta"):
+        model = ProjectedVit(Vit(tower), tower.rows, projector)
+    weights = load_tower(model, checkpoint, name_of, device=device, dtype=dtype)
+    return make_encoder(model, normalizer, projector.out_hidden_size, weights)

@@ -12,51 +12,37 @@ from torch.nn import functional as F
 
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
-from seesay.encoders.arrangement import LearnedRows, arrange_rows
+from seesay.encoders.arrangement import LearnedRows, StackedRows, arrange_rows
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
 from seesay.frame_chain import Tiles, pack
 
 
-class TileEncoder(GraphedEncoder):
-    """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
-    in the dtype and on the device of its parameters.
+class TileLoader:
+    """Makes the input of a tower whose pictures have one size: normalized patch vectors, on `device` as `dtype`.
 
     Features: `num_tiles`; `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind
-    the last whole patch, or the frames and chains of `PatchLoader`; and, where rows are to be arranged, those of
-    `arrange_rows`. `joined` (rows, columns): the tiles are one picture, which comes before them as a tile of its own,
-    scaled by torch's bicubic interpolation of normalized pixels.
-    `tile_size` is (height, width), `patch_size` (ph, pw). `learned`: rows of the model that arrangements use. `weights`
-    are those of the model, where a checkpoint has them.
+    the last whole patch, or the frames and chains of `PatchLoader`. `joined` (rows, columns): the tiles are one
+    picture, which comes before them as a tile of its own, scaled by torch's bicubic interpolation of normalized pixels.
+    `tile_size` is (height, width), `patch_size` (ph, pw).
     """
-
-    weights: LoadedLayers
 
     def __init__(
         self,
-        model: nn.Module,
         normalizer: PixelNormalizer,
         *,
         tile_size: tuple[int, int],
         patch_size: tuple[int, int],
-        hidden_size: int,
-        learned: LearnedRows | None = None,
-        weights: LoadedLayers | None = None,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
-        self.model = model
-        if weights is not None:
-            self.weights = weights
-        self.hidden_size = hidden_size
-        self._learned = learned or LearnedRows((), hidden_size)
-        parameter = next(model.parameters())
-        self.dtype, self.device = parameter.dtype, parameter.device
-        self._graphed = GraphedTower(partial(_plan, model))
         self._normalizer = normalizer
+        self._device = device
         group = (tile_size[0] // patch_size[0], tile_size[1] // patch_size[1])
         self._patch_size, self._tile_size = patch_size, tile_size
         self._seen_size = (group[0] * patch_size[0], group[1] * patch_size[1])
-        self._loader = PatchLoader(normalizer, device=self.device, dtype=self.dtype, patch_size=patch_size)
+        self._loader = PatchLoader(normalizer, device=device, dtype=dtype, patch_size=patch_size)
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
@@ -70,29 +56,67 @@ class TileEncoder(GraphedEncoder):
             parts += [scale_whole(tiles, item["joined"]), tiles] if "joined" in item else [tiles]
         return torch.cat(parts)
 
-    def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
-        """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
-        if "frames" in item:
-            return self._loader.load_tiles(item, self._tile_size)
-        [tiles] = upload([item["pixels"]], self.device)
-        return tiles
-
-    def _load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
+    def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
-        if self.device.type == "cpu" or any("joined" in item for item in features):
+        if self._device.type == "cpu" or any("joined" in item for item in features):
             height, width = self._seen_size
             return cut_patches(self.load_pixels(*features)[:, :height, :width], self._patch_size)
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         return vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
 
+    def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
+        """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
+        if "frames" in item:
+            return self._loader.load_tiles(item, self._tile_size)
+        [tiles] = upload([item["pixels"]], self._device)
+        return tiles
+
     def _send_tiles(self, item: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return tiles as frames that keep their size."""
         return {"frames": item["pixels"], "chains": pack(((Tiles(self._tile_size),),))}
 
+
+class TileEncoder(GraphedEncoder):
+    """Encodes with `model`, which turns patch vectors [N, patches, 3·ph·pw] of N tiles into rows [N, R, hidden_size],
+    in the dtype and on the device of its parameters.
+
+    Features: those of `TileLoader` and, where rows are to be arranged, those of `arrange_rows`. `learned`: rows of the
+    model that arrangements use. `weights` are those of the model, where a checkpoint has them.
+    """
+
+    weights: LoadedLayers
+
+    def __init__(
+        self,
+        model: nn.Module,
+        normalizer: PixelNormalizer,
+        *,
+        tile_size: tuple[int, int],
+        patch_size: tuple[int, int],
+        hidden_size: int,
+        learned: StackedRows | None = None,
+        weights: LoadedLayers | None = None,
+    ) -> None:
+        self.model = model
+        if weights is not None:
+            self.weights = weights
+        self.hidden_size = hidden_size
+        self._learned = LearnedRows((), hidden_size) if learned is None else learned
+        parameter = next(model.parameters())
+        self.dtype, self.device = parameter.dtype, parameter.device
+        self._graphed = GraphedTower(partial(_plan, model))
+        self._loader = TileLoader(
+            normalizer, tile_size=tile_size, patch_size=patch_size, device=self.device, dtype=self.dtype
+        )
+
+    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+        """As `TileLoader.load_pixels`."""
+        return self._loader.load_pixels(*features)
+
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Return rows for every item, from one call of the tower: [tiles · R, hidden_size], or those arranged."""
-        patches = self._load_patches(features)
+        patches = self._loader.load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)
         parts = torch.split(rows, list(map(_count_tiles, features)))
         return arrange_rows([part.flatten(0, 1) for part in parts], self._learned, features)

@@ -1,6 +1,6 @@
 """The tower of pictures of one size, or of slices of any size: CLIP (arXiv 2103.00020), SigLIP (arXiv 2303.15343),
-InternViT (arXiv 2404.16821), EVA-02 (arXiv 2303.11331), Perception Encoder (arXiv 2504.13181) and Qwen-VL's OpenCLIP
-(arXiv 2308.12966)."""
+InternViT (arXiv 2404.16821), EVA-02 (arXiv 2303.11331), Perception Encoder (arXiv 2504.13180), AIMv2 (arXiv
+2411.14402) and Qwen-VL's OpenCLIP (arXiv 2308.12966)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from seesay.device.linear import Linear
 from seesay.encoders.fractional_positions import find_positions, stretch_positions
-from seesay.encoders.layers import SegmentGroup
+from seesay.encoders.layers import RMSNorm, SegmentGroup
 from seesay.encoders.vit_layers import Angles, Block, LayerConfig, run_blocks
 
 
@@ -48,7 +48,8 @@ class VitConfig:
 
     `feature_layers` are the layers whose outputs are joined (0: the embeddings, i: after layer i); layers above the
     last of them are not built. has_final_norm: a layer norm is behind the last layer, the only
-    feature layer.
+    feature layer. has_rms_ends: patches are RMS-normed before their positions are added, and that last norm is an RMS
+    norm (AIMv2).
     has_class_token: a learned row comes before those of the patches. has_patch_bias: of the patch embedding.
     has_input_norm: patches, with their positions, are normed before the first layer. has_positions: there are learned
     positions; has_class_position: one of them is the class token's.
@@ -68,6 +69,7 @@ class VitConfig:
     has_patch_bias: bool = True
     has_input_norm: bool = False
     has_final_norm: bool = False
+    has_rms_ends: bool = False
     has_positions: bool = True
     has_class_position: bool = True
     position_side: int | None = None
@@ -155,7 +157,9 @@ class Vit(nn.Module):
             self.pos_embed = nn.Parameter(torch.empty(*front, config.num_positions, size))
         self.norm_pre = config.layers.make_norm() if config.has_input_norm else None
         self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.num_layers))
-        self.norm = nn.LayerNorm(size, config.layers.norm_eps) if config.has_final_norm else None
+        self.norm_patches = RMSNorm(size, config.layers.norm_eps) if config.has_rms_ends else None
+        last_norm = RMSNorm if config.has_rms_ends else nn.LayerNorm
+        self.norm = last_norm(size, config.layers.norm_eps) if config.has_final_norm else None
         self._places: Tensor | None = None
         if config.position_side is not None and not config.stretches_positions:
             places = find_positions(config.grid, config.position_side, "multiplied")
@@ -165,7 +169,8 @@ class Vit(nn.Module):
 
     def forward(self, patches: Tensor, packing: Packing | None = None) -> Tensor:
         if packing is not None:
-            assert self.cls_token is None and self._angles is None and self.pos_embed is not None
+            assert self.cls_token is None and self._angles is None and self.norm_patches is None
+            assert self.pos_embed is not None
             positions = self.pos_embed.flatten(0, -2).index_select(0, packing.positions)
             return self._compute(self.patch_embed(patches) + positions, packing.segments, None)
         x = self._embed(patches)
@@ -178,6 +183,8 @@ class Vit(nn.Module):
 
     def _embed(self, patches: Tensor) -> Tensor:
         x, config = self.patch_embed(patches), self.config
+        if self.norm_patches is not None:
+            x = self.norm_patches(x)
         positions = self._find_own_positions(x.device)
         if self.cls_token is None:
             return x if positions is None else x + positions

@@ -168,13 +168,13 @@ def _sum_with_bias(offset: Tensor, linear: Linear) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer, under the names of timm's towers."""
+    """One layer, under the names of timm's towers. attention: another one than `Attention`, with its `forward`."""
 
-    def __init__(self, config: LayerConfig) -> None:
+    def __init__(self, config: LayerConfig, attention: Attention | None = None) -> None:
         super().__init__()
         size, inner_size, activation = config.hidden_size, config.intermediate_size, config.activation
         self.norm1, self.norm2 = config.make_norm(), config.make_norm()
-        self.attn = Attention(config)
+        self.attn = attention or Attention(config)
         inner_norm = config.make_norm(inner_size) if config.norms_inner else None
         bias = config.has_biases
         self.mlp: GatedMlp | Mlp = (

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.model_config import ModelConfig
 from seesay.errors import CheckpointError
 from seesay.frame_chain import Resample
 
@@ -18,10 +19,13 @@ _LANCZOS, _BILINEAR, _BICUBIC = 1, 2, 3
 _FILTERS: Mapping[int, Resample] = {_LANCZOS: "lanczos", _BILINEAR: "bilinear", _BICUBIC: "bicubic"}
 _OTHER_NAMES = {"image_mean": "norm_mean", "image_std": "norm_std"}
 """The names of MiniCPM-V's processor, by the usual ones."""
+_GRAY = (127, 127, 127)
 _MAX_NUMBER = 1e6
 """Statistics beyond this, or scales below its inverse, are damaged; with all others, pixels are finite in float32."""
 DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "CLIPImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "DeepseekVLHybridImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "DeepseekVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Gemma3ImageProcessor": (_HALVES, _BILINEAR),
     "Glm4vImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "Glm4vVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
@@ -35,6 +39,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
+    "Ovis2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "PerceptionLMImageProcessor": (_HALVES, _BICUBIC),
     "PerceptionLMVideoProcessor": (_HALVES, _BICUBIC),
     "Phi3VImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
@@ -162,6 +167,20 @@ def _refuse(where: object, name: str, value: Any, allowed: str) -> NoReturn:
     raise CheckpointError(f"{where}: processor setting {name} must be {allowed}, got {str(value)[:80]}")
 
 
+def read_padding_color(settings: Mapping[str, Any], where: object, *, processor: str) -> tuple[int, int, int]:
+    """Return the color of the padding that makes pictures square: `image_mean`, also where pixels are not normalized
+    with it. Arguments are those of `PixelSettings.read`. Raises `CheckpointError` for a mean that is no color."""
+    given = {**_find_defaults({**settings, "do_normalize": True}, where, processor), **settings}
+    if given["image_mean"] is None:
+        return _GRAY
+    red, green, blue = (
+        int(value * 255) for value in _read_channels(given, "image_mean", least=-_MAX_NUMBER, where=where)
+    )
+    if not all(0 <= value <= 255 for value in (red, green, blue)):
+        _refuse(where, "image_mean", given["image_mean"], "from 0 to 1, as it is the color of the padding")
+    return red, green, blue
+
+
 def read_count(settings: Mapping[str, Any], name: str, default: int, *, most: int, where: object) -> int:
     """Return a setting that is a number from 1 to `most`. Raises `CheckpointError` naming one that is not."""
     value = settings.get(name, default)
@@ -188,6 +207,41 @@ def read_square(size: Any, where: object, name: str) -> tuple[int, int]:
     if not isinstance(height, int) or not isinstance(width, int):
         raise CheckpointError(f"{where}: processor setting {name}={str(size)[:80]} must give height and width")
     return height, width
+
+
+def read_tile(
+    settings: Mapping[str, Any], side: int, where: object, *, default: int, name: str = "size"
+) -> tuple[int, int]:
+    """Return the (height, width) of the pictures that a processor makes for a tower of squares of `side` pixels. Raises
+    `CheckpointError` if its size setting `name` says another one; `default` is that of its class."""
+    size = settings.get(name, default)
+    if read_square(size, where, name) != (side, side):
+        raise CheckpointError(
+            f"{where}: the processor makes pictures of {name}={str(size)[:80]}, the tower takes {(side, side)}"
+        )
+    return side, side
+
+
+def count_patches(vision: ModelConfig, where: object) -> int:
+    """Return the patches in a side of the square pictures of a tower. Raises `CheckpointError` for a configuration with
+    other pictures or patches, or with none."""
+    image, patch = vision.image_size, vision.patch_size
+    if not isinstance(image, int) or not isinstance(patch, int) or image < patch:
+        raise CheckpointError(
+            f"{where}: image_size={str(image)[:40]} and patch_size={str(patch)[:40]} of the vision tower are not "
+            "supported: they must be the sides of squares, of which one picture has at least one"
+        )
+    return image // patch
+
+
+def check_num_rows(checkpoint: Checkpoint, name: str, num_rows: int) -> None:
+    """Raise `CheckpointError` if the processor's setting `name`, the places that a tile takes in a prompt, is not the
+    number of rows that the tower makes of it."""
+    told = (checkpoint.read_json("processor_config.json") or {}).get(name, num_rows)
+    if told != num_rows:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name}={str(told)[:40]}, but the tower makes {num_rows} rows of a tile"
+        )
 
 
 def read_longest_edge(settings: Mapping[str, Any], where: object, name: str, default: int) -> int:

@@ -10,7 +10,7 @@ from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
 from seesay.vl.family import Family
-from seesay.vl.pixels import PixelSettings, read_processor
+from seesay.vl.pixels import PixelSettings, count_patches, read_processor
 from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
@@ -87,7 +87,7 @@ class ProjectedTowerFamily(Family):
             raise CheckpointError(
                 f"{where}: vision_feature_layer={layers} is outside of {vision.num_hidden_layers} layers"
             )
-        return _HAS_CLASS_TOKEN[vision.model_type], vision.image_size, vision.image_size // vision.patch_size
+        return _HAS_CLASS_TOKEN[vision.model_type], vision.image_size, count_patches(vision, where)
 
     def _check_tower(self, name: str | None) -> None:
         """Raise `CheckpointError` where LLaVA's own code would take the tower's weights from the model of this name."""
@@ -114,12 +114,9 @@ class ProjectedTowerFamily(Family):
         return token, self.token_text(token)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        import torch
-
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
-        from seesay.encoders.vit import Vit, VitConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.vit import VitConfig
 
         config = self.checkpoint.model_config
         tower = VitConfig.of_clip(
@@ -133,10 +130,9 @@ class ProjectedTowerFamily(Family):
             learned_rows=self.learned_rows,
             **self.projector_options,
         )
-        with torch.device("meta"):
-            model = ProjectedVit(Vit(tower), tower.rows, projector)
-        weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
-        return make_encoder(model, PixelNormalizer(**self.pixels.statistics), projector.out_hidden_size, weights)
+        normalizer = PixelNormalizer(**self.pixels.statistics)
+        name_of = self._used_tower_name
+        return load_encoder(self.checkpoint, name_of, tower, projector, normalizer, device=device, dtype=dtype)
 
     def _used_tower_name(self, name: str) -> str | None:
         """Return the tower's name of a tensor; None for layers above the last one whose output is used."""

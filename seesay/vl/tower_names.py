@@ -44,5 +44,26 @@ OPEN_CLIP_TOWER: Patterns = (
 )
 """OpenCLIP's, as Qwen-VL has it."""
 
+AIM_TOWER: Patterns = (
+    (r"^tower\.embeddings\.patch_embedding\.", "tower.patch_embed."),
+    (r"^tower\.embeddings\.position_embedding\.weight$", "tower.pos_embed"),
+    (r"^tower\.embeddings\.rms_norm\.", "tower.norm_patches."),
+    (r"^tower\.rms_norm\.", "tower.norm."),
+    (r"^tower\.encoder\.layers\.", "tower.blocks."),
+    (r"\.rms_norm(\d)\.", r".norm\1."),
+    (r"\.attention\.out_proj\.", ".attn.proj."),
+    (r"\.attention\.", ".attn."),
+    (r"\.ffn\.", ".mlp."),
+)
+"""AIMv2."""
+
+SAM_TOWER: Patterns = (
+    (r"^high\.patch_embed\.proj(?:ection)?\.", "high.patch_embed."),
+    (r"^high\.layers\.", "high.blocks."),
+    (r"^(high\..*)\.layer_norm(\d)\.", r"\1.norm\2."),
+    (r"^(high\.blocks\.\d+)\.mlp\.lin(\d)\.", r"\1.mlp.fc\2."),
+)
+"""SAM, beside another tower."""
+
 TWO_LAYERS: Patterns = ((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2."))
 """A projector of two linear layers, saved as a sequence."""

@@ -58,9 +58,10 @@ def test_frames_give_what_pixels_give(tiny_checkpoint: Callable[[str], Path], na
     both = [sent[1], cut[0], *cut[2:]]  # the smallest, beside others that the host has cut
     assert torch.equal(encoder.load_pixels(*both), encoder.load_pixels(cut[1], cut[0], *cut[2:]))
     if isinstance(encoder, TileEncoder) and not any("joined" in item for item in cut):
-        height, width = encoder._seen_size
+        loader = encoder._loader
+        height, width = loader._seen_size
         tiles = encoder.load_pixels(cut[1])[:, :height, :width]
-        assert torch.equal(encoder._loader([sent[1]]), cut_patches(tiles, encoder._patch_size).flatten(0, 1))
+        assert torch.equal(loader._loader([sent[1]]), cut_patches(tiles, loader._patch_size).flatten(0, 1))
     if ON_GPU:
         for mine, other in zip(encoder.encode(sent), encoder.encode(cut), strict=True):
             assert torch.equal(mine, other)

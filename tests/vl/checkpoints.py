@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,14 @@ from transformers import (
     CLIPVisionConfig,
     CohereConfig,
     CohereForCausalLM,
+    DeepseekVLConfig,
+    DeepseekVLForConditionalGeneration,
+    DeepseekVLHybridConfig,
+    DeepseekVLHybridForConditionalGeneration,
+    DeepseekVLHybridImageProcessor,
+    DeepseekVLHybridProcessor,
+    DeepseekVLImageProcessor,
+    DeepseekVLProcessor,
     FalconConfig,
     FalconForCausalLM,
     Gemma2Config,
@@ -85,6 +94,10 @@ from transformers import (
     Olmo2ForCausalLM,
     OlmoConfig,
     OlmoForCausalLM,
+    Ovis2Config,
+    Ovis2ForConditionalGeneration,
+    Ovis2ImageProcessor,
+    Ovis2Processor,
     Phi3Config,
     Phi3ForCausalLM,
     PixtralImageProcessor,
@@ -638,6 +651,43 @@ def _llava_interleave(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
+def _deepseek_vl(path: Path, *, is_hybrid: bool = False) -> None:
+    """Pictures of 5 x 5 patches, the thinnest of which are 3 pixels; for the SAM of 9 x 9, in windows of 4, the last of
+    which are padded."""
+    template = CHATML.replace("@image@", "<image_placeholder>")
+    tokenizer = make_tokenizer(template, has_bos=True, image_token="<image_placeholder>")
+    text = LlamaConfig(
+        vocab_size=288, **QWEN_TEXT, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    own: dict[str, Any] = {
+        "vision_config": _siglip(20), "text_config": text, "tie_word_embeddings": False,
+        "image_token_id": tokenizer.convert_tokens_to_ids("<image_placeholder>"),
+    }  # fmt: skip
+    if is_hybrid:
+        high = {
+            "model_type": "sam_vision_model", "hidden_size": 32, "mlp_dim": 48, "num_hidden_layers": 3,
+            "num_attention_heads": 2, "image_size": 36, "patch_size": 4, "window_size": 4, "output_channels": 12,
+            "global_attn_indexes": [1],
+        }  # fmt: skip
+        model = DeepseekVLHybridForConditionalGeneration(DeepseekVLHybridConfig(high_res_vision_config=high, **own))
+        save_model(model, path)
+        statistics = {"high_res_image_mean": [0.48, 0.46, 0.41], "high_res_image_std": [0.27, 0.26, 0.28]}
+        DeepseekVLHybridProcessor(
+            image_processor=DeepseekVLHybridImageProcessor(
+                size={"height": 20, "width": 20}, high_res_size={"height": 36, "width": 36}, min_size=3, resample=2,
+                **STATISTICS, **statistics,
+            ),
+            tokenizer=tokenizer, num_image_tokens=25, chat_template=template,
+        ).save_pretrained(path)  # fmt: skip
+        return
+    save_model(DeepseekVLForConditionalGeneration(DeepseekVLConfig(**own)), path)
+    DeepseekVLProcessor(
+        image_processor=DeepseekVLImageProcessor(size={"height": 20, "width": 20}, min_size=3, **STATISTICS),
+        tokenizer=tokenizer, num_image_tokens=25, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def _llava_onevision(
     path: Path, image_mean: Sequence[float] = (0.5, 0.45, 0.4), image_std: Sequence[float] = (0.3, 0.28, 0.27)
 ) -> None:
@@ -657,6 +707,32 @@ def _llava_onevision(
         image_processor=LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=resolutions, **statistics),
         video_processor=LlavaOnevisionVideoProcessor(size=size, **statistics), tokenizer=tokenizer, num_image_tokens=9,
         vision_feature_select_strategy="full", vision_aspect_ratio="anyres_max_4", chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
+def _ovis2(path: Path, *, tokenize: str = "softmax", covers: bool = True) -> None:
+    """Tiles of 6 x 6 patches, of which squares of four are one row."""
+    template = CHATML.replace("@image@", "<image>\n")
+    names = ("atom", "start", "grid", "col", "row", "end")
+    tags: dict[str, Any] = {f"{name}_token": f"<IMG_{name.upper()}>" for name in names}
+    tokenizer = make_tokenizer(template, **tags)
+    first = tokenizer.convert_tokens_to_ids("<IMG_ATOM>")
+    vision = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 24,
+        "patch_size": 4, "vocab_size": 45, "hidden_stride": 2, "tokenize_function": tokenize,
+    }  # fmt: skip
+    config = Ovis2Config(
+        vision_config=vision, text_config=_qwen_text(tokenizer), image_token_id=first, hidden_size=64, vocab_size=288,
+        visual_indicator_token_ids=[tokenizer.convert_tokens_to_ids(f"<IMG_{name.upper()}>") for name in names[1:]],
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    save_model(Ovis2ForConditionalGeneration(config), path)
+    Ovis2Processor(
+        image_processor=Ovis2ImageProcessor(
+            size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=6, use_covering_area_grid=covers,
+            **STATISTICS,
+        ),
+        tokenizer=tokenizer, image_seq_length=9, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
 
 
@@ -956,6 +1032,10 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "internvl_chat_6b": _internvl_chat(
         Qwen3Config, hidden_size=48, num_attention_heads=3, attention_bias=False, use_qk_norm=True, norm_type="rms_norm"
     ),
+    "deepseek_vl": _deepseek_vl,
+    "deepseek_vl_hybrid": partial(_deepseek_vl, is_hybrid=True),
+    "ovis2": _ovis2,
+    "ovis2_hard": partial(_ovis2, tokenize="st_argmax", covers=False),
     "llava_next": _llava_next(LlamaConfig),
     "llava_interleave": _llava_interleave,
     "llava_onevision": _llava_onevision,

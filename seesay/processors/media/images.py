@@ -70,6 +70,12 @@ def shortest_edge_size(height: int, width: int, edge: int) -> tuple[int, int]:
     return edge, int(edge * width / height)
 
 
+def longest_edge_size(height: int, width: int, edge: int, *, least: int) -> tuple[int, int]:
+    """Return (height, width) with the longer side equal to `edge`; both are rounded, the shorter one up to `least`."""
+    scale = edge / max(height, width)
+    return max(round(height * scale), least), max(round(width * scale), least)
+
+
 @lru_cache(maxsize=256)
 def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
     """Return the (rows, columns) of tiles whose aspect ratio is nearest to that of `size`; pairs are (height, width).

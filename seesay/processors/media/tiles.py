@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
 
+_COVERING = 0.9
+"""Share of a picture's pixels that a grid shows for `fit_covering_grid` to be enough."""
 _MAX_EDGE = 4096
 """Longest side in pixels of a picture that `fit_longest_edge` sizes."""
 
@@ -50,6 +52,39 @@ def fit_tiles(size: tuple[int, int], tile: int) -> tuple[int, int]:
     first, then the shorter one that goes with it."""
     height, width = _scale(size, math.ceil(max(size) / tile) * tile)
     return max(1, math.ceil(height / tile)) * tile, max(1, math.ceil(width / tile)) * tile
+
+
+@lru_cache(maxsize=256)
+def fit_covering_grid(size: tuple[int, int], tile: int, max_tiles: int) -> tuple[int, int]:
+    """Return the (rows, columns) of the grid of at most `max_tiles` tiles of `tile`² pixels for a picture of `size`
+    (Ovis 2): the one of the fewest tiles that shows more than 0.9 of its pixels, or else the one that shows the most.
+    A part that is longer than a tile is shown as much smaller."""
+    best, most, is_covered = (1, 1), -1.0, False
+    for count in range(1, max_tiles + 1):
+        for rows in (each for each in range(1, count + 1) if count % each == 0):
+            grid = (rows, count // rows)
+            share = _count_shown(size, tile, grid) / (size[0] * size[1])
+            if share > most:
+                best, most, is_covered = grid, share, share > _COVERING
+        if is_covered:
+            break
+    return best
+
+
+def _count_shown(size: tuple[int, int], tile: int, grid: tuple[int, int]) -> float:
+    """Return how many pixels tiles show of a picture that is cut into a grid (rows, columns), of which the last row and
+    column have what is left. Parts are added up one by one: where two grids show as much, rounding decides as
+    published."""
+    high, wide = size[0] // grid[0], size[1] // grid[1]
+    last_high, last_wide = size[0] - (grid[0] - 1) * high, size[1] - (grid[1] - 1) * wide
+    line = [_shown(high, wide, tile)] * (grid[1] - 1) + [_shown(high, last_wide, tile)]
+    last_line = [_shown(last_high, wide, tile)] * (grid[1] - 1) + [_shown(last_high, last_wide, tile)]
+    return sum(line * (grid[0] - 1) + last_line)
+
+
+def _shown(height: int, width: int, tile: int) -> float:
+    longer, shorter = max(height, width), min(height, width)
+    return tile * (shorter / longer * tile) if longer > tile else longer * shorter
 
 
 @lru_cache(maxsize=64)

@@ -14,7 +14,7 @@ from seesay.frame_chain import Chain, Crop, Resize, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import Backbone, Family, Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.pixels import PixelSettings, count_patches, read_processor, read_tile
 from seesay.vl.published import Published
 from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
@@ -68,7 +68,7 @@ class Gemma3(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         vision = config.vision_config
-        side: int = vision.image_size // vision.patch_size
+        side = count_patches(vision, where)
         rows = math.isqrt(config.mm_tokens_per_image)
         if vision.model_type != "siglip_vision_model" or rows**2 != config.mm_tokens_per_image or side % rows:
             raise CheckpointError(
@@ -76,11 +76,9 @@ class Gemma3(Family):
                 "supported: it must be squares of a siglip_vision_model's"
             )
         self._num_patches, self._num_rows, self._pool = side**2, rows**2, side // rows
-        self._tile = (vision.image_size, vision.image_size)
         settings = read_processor(checkpoint, "image_processor")
         self._pixels = PixelSettings.read(settings, where, processor="Gemma3ImageProcessor")
-        if read_square(settings.get("size", vision.image_size), where, "size") != self._tile:
-            raise CheckpointError(f"{where}: processor setting size={settings['size']} is not the tower's {self._tile}")
+        self._tile = read_tile(settings, vision.image_size, where, default=vision.image_size)
         self._pan_and_scan = {
             name: default if settings.get(name) is None else settings[name] for name, default in _PAN_AND_SCAN.items()
         }

@@ -14,7 +14,7 @@ from seesay.processors.media.tiles import fit_longest_edge, fit_tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_longest_edge, read_processor
+from seesay.vl.pixels import PixelSettings, check_num_rows, read_longest_edge, read_processor
 from seesay.vl.published import Published
 from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
@@ -73,9 +73,7 @@ class Idefics3(Family):
                 f"side of a tile of max_image_size={self.side}"
             )
         self.num_rows: int = (self._grid_side // config.scale_factor) ** 2
-        told = (checkpoint.read_json("processor_config.json") or {}).get("image_seq_len", self.num_rows)
-        if told != self.num_rows:
-            raise CheckpointError(f"{where}: image_seq_len={told}, but the tower makes {self.num_rows} rows of a tile")
+        check_num_rows(checkpoint, "image_seq_len", self.num_rows)
         self.image_token: int = config.image_token_id
         self._markers = {Modality.IMAGE: self.token_text(self.image_token)}
         named = tokenizer.named_tokens
@@ -152,12 +150,9 @@ class Idefics3(Family):
         return fit_longest_edge((1, 1), self.edge)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        import torch
-
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
-        from seesay.encoders.vit import Vit, VitConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.vit import VitConfig
 
         config = self.checkpoint.model_config
         vision = config.vision_config
@@ -175,7 +170,5 @@ class Idefics3(Family):
             has_bias=False,
             merge=config.scale_factor,
         )
-        with torch.device("meta"):
-            model = ProjectedVit(Vit(tower), tower.rows, projector)
-        weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return make_encoder(model, PixelNormalizer(**self.pixels.statistics), projector.out_hidden_size, weights)
+        normalizer, name_of = PixelNormalizer(**self.pixels.statistics), self.weights.tower_name
+        return load_encoder(self.checkpoint, name_of, tower, projector, normalizer, device=device, dtype=dtype)

@@ -181,13 +181,10 @@ class InternVL(Family):
         return self._tile[0], self._tile[1] * self._max_tiles
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        import torch
-
         from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
-        from seesay.encoders.vit import Vit, VitConfig
+        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.vit import VitConfig
         from seesay.encoders.vit_layers import QKV, LayerConfig
-        from seesay.encoders.weights import load_tower
 
         config = self.checkpoint.model_config
         vision, layer = config.vision_config, config.vision_feature_layer
@@ -225,8 +222,6 @@ class InternVL(Family):
             turns_grid=getattr(config, "ps_version", "v2") == "v1",
             norms_joined=True,
         )
-        with torch.device("meta"):
-            model = ProjectedVit(Vit(tower), tower.rows, projector)
 
         def used_name(name: str) -> str | None:
             parameter = self.weights.tower_name(name)
@@ -234,6 +229,5 @@ class InternVL(Family):
                 return None
             return parameter if tower.has_final_norm or not parameter.startswith("tower.norm.") else None
 
-        weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
         normalizer = PixelNormalizer(**self._pixels[Modality.IMAGE].statistics)
-        return make_encoder(model, normalizer, projector.out_hidden_size, weights)
+        return load_encoder(self.checkpoint, used_name, tower, projector, normalizer, device=device, dtype=dtype)

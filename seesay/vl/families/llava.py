@@ -12,7 +12,7 @@ from seesay.processors.media.images import shortest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.pixels import read_square
+from seesay.vl.pixels import read_padding_color, read_square
 from seesay.vl.projected_tower import ProjectedTowerFamily, make_weights
 from seesay.vl.published import Published
 
@@ -33,6 +33,7 @@ class Llava(ProjectedTowerFamily):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         self._num_rows = self.grid_side**2 + (self.has_class_token and config.vision_feature_select_strategy == "full")
+        self._color = read_padding_color(self.settings, where, processor=self.processor) if self._pads else None
         final = self.settings["crop_size"] if self._crops else self._size
         if read_square(final, where, "crop_size" if self._crops else "size") != (self.image_size, self.image_size):
             raise CheckpointError(
@@ -54,15 +55,14 @@ class Llava(ProjectedTowerFamily):
     @property
     def preprocessing(self) -> Mapping[str, Any]:
         crop = self.settings["crop_size"] if self._crops else None
-        return {"pixels": self.pixels.as_json(), "size": self._size, "crop": crop, "pads": self._pads}
+        return {"pixels": self.pixels.as_json(), "size": self._size, "crop": crop, "padding": self._color}
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         tile, found = (self.image_size, self.image_size), (size.height, size.width)
         padding: Chain = ()
-        if self._pads:
+        if self._color is not None:
             side = max(found)
-            red, green, blue = (int(value * 255) for value in self.pixels.mean)
-            padding, found = pad_to(found, (side, side), (red, green, blue)), (side, side)
+            padding, found = pad_to(found, (side, side), self._color), (side, side)
         edge = self._size if isinstance(self._size, int) else self._size.get("shortest_edge")
         if edge is not None:
             target = shortest_edge_size(*found, edge)

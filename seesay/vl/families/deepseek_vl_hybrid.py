@@ -1,0 +1,145 @@
+"""DeepSeek-VL with a second tower for pictures of high resolution (arXiv 2403.05525, section 2.3): a SigLIP and a SAM
+see the same picture, and one row is made of those of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.frame_chain import Chain, Resize, Tiles, pack
+from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, MediaSize, Modality
+from seesay.vl.families.deepseek_vl import DeepseekVL
+from seesay.vl.family import Features
+from seesay.vl.pixels import PixelSettings, count_patches, read_padding_color, read_tile
+from seesay.vl.published import Published
+from seesay.vl.tower_names import SAM_TOWER
+from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.encoders.sam import SamConfig
+
+_HIGH = "high_res_"
+_BEHIND = ("high_res_vision_neck.", "high_res_vision_proj.", "high_res_vision_alpha")
+"""Tensors of what comes behind the SAM."""
+_SHARED = ("do_normalize", "do_rescale", "do_resize", "rescale_factor", "image_processor_type")
+
+
+class DeepseekVLHybrid(DeepseekVL):
+    """Features: `pixels` and `high_pixels`, one tile each in the sizes of both towers, or frames with a chain for each;
+    and the plan's measures."""
+
+    architectures = ("DeepseekVLHybridForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="llama",
+            names=("deepseek-community/deepseek-vl-7b-chat", "deepseek-community/deepseek-vl-7b-base"),
+        ),
+    )
+    processor = "DeepseekVLHybridImageProcessor"
+    weights = WeightMap(
+        decoder=DeepseekVL.weights.decoder,
+        tower={
+            **DeepseekVL.weights.tower,
+            **{front + "high_res_vision_model.vision_encoder.": "high." for front in NESTED_FRONTS},
+            **{front + name: name for front in NESTED_FRONTS for name in _BEHIND},
+        },
+        tower_patterns=(*DeepseekVL.weights.tower_patterns, *SAM_TOWER),
+        ignored=DeepseekVL.weights.ignored,
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        super().__init__(checkpoint, tokenizer)
+        where, vision = checkpoint.path, checkpoint.model_config.high_res_vision_config
+        own = {name.removeprefix(_HIGH): value for name, value in self.settings.items() if name.startswith(_HIGH)}
+        shared = {name: self.settings[name] for name in _SHARED if name in self.settings}
+        self._high_pixels = PixelSettings.read({**shared, **own}, where, processor=self.processor)
+        self._high_color = read_padding_color({**shared, **own}, where, processor=self.processor)
+        self._high_tile = read_tile(self.settings, vision.image_size, where, default=1024, name="high_res_size")
+        self._num_high_patches: int = count_patches(vision, where) ** 2
+        if vision.model_type != "sam_vision_model":
+            raise CheckpointError(
+                f"{where}: high resolution tower {vision.model_type!r} is not supported (sam_vision_model is)"
+            )
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        high = {"pixels": self._high_pixels.as_json(), "tile": self._high_tile, "color": self._high_color}
+        return {**super().preprocessing, "high": high}
+
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        """The smaller picture is made of the larger one, as published."""
+        square = self.make_square(size, self._high_tile, self._high_pixels, self._high_color)
+        small = (Resize(self.tile, self.pixels.resample), Tiles(self.tile))
+        return (*square, *small), (*square, Tiles(self._high_tile))
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        chains = self.chain_frames(media.modality, media.size, measures)
+        if self.may_send_frames(media.size, chains):
+            return {**measures, "frames": media.frames, "chains": pack(chains)}
+        high = run_chains(media.frames, chains[1:])
+        low = run_chains(high, (chains[0][-2:],))
+        return {**measures, "pixels": low, "high_pixels": high}
+
+    def num_units(self, measures: Features) -> int:
+        return super().num_units(measures) + self._num_high_patches
+
+    def largest_size(self) -> tuple[int, int] | None:
+        return self._high_tile
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        from seesay.encoders.hybrid_vit import HybridEncoder
+        from seesay.encoders.layers import PixelNormalizer
+
+        both = (self.pixels, self._high_pixels)
+        low, high = (PixelNormalizer(**pixels.statistics) for pixels in both)
+        return HybridEncoder(
+            self.checkpoint,
+            self.weights.tower_name,
+            (self.read_siglip(), self._read_sam()),
+            (low, high),
+            hidden_size=self.checkpoint.model_config.text_config.hidden_size,
+            device=device,
+            dtype=dtype,
+        )
+
+    def _read_sam(self) -> SamConfig:
+        """Return the sizes of the SAM. Raises `CheckpointError` naming what is not supported."""
+        from seesay.encoders.sam import SamConfig
+        from seesay.encoders.vit_layers import LayerConfig
+
+        vision, where = self.checkpoint.model_config.high_res_vision_config, self.checkpoint.path
+        indices, depth = vision.global_attn_indexes, vision.num_hidden_layers
+        if not indices or not all(type(index) is int and 0 <= index < depth for index in indices):
+            raise CheckpointError(
+                f"{where}: high_res_vision_config.global_attn_indexes must be some of {depth} layers, got "
+                f"{str(indices)[:80]}"
+            )
+        for name in ("use_abs_pos", "use_rel_pos"):
+            if not getattr(vision, name):
+                raise CheckpointError(f"{where}: high_res_vision_config.{name}=false is not supported")
+        layers = LayerConfig(
+            hidden_size=vision.hidden_size,
+            num_heads=vision.num_attention_heads,
+            intermediate_size=vision.mlp_dim,
+            activation=vision.hidden_act,
+            norm_eps=vision.layer_norm_eps,
+            qkv=("qkv",),
+            has_qkv_bias=vision.qkv_bias,
+        )
+        return SamConfig(
+            layers=layers,
+            image_size=vision.image_size,
+            patch_size=vision.patch_size,
+            num_layers=depth,
+            window=vision.window_size,
+            global_layers=tuple(indices),
+            kept_layer=indices[0],
+            out_channels=vision.output_channels,
+        )
