@@ -48,7 +48,7 @@ class _RelativeAttention(Attention):
     2112.01526, section 4.1).
 
     These terms are products, too: a query gets its products with all distances as further components, and a key has
-    there 1 for its own line and column and 0 for the others. No matrix of scores is held.
+    there 1 for its own line and column and 0 for the others. So no bias is made for all pairs of rows.
     """
 
     def __init__(self, config: LayerConfig, side: int, window: int | None) -> None:
