@@ -38,8 +38,8 @@ def accepts(compiled: Any, text: str) -> bool:
 
 
 def list_allowed(bits: np.ndarray[Any, np.dtype[np.int32]], num_tokens: int) -> list[int]:
-    """The token ids whose bits are set, in order."""
-    found: list[int] = np.flatnonzero(np.unpackbits(bits.view(np.uint8), bitorder="little")[:num_tokens]).tolist()
+    """Return the token ids whose bits are set in a mask [1, words], in order."""
+    found: list[int] = np.unpackbits(bits[0].view(np.uint8), bitorder="little")[:num_tokens].nonzero()[0].tolist()
     return found
 
 

@@ -45,10 +45,13 @@ SCHEMAS: dict[str, dict[str, Any]] = {
     "now": {"type": "object", "properties": {}},
     "note": {"type": "object", "properties": {"text": {"type": "string"}, "more": {"type": "null"}}},
 }
+VALIDATORS = {name: jsonschema.Draft202012Validator(schema) for name, schema in SCHEMAS.items()}
 TOOLS: list[dict[str, object]] = [
     {"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in SCHEMAS.items()
 ]
 NUM_BYTES = 256
+LIKELY = frozenset(b'\\"u0123456789abcdef,:{}[]<>/=`.-T;\n')
+"""Quotes, escapes, digits and signs come often enough for an answer to end and to be odd."""
 BEGINNINGS = {"llama3_json": '{"name"', "pythonic": "[now("}
 """Of calls without a marker."""
 
@@ -113,7 +116,7 @@ class Walk:
                 token = planned.pop(0)
             else:
                 planned = []
-                likely = [i for i in allowed if i >= 256 or i in b'\\"u0123456789abcdef,:{}[]<>/=`.-T;\n']
+                likely = [i for i in allowed if i >= 256 or i in LIKELY]
                 token = rng.choice(likely if likely and rng.random() < 0.8 else allowed)
             if token == self.end:
                 return ids
@@ -132,7 +135,7 @@ def check(parts: Sequence[AnswerPart], text: str) -> int:
     arguments = [part.text for part in parts if isinstance(part, CallArguments)]
     assert len(names) == len(arguments), text
     for name, written in zip(names, arguments, strict=True):
-        jsonschema.validate(json.loads(written), SCHEMAS[name])
+        VALIDATORS[name].validate(json.loads(written))
     return len(names)
 
 
