@@ -69,6 +69,12 @@ def test_wrong_types_and_values_name_the_option(config: Any, option: str, values
             config(**{option: value})
 
 
+def test_more_tokens_than_the_answer_may_have_are_refused() -> None:
+    assert GenerationConfig(min_new_tokens=8, max_new_tokens=8).min_new_tokens == 8
+    with pytest.raises(ConfigError, match=r"^min_new_tokens must be at most max_new_tokens=8, got 9"):
+        GenerationConfig(min_new_tokens=9, max_new_tokens=8)
+
+
 def test_what_is_wrong_with_a_template() -> None:
     wrong: dict[str, Any]
     for wrong in ({"user": 5}, {"stop_words": "abc"}, {"stop_words": [1]}, {"capability": "xx"}, {"model_name": None}):

@@ -116,6 +116,10 @@ class GenerationConfig:
         for name in ("min_new_tokens", "max_thinking_tokens"):
             count = getattr(self, name)
             require(count is None or count >= 0, name, count, "must be at least 0")
+        is_reachable = (self.min_new_tokens or 0) <= self.max_new_tokens
+        require(
+            is_reachable, "min_new_tokens", self.min_new_tokens, f"must be at most max_new_tokens={self.max_new_tokens}"
+        )
         for processor in self.logits_processors or ():
             check_processor(processor)
         for name in ("logprobs", "prompt_logprobs"):

@@ -70,13 +70,14 @@ class GrammarRows:
                 part.add_done_callback(lambda _: self._resume(request.request_id))
                 return False
         rule = self._make_rule(request, grammar, overshoots) if has_rule else None
-        if rule is not None and not params.has_restrictions:
+        if rule is not None and not (params.has_restrictions or params.bad_token_ids or params.min_new_tokens):
             self._rules[request.request_id] = rule, sequence
         else:
             matcher = RowMatcher(
                 rule=rule,
                 words=None if words is None else BadWordsMatcher(words.result()),
-                ngram_size=params.no_repeat_ngram_size,
+                params=params,
+                has_grammar=grammar is not None,
                 prompt_ids=sequence.token_ids[: sequence.num_prompt_tokens],
                 vocab_size=self._vocab_size,
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 
 def make_compiler(tokens: Sequence[bytes], *, num_threads: int) -> Any:
     """Return a compiler for a vocabulary, which keeps nothing. Imports xgrammar."""
@@ -30,3 +32,12 @@ def compile_program(compiler: Any, kind: str, source: str) -> Any:
         return compiler.compile_structural_tag(source)
     assert kind == "ebnf", kind
     return compiler.compile_grammar(source)
+
+
+def explain_no_beginning(compiled: Any) -> str:
+    """Return what is wrong with a compiled program of which no token of the vocabulary can be the first, or ''."""
+    import xgrammar
+
+    bits = np.full((1, -(-compiled.tokenizer_info.vocab_size // 32)), -1, dtype=np.int32)
+    xgrammar.GrammarMatcher(compiled).fill_next_token_bitmask(bits, 0)
+    return "" if bits.any() else "no token of this model can begin an answer that it allows"

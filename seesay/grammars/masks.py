@@ -179,6 +179,8 @@ class _Work:
             is_masked = False
             try:
                 is_masked = row.rule.fill(row.generated_ids, self.bits, index)
+            except RequestError as failure:
+                error = failure
             except Exception as failure:
                 error = RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {failure}", "response_format")
             with self.changed:

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from seesay.grammars.compile import compile_program, make_compiler
+from seesay.grammars.compile import compile_program, explain_no_beginning, make_compiler
 from seesay.grammars.frames import read_frame, write_frame
+from seesay.grammars.productive import explain_dead_rule
 
 CPU_S = 5
 """Most processor time of one compilation."""
@@ -106,7 +107,8 @@ def _compile(compiler: Any, kind: str, source: str, pipe: int) -> NoReturn:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         compiled = compile_program(compiler, kind, source)
-        answer = TOO_LARGE if compiled.memory_size_bytes > COMPILED_BYTES else ""
+        is_large = compiled.memory_size_bytes > COMPILED_BYTES
+        answer = TOO_LARGE if is_large else explain_dead_rule(kind, source) or explain_no_beginning(compiled)
     except MemoryError:
         answer = TOO_LARGE
     except BaseException as error:

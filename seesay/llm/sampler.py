@@ -23,6 +23,7 @@ from seesay.device.backends import has_kernels
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.logit_changes import adjust_logits, avoid_tokens
+from seesay.llm.no_token_error import make_no_token_error
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
 
@@ -244,18 +245,23 @@ def draw_tokens(
 
 def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> RequestError:
     """The error of a row whose greatest logit is not finite."""
-    if (
-        row is not None
-        and best == -math.inf
-        and (row.is_restricted or row.params.bad_token_ids or row.params.min_new_tokens)
-    ):
-        return RequestError(
-            ErrorCode.INVALID_REQUEST,
-            "no token is left to choose: bad_words, bad_token_ids, no_repeat_ngram_size, min_new_tokens, a grammar or "
-            "logits_processors forbid all of them",
-            "bad_token_ids",
-        )
+    if row is not None and best == -math.inf and (names := _find_bans(row)):
+        return make_no_token_error(names, num_generated=row.num_generated)
     return make_not_finite_error("logits", dtype)
+
+
+def _find_bans(row: SamplingRow) -> list[str]:
+    """The options that may have forbidden every token. What others forbid together is found before the step
+    (`engine/row_matcher.py`), so processors come first, and a mask that is left is a grammar's."""
+    params = row.params
+    if row.processors:
+        return ["logits_processors"]
+    found = [name for name in ("bad_token_ids", "bad_words", "no_repeat_ngram_size") if getattr(params, name)]
+    if row.num_generated < params.min_new_tokens:
+        found.append("min_new_tokens")
+    if row.mask is not None and not params.has_restrictions:
+        found.append("response_format")
+    return found
 
 
 def make_not_finite_error(what: str, dtype: torch.dtype) -> RequestError:

@@ -3,6 +3,7 @@ streamed, beside pictures and other requests, with tokenizers of bytes and of pi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +64,35 @@ def test_a_grammar_and_bad_words_hold_together(engine: AsyncEngine) -> None:
     turns, free, stuck = ask(engine, parse(["go"] * 3, *configs))
     assert turns.text in ("ababab", "bababa") and turns.finish_reason == "stop"
     assert set(free.text) <= set("ab") and len(free.text) == 6
-    assert isinstance(stuck.error, RequestError) and "bad_words" in str(stuck.error)
+    assert isinstance(stuck.error, RequestError) and stuck.error.param == "bad_words"
+    assert "bad_words forbid every token that response_format allows behind 0 tokens" in str(stuck.error)
+
+
+def test_what_cannot_be_had_together_is_named_and_costs_no_neighbour(engine: AsyncEngine) -> None:
+    """Each with what to change. The neighbours in the same steps have the answers that they have alone."""
+    form = {"type": "choice", "choice": ["ab"]}
+    size = engine.checkpoint.config["text_config"]["vocab_size"]
+    impossible: list[tuple[dict[str, Any], str, str]] = [
+        ({"min_new_tokens": 9, "response_format": form}, "min_new_tokens", "ends after [12] tokens.*lower min_new_tok"),
+        ({"bad_words": ["b"], "response_format": form}, "bad_words", "^bad_words forbid .* response_format allows"),
+        ({"bad_token_ids": list(range(size))}, "bad_token_ids", "^bad_token_ids forbid every token behind 0 tokens"),
+        (
+            {"bad_token_ids": list(range(size)), "response_format": form, "bad_words": ["q"], "min_new_tokens": 1},
+            "bad_token_ids",
+            "^bad_token_ids forbid every token behind 0 tokens",
+        ),
+        ({"no_repeat_ngram_size": 1, "response_format": {"type": "choice", "choice": ["aaaaaaaaaaaaaaaaa"]}},
+         "no_repeat_ngram_size", "^no_repeat_ngram_size forbids .* or 0"),
+    ]  # fmt: skip
+    held = GenerationConfig(response_format={"type": "regex_schema", "regex_schema": "[ab]{6}"})
+    neighbours = [draw(5), held]
+    alone = [ask(engine, parse(["go"], config))[0].text for config in neighbours]
+    configs = [GenerationConfig(**options) for options, _, _ in impossible]
+    answers = ask(engine, parse(["go"] * (len(configs) + 2), *configs, *neighbours))
+    for answer, (_, param, message) in zip(answers, impossible, strict=False):
+        assert isinstance(answer.error, RequestError) and answer.error.param == param, answer
+        assert re.search(message, str(answer.error)), str(answer.error)
+    assert [answer.text for answer in answers[-2:]] == alone
 
 
 def test_special_tokens_are_forbidden_where_they_would_show(engine: AsyncEngine) -> None:

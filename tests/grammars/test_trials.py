@@ -108,6 +108,53 @@ def test_hostile_grammars_are_compiled_or_refused_within_limits(trials: GrammarT
     assert trials.check(Grammar(kind="regex", source="ab?")).kind == "regex"
 
 
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("root ::= root", "root"),
+        ('root ::= root "a"', "root"),
+        ('root ::= "a" root', "root"),
+        ('root ::= "a" | x\nx ::= "b" (y | "c" x)\ny ::= x', "x"),
+        ('root ::= x{0,2} "d"\nx ::= "::=" x', "x"),
+        ("root ::= []", "root"),
+        ('root ::= [^\\x00-\\U0010ffff] "a"', "root"),
+    ],
+)
+def test_a_rule_without_an_end_is_refused_by_name(trials: GrammarTrials, source: str, rule: str) -> None:
+    with pytest.raises(RequestError, match=f"from the rule '{rule}' no text can be made"):
+        trials.check(Grammar(kind="ebnf", source=source))
+    inside = {"type": "sequence", "elements": [{"type": "grammar", "grammar": source}]}
+    tag = Grammar(kind="structural_tag", source=json.dumps({"format": inside}))
+    with pytest.raises(RequestError, match=f"from the rule '{rule}' no text can be made"):
+        trials.check(tag)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'root ::= root "a" | "b"',
+        'root ::= ""',
+        "root ::= (root)? [\\]x(]",
+        'root ::= x*\nx ::= "" | "a|b" x',
+        'root ::= "a"\nunused ::= unused',
+        'root ::= x{0,3} "(" (root ")" | "x ::= y")\nx ::= "\\"" [^"]',
+        'root ::= TagDispatch(("<f>", x))\nx ::= "a" x | "b"',
+    ],
+)
+def test_recursion_that_ends_is_taken(trials: GrammarTrials, source: str) -> None:
+    assert trials.check(Grammar(kind="ebnf", source=source)).source == source
+
+
+def test_a_grammar_that_no_token_can_begin_is_refused() -> None:
+    few = GrammarTrials(lambda: [b"a", b"b", b""], python_command("seesay.grammars.trial_child"))
+    try:
+        assert few.check(Grammar(kind="regex", source="[a-z]"))
+        with pytest.raises(RequestError, match="no token of this model can begin"):
+            few.check(Grammar(kind="regex", source="[c-z]"))
+    finally:
+        few.close()
+
+
 def test_ctrl_c_in_the_terminal_does_not_reach_the_process(trials: GrammarTrials) -> None:
     trials.check(Grammar(kind="regex", source="c"))
     assert trials._child is not None
