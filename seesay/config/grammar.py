@@ -93,9 +93,12 @@ def _read_text(key: str, kind: str) -> Callable[[Mapping[str, Any]], Grammar]:
 
 def _read_choice(form: Mapping[str, Any]) -> Grammar:
     choices = form.get("choice")
-    is_list = isinstance(choices, Sequence) and not isinstance(choices, str | bytes)
-    if not is_list or not choices or not all(isinstance(choice, str) and choice for choice in choices):
-        raise ConfigError(f"response_format.choice must be a list of non-empty strings, got {show(choices)}")
+    if not isinstance(choices, Sequence) or isinstance(choices, str | bytes) or not choices:
+        shown = "an empty list" if choices == [] else show(choices)
+        raise ConfigError(f"response_format.choice must be a list of non-empty strings, got {shown}")
+    for index, choice in enumerate(choices[: MAX_CHOICES + 1]):
+        if not isinstance(choice, str) or not choice:
+            raise ConfigError(f"response_format.choice[{index}] must be a non-empty string, got {show(choice)}")
     if len(choices) > MAX_CHOICES:
         raise ConfigError(f"response_format.choice has {len(choices)} strings; at most {MAX_CHOICES} are taken")
     return Grammar(kind="choice", source=_dump(list(choices), "response_format.choice"))

@@ -4,8 +4,7 @@ their schemas. Knows no API."""
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,8 @@ from seesay.config.grammar import read_grammar
 from seesay.errors import ConfigError, RequestError
 from seesay.grammars.program import make_program
 from seesay.install_command import install_command
-from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.errors import bad_request
+from seesay.serving.field_names import FieldNames
 from seesay.serving.tools import Function, Tools
 from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
@@ -30,13 +30,15 @@ class AnswerReading:
     """How the answers to one request are read.
 
     tools: the functions that may be called. template_options: the option of the chat template that has them. grammar:
-        the `response_format` that the answers follow, which holds calls to their schemas; None for free text.
+        the `response_format` that the answers follow, which holds calls to their schemas; None for free text. names:
+        the client's, for errors; those of a grammar that was made of the tools name these.
     """
 
     format: AnswerFormat
     tools: Tools
     template_options: Mapping[str, Any]
     grammar: Mapping[str, Any] | None
+    names: FieldNames
 
     @classmethod
     def choose(
@@ -44,15 +46,16 @@ class AnswerReading:
         engine: AsyncEngine,
         tools: Tools,
         answer_format: Mapping[str, Any] | None,
+        names: FieldNames,
         *,
         brings_template: bool = False,
     ) -> AnswerReading:
-        """Return the reading for a request with these tools and the `response_format` `answer_format`. brings_template:
-        the request has a chat template of its own. Raises `ApiError` 400 for tools that the model's answers cannot
-        call."""
+        """Return the reading for a request with these tools and the `response_format` `answer_format`. names: the
+        client's. brings_template: the request has a chat template of its own. Raises `ApiError` 400 for tools that the
+        model's answers cannot call."""
         format, options = engine.answer_format, tools.for_template(None if brings_template else engine.chat_template)
         if not tools.callable:
-            return cls(format=format, tools=tools, template_options=options, grammar=answer_format)
+            return cls(format=format, tools=tools, template_options=options, grammar=answer_format, names=names)
         if format.tools is None:
             raise bad_request(
                 "tools: the format of this model's calls is not known; name it with --tool-call-parser",
@@ -60,13 +63,20 @@ class AnswerReading:
                 code="unsupported_parameter",
             )
         if answer_format is not None and answer_format.get("type") != "text":
+            field = names.of("response_format")
             raise bad_request(
-                "tools cannot be combined with a response_format (or another grammar of the answer); send tool_choice "
-                "none, or no response_format",
+                f"tools cannot be combined with {field}, which says what the whole answer is: send one of them, or "
+                "tool_choice none",
                 "tools",
                 code="unsupported_parameter",
             )
-        return cls(format=format, tools=tools, template_options=options, grammar=_make_grammar(format, tools))
+        return cls(
+            format=format,
+            tools=tools,
+            template_options=options,
+            grammar=_make_grammar(format, tools),
+            names=names.naming({"response_format": "tools"}),
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -86,17 +96,6 @@ class AnswerReading:
             streams_calls=bool(self.tools.callable) and self.grammar is not None,
         )
         return parser if self.tools.is_parallel else _OneCall(parser)
-
-    @contextmanager
-    def naming_tools(self) -> Iterator[None]:
-        """Let errors in a grammar that was made of the tools name these, not the `response_format`."""
-        try:
-            yield
-        except ApiError as error:
-            if self.tools.callable and error.param is not None and error.param.startswith("response_format"):
-                error.param = "tools"
-                error.detail = error.message = f"tools: {error.message}"
-            raise
 
 
 class _OneCall:
@@ -144,8 +143,8 @@ def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
     except (ConfigError, RequestError) as error:
         if is_forced or function.strict:
             where = f"{function.place}.{function.schema_key}"
-            reason = str(error).replace("response_format", where)
-            raise bad_request(reason if where in reason else f"{where}: {reason}", where) from error
+            names = FieldNames(options={"response_format": where, "response_format.schema": where})
+            raise names.explain(error) from error
         held["function"]["parameters"] = _ANY_OBJECT
     return held
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from seesay.engine.asking import AsyncAsking
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.caller import NOBODY, Caller
-from seesay.serving.errors import ApiError, name_prompt
+from seesay.serving.errors import ApiError
+from seesay.serving.field_names import ENGINE_NAMES, FieldNames
 from seesay.serving.places import Places
 from seesay.serving.settings import ServerSettings
 from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage, find_prompt_logprobs
@@ -126,11 +127,11 @@ class Answering:
         requests: Sequence[GenerationRequest],
         *,
         caller: Caller = NOBODY,
-        fields: Sequence[str] = ("messages",),
+        names: FieldNames = ENGINE_NAMES,
     ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """Yield (index of the request, delta) until every request has had its final delta ('stop' or 'length').
 
-        fields: the API's names for the prompt of each request, or one name for all; errors use them.
+        names: the client's names of prompts and options; errors use them.
 
         Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
         fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
@@ -152,7 +153,7 @@ class Answering:
                         self._places.give_back(ticket)
                         self._metrics.observe_answer(requests[index], delta)
                         if delta.finish_reason in ("error", "abort"):
-                            raise self._explain(delta, caller.request_id, fields[index % len(fields)])
+                            raise self._explain(delta, caller.request_id, names, index)
                     yield index, delta
         except RequestError as error:  # the engine is closed
             raise ApiError.from_error(error) from error
@@ -168,28 +169,26 @@ class Answering:
         *,
         receive: Receive,
         caller: Caller = NOBODY,
-        fields: Sequence[str] = ("messages",),
+        names: FieldNames = ENGINE_NAMES,
     ) -> list[Answer]:
         """Return the complete answers, in the order of the requests. Arguments and errors are those of `deltas`.
 
         receive: the ASGI callable of the HTTP request, whose body has been read. When it reports that the client
         disconnected, the requests are aborted and `ClientGoneError` is raised.
         """
-        return await unless_gone(receive, self._collect(requests, caller, fields))
+        return await unless_gone(receive, self._collect(requests, caller, names))
 
-    async def _collect(
-        self, requests: Sequence[GenerationRequest], caller: Caller, fields: Sequence[str]
-    ) -> list[Answer]:
+    async def _collect(self, requests: Sequence[GenerationRequest], caller: Caller, names: FieldNames) -> list[Answer]:
         parts: list[list[OutputDelta]] = [[] for _ in requests]
-        async with aclosing(self.deltas(requests, caller=caller, fields=fields)) as deltas:
+        async with aclosing(self.deltas(requests, caller=caller, names=names)) as deltas:
             async for index, delta in deltas:
                 parts[index].append(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
-    def _explain(self, delta: OutputDelta, request_id: str | None, field: str) -> ApiError:
+    def _explain(self, delta: OutputDelta, request_id: str | None, names: FieldNames, index: int) -> ApiError:
         if delta.error is None:
             return ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted"))
-        error = name_prompt(ApiError.from_error(delta.error, request_id=request_id), field)
+        error = names.explain(delta.error, index=index, request_id=request_id)
         if error.status_code >= 500 and error.code != ErrorCode.SLEEPING:  # asked for, and clients try again
             logger.error("%s failed: %s", request_id, delta.error)
         return error

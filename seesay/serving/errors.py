@@ -29,8 +29,6 @@ _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
 }
 _RETRY_AFTER_S = 5.0
 _MAX_MESSAGE_CHARS, _MAX_PARAM_CHARS = 4000, 400  # what a client sent may be named, and not all sent back
-# Names that the engine's errors use for the prompt.
-_PROMPTS = ("messages", "prompts", "input_ids")
 
 
 class ApiError(HTTPException):
@@ -78,16 +76,6 @@ class ApiError(HTTPException):
             param=error.param if isinstance(error, RequestError) else None,
             retry_after_s=_RETRY_AFTER_S if status == 503 else None,
         )
-
-
-def name_prompt(error: ApiError, field: str) -> ApiError:
-    """Replace the engine's name for the prompt in `error` by `field`, the API's. If `field` has an index, because it is
-    one prompt of several, the message names it too."""
-    if error.param in _PROMPTS:
-        error.param = field
-        if "[" in field:
-            error.detail = error.message = f"{field}: {error.message}"
-    return error
 
 
 def bad_request(message: str, param: str | None = None, *, code: str | None = "invalid_request") -> ApiError:

@@ -11,6 +11,7 @@ from pydantic import Field
 from seesay.config.grammar import FORM_TYPES, read_grammar
 from seesay.errors import ConfigError
 from seesay.serving.errors import bad_request
+from seesay.serving.field_names import FieldNames
 
 # Each field, the type of `response_format` that means the same, and the key of its value there.
 _FIELDS: Mapping[str, tuple[str, str]] = {
@@ -30,6 +31,7 @@ _STRUCTURED: Mapping[str, tuple[str, str]] = {
     "choice": ("choice", "choice"),
     "grammar": ("grammar", "grammar"),
 }
+_MAX_KEY_CHARS = 60
 FIELD_NAMES = ("response_format", "structured_outputs", "structural_tag", *_FIELDS)
 
 _TYPES = {"properties": {"type": {"enum": list(FORM_TYPES)}}, "required": ["type"]}
@@ -48,16 +50,29 @@ def find_format(given: Mapping[str, Any]) -> Form | None:
         raise bad_request(f"{names[1]} cannot be combined with {names[0]}: give one of them", names[1])
     [name] = names
     form = _make_form(name, given[name])
-    return None if form is None else check_format(form, name)
+    return None if form is None else check_format(form, FieldNames(options=name_format(given)))
 
 
-def check_format(form: Mapping[str, Any], name: str) -> Form:
-    """Return `form`. Raises `ApiError` 400 for one that is not a `response_format`; `name` is the field that has it."""
+def name_format(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the client's name of `response_format`, and of its parts, where one of `FIELD_NAMES` stands for it."""
+    name = next((name for name in FIELD_NAMES if given.get(name) is not None), "response_format")
+    if name == "response_format":
+        return {}
+    if name != "structured_outputs":
+        _, key = _FIELDS.get(name, ("", ""))
+    else:
+        inner = next((key for key, item in given[name].items() if item is not None and item is not False), "")
+        name = f"{name}.{inner[:_MAX_KEY_CHARS]}" if inner else name
+        _, key = _STRUCTURED.get(inner, ("", ""))
+    return {"response_format": name, **({f"response_format.{key}": name} if key else {})}
+
+
+def check_format(form: Mapping[str, Any], names: FieldNames) -> Form:
+    """Return `form`. Raises `ApiError` 400, in the client's `names`, for one that is not a `response_format`."""
     try:
         read_grammar(form)
     except ConfigError as error:
-        place = name if name != "response_format" else str(error).split(" ", 1)[0].rstrip(":")
-        raise bad_request(str(error) if name == "response_format" else f"{name}: {error}", place) from error
+        raise names.explain(error) from error
     return dict(form)
 
 
@@ -76,8 +91,8 @@ def _make_form(name: str, value: Any) -> Form | None:
     for key in set_keys:
         if key not in known:
             raise bad_request(
-                f"structured_outputs.{key[:60]} is not supported, only one of {', '.join(known)}",
-                f"structured_outputs.{key[:60]}",
+                f"structured_outputs.{key[:_MAX_KEY_CHARS]} is not supported, only one of {', '.join(known)}",
+                f"structured_outputs.{key[:_MAX_KEY_CHARS]}",
             )
     if len(set_keys) > 1:
         raise bad_request(f"structured_outputs has {set_keys[0]} and {set_keys[1]}: give one", "structured_outputs")

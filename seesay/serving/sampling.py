@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.config import GenerationConfig
 from seesay.errors import ConfigError
-from seesay.serving.errors import bad_request
+from seesay.serving.field_names import ENGINE_NAMES, FieldNames
 from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ class SamplingDefaults:
                 self.values["temperature"] = 0.0
 
     def make_config(
-        self, *, max_new_tokens: int | None, param_names: Mapping[str, str] | None = None, **given: Any
+        self, *, max_new_tokens: int | None, names: FieldNames = ENGINE_NAMES, **given: Any
     ) -> GenerationConfig:
         """Return a config from `given` (field names of `GenerationConfig`; None means not given).
 
-        max_new_tokens: None allows as many as fit into the context. param_names: the API's names of fields, where they
-        differ. Raises `ApiError` 400 that names the field with a bad value.
+        max_new_tokens: None allows as many as fit into the context. names: the client's, for errors. Raises `ApiError`
+        400 that names the field with a bad value.
         """
         options: dict[str, Any] = {**self.values, **{k: v for k, v in given.items() if v is not None}}
         options["top_k"] = max(0, int(options["top_k"]))  # clients of other servers send -1 for 'off'
@@ -53,8 +53,7 @@ class SamplingDefaults:
         try:
             return GenerationConfig(max_new_tokens=max_new_tokens or self._session_len, **options)
         except ConfigError as error:
-            name = str(error).partition("=")[0]
-            raise bad_request(str(error), (param_names or {}).get(name, name)) from error
+            raise names.explain(error) from error
 
 
 def _is_taken(name: str, value: float) -> bool:

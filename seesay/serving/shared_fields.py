@@ -5,8 +5,8 @@ docs/server.md has a table of them, and tests/serving/test_field_table.py compar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -117,6 +117,11 @@ class TruncationFields(EngineFields):
 
 class AnswerFields(ThoughtLimitFields, TruncationFields):
     """Fields of all routes that generate an answer."""
+
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "min_new_tokens": ("min_new_tokens", "min_tokens"),
+        "include_stop_str_in_output": ("include_stop_str_in_output", "no_stop_trim"),
+    }
 
     min_tokens: int | None = Field(None, ge=0, description="extension: the same as min_new_tokens")
     no_stop_trim: bool | None = Field(None, description="extension: the same as include_stop_str_in_output")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from seesay.serving.settings import ServerSettings
 
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
+    from seesay.serving.field_names import FieldNames
     from seesay.values import GenerationRequest
 
 
@@ -102,15 +103,12 @@ class ServerState:
                 code="unsupported_parameter",
             )
 
-    def check_thinking(self, request: GenerationRequest, names: Mapping[str, str]) -> None:
-        """Raise `ApiError` 400 where the model cannot think as a request wants. `names` are the API's names of options,
-        where they differ."""
+    def check_thinking(self, request: GenerationRequest, names: FieldNames) -> None:
+        """Raise `ApiError` 400, in the client's `names`, where the model cannot think as a request wants."""
         try:
             self.engine.check_thinking(request)
         except RequestError as error:
-            option = error.param or ""
-            name = names.get(option, option)
-            raise bad_request(f"{name}{error.message.removeprefix(option)}", name) from error
+            raise names.explain(error) from error
 
     def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
         """Raise `ApiError` 400 for an entry that is not a token id of the model."""
@@ -121,13 +119,12 @@ class ServerState:
                 message = f"{param}[{index}] must be {allowed}, got {show(token_id)}"
                 raise bad_request(message, f"{param}[{index}]")
 
-    def check_num_choices(self, num_prompts: int, n: int) -> None:
-        """Raise `ApiError` 400 for a request of more answers than `max_choices`."""
+    def check_num_choices(self, num_prompts: int, n: int, field: str = "n") -> None:
+        """Raise `ApiError` 400 for a request of more answers than `max_choices`. `field` says how many to a prompt."""
         if num_prompts * n > self.settings.max_choices:
-            raise ApiError(
-                400,
-                f"{num_prompts} prompt(s) with n (or best_of)={n} are {num_prompts * n} answers; "
+            prompts = "one prompt" if num_prompts == 1 else f"{num_prompts} prompts"
+            raise bad_request(
+                f"{prompts} with {field}={n} are {num_prompts * n} answers; "
                 f"at most {self.settings.max_choices} are allowed in one request",
-                param="n",
-                code="invalid_request",
+                field if n > 1 else "prompt",
             )

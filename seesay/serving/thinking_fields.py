@@ -5,7 +5,8 @@ docs/reasoning.md says what they mean.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +19,10 @@ Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 class ThoughtLimitFields(RequestModel):
     """The limit of a thought, by the names of several servers."""
+
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "max_thinking_tokens": ("max_thinking_tokens", "thinking_token_budget")
+    }
 
     max_thinking_tokens: int | None = Field(None, ge=0, description="extension: end the thought at so many tokens")
     thinking_token_budget: int | None = Field(None, ge=0, description="extension: vLLM's name of max_thinking_tokens")

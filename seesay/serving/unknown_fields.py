@@ -1,4 +1,4 @@
-"""Drop unknown fields from a body and report them, for clients that send more fields than this server knows.
+"""Unknown fields of a body: refused by name; or dropped and reported, for clients that send more than is known here.
 
 A field is known if the request's model publishes it. Fields that are known but not supported are still refused.
 """
@@ -6,16 +6,29 @@ A field is known if the request's model publishes it. Fields that are known but 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from seesay.serving.errors import bad_request
+
 HEADER = "warning"
 
 _MAX_NAMED = 8
 _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
+
+
+def refuse_unknown_fields(
+    value: Mapping[str, Any], known: Sequence[str], place: str, *, takes_null: bool = False
+) -> None:
+    """Raise `ApiError` 400 for a field of the object at `place` that is not one of `known`. With `takes_null`, null
+    stands for a field that is not there."""
+    for key, item in value.items():
+        if key not in known and not (takes_null and item is None):
+            name = f"{place}.{key[:60]}"
+            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")
 
 
 def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:

@@ -131,16 +131,27 @@ class Small(BaseModel):
     [
         ({"response_format": {"type": "xml"}}, "response_format.type", "'xml'"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format", "schema"),
-        ({"guided_json": {"type": "array", "uniqueItems": True}}, "response_format", "uniqueItems"),
-        ({"guided_json": "{"}, "guided_json", "JSON"),
-        ({"guided_regex": "(?=a)b"}, "response_format", "lookahead"),
-        ({"ebnf": "root ::= ["}, "response_format", "EBNF"),
-        ({"choice": []}, "choice", "choice"),
+        (
+            {"guided_json": {"type": "array", "uniqueItems": True}},
+            "guided_json",
+            "^guided_json: schema at .: uniqueItems",
+        ),
+        ({"json_schema": "{"}, "json_schema", "^json_schema must be JSON"),
+        ({"guided_json": "{"}, "guided_json", "^guided_json must be JSON"),
+        ({"guided_regex": "(?=a)b"}, "guided_regex", "^guided_regex: .*lookahead"),
+        ({"guided_regex": ""}, "guided_regex", "^guided_regex must be a non-empty string, got ''"),
+        ({"ebnf": "root ::= ["}, "ebnf", "^ebnf: .*EBNF"),
+        ({"grammar": "root ::= root"}, "grammar", "^grammar: .*the rule 'root'"),
+        ({"guided_grammar": 'root ::= "a" | x\nx ::= "b" x'}, "guided_grammar", "^guided_grammar: .*the rule 'x'"),
+        ({"choice": []}, "choice", "^choice must be a list of non-empty strings, got an empty list"),
+        ({"choice": ["a", ""]}, "choice", r"^choice\[1\] must be a non-empty string, got ''"),
         ({"regex": "a", "choice": ["b"]}, "choice", "cannot be combined"),
         ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "json and regex"),
         ({"structured_outputs": {"odd": 1}}, "structured_outputs.odd", "odd"),
-        ({"structural_tag": {"format": {"type": "odd"}}}, "response_format", "format.type"),
-        ({"structural_tag": OLD_TAG | {"triggers": 3}}, "response_format", "."),
+        ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex", "^structured_outputs.regex: .*ahead"),
+        ({"structured_outputs": {"json": "{", "regex": None}}, "structured_outputs.json", "must be JSON"),
+        ({"structural_tag": {"format": {"type": "odd"}}}, "structural_tag", "^structural_tag.format.type must be one"),
+        ({"structural_tag": OLD_TAG | {"triggers": 3}}, "structural_tag", "^structural_tag"),
         ({"regex": "a", "ignore_eos": True}, "ignore_eos", "ignore_eos"),
     ],
     ids=str,
@@ -155,6 +166,29 @@ def test_what_is_wrong_is_400_before_admission(
         error = json.loads(text)["error"]
         assert error["param"].startswith(param) and re.search(named, error["message"]), error
         assert answer.status_code == 400 or (is_streamed and error["code"] == "invalid_request")
+
+
+def test_other_apis_name_their_own_fields(live: LiveServer) -> None:
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return live.post(path, body).json()["error"]
+
+    bad = {"type": "json_schema", "name": "x", "schema": {"uniqueItems": True}}
+    error = post("/v1/responses", {"input": "hi", "text": {"format": bad}})
+    assert error["param"] == "text.format" and error["message"].startswith("text.format: schema at $: uniqueItems")
+    error = post("/v1/responses", {"input": "hi", "text": {"format": {"type": "odd"}}})
+    assert error["param"] == "text.format.type" and error["message"].startswith("text.format.type must be one of")
+    claude = {"messages": MESSAGES, "max_tokens": 4}
+    for field in ("output_format", "output_config.format"):
+        form = {"type": "json_schema", "schema": {"uniqueItems": True}}
+        given = {"output_format": form} if field == "output_format" else {"output_config": {"format": form}}
+        assert post("/v1/messages", {**claude, **given})["message"].startswith(f"{field}: schema at $: uniqueItems")
+    for field in ("min_tokens", "min_new_tokens"):
+        body = {"messages": MESSAGES, "guided_choice": ["a"], field: 90, "bad_words": ["b"]}
+        error = post("/v1/chat/completions", body)
+        assert error["param"] == field and error["message"].startswith(
+            "the answer that guided_choice allows ends after"
+        )
+        assert error["message"].endswith(f"lower {field}; or let guided_choice allow a longer answer")
 
 
 def test_a_tag_begins_a_schema_within_free_text(live: LiveServer) -> None:

@@ -11,6 +11,7 @@ from seesay.errors import show
 from seesay.serving.anthropic.checks import check_media_type, check_tools
 from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
+from seesay.serving.unknown_fields import refuse_unknown_fields
 from seesay.templates.json_pieces import dump_in_pieces
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 
@@ -64,7 +65,7 @@ def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: 
     """Return the message as turns. Each tool result becomes a separate turn."""
     if not isinstance(message, Mapping):
         raise bad_request(f"{where} must be an object with role and content", where)
-    _refuse_unknown(message, ("role", "content"), where)
+    refuse_unknown_fields(message, ("role", "content"), where, takes_null=True)
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
         raise bad_request(
@@ -113,7 +114,7 @@ def _read_assistant(content: list[Any], where: str) -> list[Message]:
 
 
 def _read_thinking(block: Mapping[str, Any], where: str) -> str:
-    _refuse_unknown(block, ("type", "thinking", "signature"), where)
+    refuse_unknown_fields(block, ("type", "thinking", "signature"), where, takes_null=True)
     for name in ("thinking", "signature"):
         if not isinstance(block.get(name), str):
             raise bad_request(f"{where}.{name} must be a string, got {show(block.get(name))}", f"{where}.{name}")
@@ -121,7 +122,7 @@ def _read_thinking(block: Mapping[str, Any], where: str) -> str:
 
 
 def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
-    _refuse_unknown(block, ("type", "id", "name", "input", "cache_control"), where)
+    refuse_unknown_fields(block, ("type", "id", "name", "input", "cache_control"), where, takes_null=True)
     if not isinstance(block.get("name"), str) or not isinstance(block.get("input"), Mapping):
         raise bad_request(f"{where} must have a name and an input object", where)
     function = {"name": block["name"], "arguments": "".join(dump_in_pieces(block["input"]))}
@@ -129,7 +130,9 @@ def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Message:
-    _refuse_unknown(block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where)
+    refuse_unknown_fields(
+        block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where, takes_null=True
+    )
     content = block.get("content")
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
@@ -151,7 +154,7 @@ def _read_part(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Par
 def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
     if block.get("citations") == []:
         block = {key: value for key, value in block.items() if key != "citations"}
-    _refuse_unknown(block, ("type", "text", "cache_control"), where)
+    refuse_unknown_fields(block, ("type", "text", "cache_control"), where, takes_null=True)
     text = block.get("text")
     if not isinstance(text, str) or not text:
         raise bad_request(f"{where}.text must be a non-empty string", f"{where}.text")
@@ -159,13 +162,13 @@ def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
 
 
 def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> MediaPart:
-    _refuse_unknown(block, ("type", "source", "cache_control"), where)
+    refuse_unknown_fields(block, ("type", "source", "cache_control"), where, takes_null=True)
     source = block.get("source")
     path = f"{where}.source"
     if not isinstance(source, Mapping):
         raise bad_request(f"{path} must be an object of type base64 or url", path)
     if source.get("type") == "base64":
-        _refuse_unknown(source, ("type", "media_type", "data"), path)
+        refuse_unknown_fields(source, ("type", "media_type", "data"), path, takes_null=True)
         media_type, data = source.get("media_type"), source.get("data")
         if media_type not in _IMAGE_TYPES:
             raise bad_request(f"{path}.media_type must be one of {', '.join(_IMAGE_TYPES)}", f"{path}.media_type")
@@ -175,7 +178,7 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
         place = MediaPlace(source=f"{path}.data")
         return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}", place=place)
     if source.get("type") == "url":
-        _refuse_unknown(source, ("type", "url"), path)
+        refuse_unknown_fields(source, ("type", "url"), path, takes_null=True)
         check_source(source.get("url"), limits, f"{path}.url")
         return MediaPart(modality=Modality.IMAGE, source=source["url"], place=MediaPlace(source=f"{path}.url"))
     raise bad_request(f"{path}.type must be base64 or url, got {show(source.get('type'))}", f"{path}.type")
@@ -191,10 +194,3 @@ def _fail_kind(kind: str, where: str) -> NoReturn:
     known = kind in _UNSUPPORTED
     why = f"{kind} blocks are not supported" if known else f"unknown block type {show(kind)}"
     raise bad_request(f"{where}: {why}; send text, image or tool_result", f"{where}.type")
-
-
-def _refuse_unknown(value: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    for key, item in value.items():
-        if key not in known and item is not None:
-            name = f"{where}.{key[:40]}"
-            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")

@@ -32,12 +32,6 @@ from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 
 _PREFIX = "/v1/messages"
-_PARAM_NAMES = {
-    "max_new_tokens": "max_tokens",
-    "stop_words": "stop_sequences",
-    "enable_thinking": "thinking",
-    "max_thinking_tokens": "thinking.budget_tokens",
-}
 # By this, Anthropic's tool runner learns to send the whole conversation with each request.
 _NO_THREADS = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
 _KINDS = {
@@ -76,8 +70,9 @@ def make_router(state: ServerState) -> APIRouter:
         caller = caller_of(http.scope)
         if body.stream:
             return EventStream(reply.stream(caller), render_error=_make_error_event)
-        with reply.reading.naming_tools():
-            answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller)
+        answers = await state.answering.collect(
+            [reply.request], receive=http.receive, caller=caller, names=reply.reading.names
+        )
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
@@ -89,8 +84,9 @@ def make_router(state: ServerState) -> APIRouter:
         request = GenerationRequest(
             prompt=prompt, gen_config=config, template_options=options, **body.request_options()
         )
-        state.check_thinking(request, _PARAM_NAMES)
-        return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request)).model_dump())
+        names = body.field_names("messages")
+        state.check_thinking(request, names)
+        return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request, names)).model_dump())
 
     return router
 
@@ -137,7 +133,7 @@ class _Reply:
         self._stop_sequences = body.stop_sequences or []
         self._max_tokens = body.max_tokens
         tools = read_tools(body.tools, body.tool_choice)
-        self.reading = AnswerReading.choose(state.engine, tools, body.answer_format)
+        self.reading = AnswerReading.choose(state.engine, tools, body.answer_format, body.field_names("messages"))
         config = state.defaults.make_config(
             max_new_tokens=body.max_tokens,
             temperature=body.temperature,
@@ -146,7 +142,7 @@ class _Reply:
             stop_words=body.stop_sequences or None,
             response_format=self.reading.grammar,
             max_thinking_tokens=body.thought_limit,
-            param_names=_PARAM_NAMES,
+            names=self.reading.names,
         )
         prompt, options = _read_prompt(state, body, tools)
         self.request = GenerationRequest(
@@ -157,7 +153,7 @@ class _Reply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        state.check_thinking(self.request, _PARAM_NAMES)
+        state.check_thinking(self.request, self.reading.names)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
@@ -183,18 +179,18 @@ class _Reply:
         """Yield the events, from `message_start` to `message_stop`."""
         writer = BlockWriter()
         parser: AnswerParser | None = None
-        with self.reading.naming_tools():
-            async with aclosing(self._state.answering.deltas([self.request], caller=caller)) as deltas:
-                async for _, delta in deltas:
-                    if parser is None:
-                        parser = self.reading.open(is_thinking=delta.is_thinking)
-                        yield self._make_start()
-                    parts = parser.feed(delta.text)
-                    if delta.finish_reason is not None:
-                        parts += parser.finish()
-                    for part in parts:
-                        for event in writer.write(part):
-                            yield event
+        answering, names = self._state.answering, self.reading.names
+        async with aclosing(answering.deltas([self.request], caller=caller, names=names)) as deltas:
+            async for _, delta in deltas:
+                if parser is None:
+                    parser = self.reading.open(is_thinking=delta.is_thinking)
+                    yield self._make_start()
+                parts = parser.feed(delta.text)
+                if delta.finish_reason is not None:
+                    parts += parser.finish()
+                for part in parts:
+                    for event in writer.write(part):
+                        yield event
         for event in writer.end():
             yield event
         stop = self._make_stop(delta, has_calls=writer.has_calls)

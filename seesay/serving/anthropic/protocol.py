@@ -116,6 +116,13 @@ class CountTokensRequest(EngineFields):
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (HAS_CHOICE,)
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "max_new_tokens": ("max_tokens",),
+        "stop_words": ("stop_sequences",),
+        "enable_thinking": ("thinking",),
+        "max_thinking_tokens": ("thinking.budget_tokens",),
+        "response_format": ("output_format", "output_config.format"),
+    }
 
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
     messages: SkipValidation[Annotated[list[InputMessage], Field(min_length=1)]] = Field(
@@ -134,7 +141,7 @@ class CountTokensRequest(EngineFields):
         if self.output_format is not None and newer is not None:
             raise bad_request("output_format cannot be combined with output_config.format", "output_format")
         if self.answer_format is not None:
-            check_format(self.answer_format, "output_format" if newer is None else "output_config.format")
+            check_format(self.answer_format, self.field_names("messages"))
         return self
 
     def request_options(self) -> dict[str, Any]:

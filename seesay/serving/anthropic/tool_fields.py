@@ -21,6 +21,7 @@ from seesay.serving.tools import (
     check_functions,
     make_function,
 )
+from seesay.serving.unknown_fields import refuse_unknown_fields
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _SCHEMA = {"properties": {"type": {"const": "object"}}}
@@ -98,7 +99,7 @@ def _read_tool(tool: Any, place: str) -> Function:
         raise bad_request(
             f"{place}.type must be 'custom': this server runs no tools itself, got {show(kind)}", f"{place}.type"
         )
-    _refuse_unknown(tool, _TOOL_KEYS, place)
+    refuse_unknown_fields(tool, _TOOL_KEYS, place, takes_null=True)
     for key, neutral in (("defer_loading", False), ("allowed_callers", ["direct"])):
         if tool.get(key) not in (None, neutral):
             raise bad_request(
@@ -128,7 +129,7 @@ def _read_choice(choice: Any, functions: Sequence[Function]) -> tuple[Mode, froz
     if not isinstance(kind, str) or kind not in _MODES:
         raise bad_request(f"tool_choice.type must be one of {', '.join(_MODES)}, got {show(kind)}", "tool_choice.type")
     keys = {"none": ("type",), "tool": ("type", "name", "disable_parallel_tool_use")}
-    _refuse_unknown(choice, keys.get(kind, ("type", "disable_parallel_tool_use")), "tool_choice")
+    refuse_unknown_fields(choice, keys.get(kind, ("type", "disable_parallel_tool_use")), "tool_choice", takes_null=True)
     is_single = choice.get("disable_parallel_tool_use")
     if not isinstance(is_single, bool | None):
         where = "tool_choice.disable_parallel_tool_use"
@@ -137,10 +138,3 @@ def _read_choice(choice: Any, functions: Sequence[Function]) -> tuple[Mode, froz
         return _MODES[kind], None, not is_single
     name = check_choice(choice.get("name"), functions, "tool_choice.name")
     return "required", frozenset({name}), False
-
-
-def _refuse_unknown(value: Mapping[str, Any], known: Sequence[str], place: str) -> None:
-    for key, item in value.items():
-        if key not in known and item is not None:
-            name = f"{place}.{key[:60]}"
-            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")

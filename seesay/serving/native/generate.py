@@ -14,6 +14,7 @@ from seesay.prompt_logprobs import PromptLogprobs
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import Caller, caller_of
 from seesay.serving.content import read_pictures
+from seesay.serving.field_names import FieldNames
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.logprobs import finite
 from seesay.serving.openai.wire import DONE, make_error_event
@@ -22,7 +23,6 @@ from seesay.serving.streaming import EventStream, make_event
 from seesay.values import GenerationRequest, OutputDelta
 
 _DEFAULT_MAX_TOKENS = 128  # LMDeploy's default
-_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -47,9 +47,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             events = _stream(state, body, request, caller)
             return EventStream(events, render_error=make_error_event)
-        (answer,) = await state.answering.collect(
-            [request], receive=http.receive, caller=caller, fields=(_field_of(request),)
-        )
+        (answer,) = await state.answering.collect([request], receive=http.receive, caller=caller, names=_names_of(body))
         given = (body, answer.text, answer.token_ids, answer.logprobs, answer.last, answer.prompt_logprobs)
         if answer.prompt_logprobs is None:
             return JSONResponse(_make_answer(*given))
@@ -66,7 +64,7 @@ def _make_request(state: ServerState, body: GenerateRequest) -> GenerationReques
         max_new_tokens=body.max_tokens or body.max_new_tokens or _DEFAULT_MAX_TOKENS,
         logprobs=count if body.return_logprob else None,
         prompt_logprobs=count if body.scores_prompt else None,
-        param_names=_PARAM_NAMES,
+        names=_names_of(body),
         **body.sampling(),
     )
     return GenerationRequest(
@@ -78,14 +76,14 @@ def _make_request(state: ServerState, body: GenerateRequest) -> GenerationReques
     )
 
 
-def _field_of(request: GenerationRequest) -> str:
-    return "prompt" if isinstance(request.prompt, str) else "input_ids"
+def _names_of(body: GenerateRequest) -> FieldNames:
+    return body.field_names("input_ids" if body.prompt is None else "prompt")
 
 
 async def _stream(
     state: ServerState, body: GenerateRequest, request: GenerationRequest, caller: Caller
 ) -> AsyncGenerator[bytes, None]:
-    async with aclosing(state.answering.deltas([request], caller=caller, fields=(_field_of(request),))) as deltas:
+    async with aclosing(state.answering.deltas([request], caller=caller, names=_names_of(body))) as deltas:
         async for _, delta in deltas:
             given = (body, delta.text, delta.token_ids, delta.logprobs or (), delta, delta.prompt_logprobs)
             if delta.prompt_logprobs is None:

@@ -25,8 +25,6 @@ from seesay.serving.state import ServerState
 from seesay.serving.streaming import EventStream, make_event
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 
-PARAM_NAMES = {"max_new_tokens": "request_output_len", "random_seed": "seed", "stop_words": "stop"}
-
 
 def make_router(state: ServerState) -> APIRouter:
     """Return the route."""
@@ -110,9 +108,10 @@ class _Reply:
             raise bad_request("request_output_len must be at least 1", "request_output_len")
         self._state = state
         self._key = key
+        self._names = body.field_names("prompt")
         self._config = state.defaults.make_config(
             max_new_tokens=body.request_output_len,
-            param_names=PARAM_NAMES,
+            names=self._names,
             **body.sampling(),
         )
         self._options = body.request_options()
@@ -144,7 +143,7 @@ class _Reply:
             streams=self._streams,
             **self._options,
         )
-        deltas = self._state.answering.deltas([request], caller=caller, fields=("prompt",))
+        deltas = self._state.answering.deltas([request], caller=caller, names=self._names)
         async with aclosing(_until(deltas, cancelled)) as until_cancelled:
             async for delta in until_cancelled:
                 texts.append(delta.text)

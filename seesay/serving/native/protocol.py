@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SkipValidation, model_validator
@@ -59,6 +60,7 @@ class InteractiveRequest(SamplingFields):
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (*SamplingFields.rules, _EMPTY_PROMPT, _EMPTY_ANSWER)
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"max_new_tokens": ("request_output_len",)}
 
     prompt: SkipValidation[str | ChatMessages] = Field(description="the user's text, or OpenAI messages")
     image_url: str | Texts | None = Field(None, description="pictures for a prompt that is a string")
@@ -114,6 +116,10 @@ class GenerateRequest(SamplingFields):
         needs("top_logprobs_num", "return_logprob"),
         needs("logprob_start_len", "return_logprob", {"minimum": 0}),
     )
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "logprobs": ("top_logprobs_num",),
+        "prompt_logprobs": ("top_logprobs_num",),
+    }
 
     prompt: str | None = Field(
         None, min_length=1, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture"

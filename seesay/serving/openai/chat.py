@@ -28,7 +28,6 @@ from seesay.serving.openai.tool_fields import read_chat_tools
 from seesay.serving.openai.wire import (
     DONE,
     FINGERPRINT,
-    SAMPLING_PARAM_NAMES,
     make_details,
     make_error_event,
     make_id,
@@ -64,8 +63,9 @@ def make_router(state: ServerState) -> APIRouter:
         reply = await off_loop(http, ChatReply, state, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
-        with reply.reading.naming_tools():
-            answers = await state.answering.collect(reply.requests, receive=http.receive, caller=caller_of(http.scope))
+        answers = await state.answering.collect(
+            reply.requests, receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
+        )
         return await reply.make_response(answers)
 
     return router
@@ -82,7 +82,11 @@ class ChatReply:
         state.check_num_choices(1, self._num_choices)
         tools = read_chat_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         self.reading = AnswerReading.choose(
-            state.engine, tools, body.answer_format, brings_template=body.chat_template is not None
+            state.engine,
+            tools,
+            body.answer_format,
+            body.field_names("messages"),
+            brings_template=body.chat_template is not None,
         )
         self._num_top = body.top_logprobs or 0
         self._wants_logprobs = bool(body.logprobs)
@@ -90,7 +94,7 @@ class ChatReply:
             max_new_tokens=body.max_new_tokens,
             logprobs=self._num_top if self._wants_logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
-            param_names=SAMPLING_PARAM_NAMES,
+            names=self.reading.names,
             **{**body.sampling(), "response_format": self.reading.grammar},
         )
         messages = body.media_options(state.engine.family).fill_messages(
@@ -166,30 +170,30 @@ class ChatReply:
         begun: set[int] = set()
         messages: dict[int, MessageStream] = {}  # where the answers have more than text
         num_left = len(self.requests)
-        with self.reading.naming_tools():
-            async with aclosing(self._state.answering.deltas(self.requests, caller=self._caller)) as deltas:
-                async for index, delta in deltas:
-                    events: list[bytes] = []
-                    if index not in begun:
-                        begun.add(index)
-                        events.append(self._make_begin(index))
-                        if not self.reading.is_plain:
-                            messages[index] = MessageStream(self.reading, is_thinking=delta.is_thinking)
-                    self._usage.add(index, delta)
-                    if delta.prompt_logprobs is not None:
-                        events.append(await self._make_prompt(index, delta.prompt_logprobs))
-                    if index in messages:
-                        events += self._make_parts(index, messages[index].feed(delta), delta)
-                    elif self._says_something(delta):
-                        events.append(self._make_content(index, delta))
-                    if delta.finish_reason is not None:
-                        num_left -= 1
-                        tally.add(index, delta)
-                        events.append(self._make_finish(index, delta, messages.get(index), tally, num_left=num_left))
-                        if not num_left:
-                            events += self._make_end(tally)
-                    if events:
-                        yield b"".join(events) if num_left else LastEvents(b"".join(events))
+        answering, names = self._state.answering, self.reading.names
+        async with aclosing(answering.deltas(self.requests, caller=self._caller, names=names)) as deltas:
+            async for index, delta in deltas:
+                events: list[bytes] = []
+                if index not in begun:
+                    begun.add(index)
+                    events.append(self._make_begin(index))
+                    if not self.reading.is_plain:
+                        messages[index] = MessageStream(self.reading, is_thinking=delta.is_thinking)
+                self._usage.add(index, delta)
+                if delta.prompt_logprobs is not None:
+                    events.append(await self._make_prompt(index, delta.prompt_logprobs))
+                if index in messages:
+                    events += self._make_parts(index, messages[index].feed(delta), delta)
+                elif self._says_something(delta):
+                    events.append(self._make_content(index, delta))
+                if delta.finish_reason is not None:
+                    num_left -= 1
+                    tally.add(index, delta)
+                    events.append(self._make_finish(index, delta, messages.get(index), tally, num_left=num_left))
+                    if not num_left:
+                        events += self._make_end(tally)
+                if events:
+                    yield b"".join(events) if num_left else LastEvents(b"".join(events))
 
     async def _make_prompt(self, index: int, prompt_logprobs: PromptLogprobs) -> bytes:
         given = await asyncio.to_thread(self._speller.prompt_field, prompt_logprobs)

@@ -27,7 +27,6 @@ from seesay.serving.openai.stream_usage import StreamUsage
 from seesay.serving.openai.wire import (
     DONE,
     FINGERPRINT,
-    SAMPLING_PARAM_NAMES,
     make_details,
     make_error_event,
     make_id,
@@ -63,7 +62,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
-            reply.requests, receive=http.receive, caller=caller_of(http.scope), fields=reply.fields
+            reply.requests, receive=http.receive, caller=caller_of(http.scope), names=reply.names
         )
         if answers[0].prompt_logprobs is None:
             return JSONResponse(reply.make_completion(answers))
@@ -125,9 +124,12 @@ class CompletionReply:
         state.check_model(body.model)
         self._num_returned = body.n or 1
         self._num_choices = body.best_of or self._num_returned
-        state.check_num_choices(count_prompts(body.prompt), self._num_choices)
+        state.check_num_choices(
+            count_prompts(body.prompt), self._num_choices, "n" if body.best_of is None else "best_of"
+        )
         self._prompts = read_prompts(state, body.prompt, "prompt")
-        self.fields = [name for name in name_prompts(body.prompt, "prompt") for _ in range(self._num_choices)]
+        fields = [name for name in name_prompts(body.prompt, "prompt") for _ in range(self._num_choices)]
+        self.names = body.field_names(*fields)
         self._echoes = bool(body.echo)
         self._num_top = body.logprobs
         self._num_prompt_top = body.prompt_logprobs
@@ -138,7 +140,7 @@ class CompletionReply:
             max_new_tokens=max_tokens,
             logprobs=body.logprobs,
             prompt_logprobs=_num_alternatives(body),
-            param_names=SAMPLING_PARAM_NAMES,
+            names=self.names,
             n=self._num_returned,
             best_of=self._num_choices,
             **body.sampling(),
@@ -176,8 +178,11 @@ class CompletionReply:
         """Find the texts and tokens of the prompts, if answers echo them."""
         if self._echoes:
             prompts: list[str | Sequence[int]] = []
-            for field, request in list(zip(self.fields, self.requests))[:: self._num_choices]:
-                ids = await tokenize_prompt(self._state, request, field)  # raises if the prompt is too long
+            for index in range(0, len(self.requests), self._num_choices):
+                request = self.requests[index]
+                ids = await tokenize_prompt(
+                    self._state, request, self.names, index=index
+                )  # raises if the prompt is too long
                 is_whole = isinstance(request.prompt, str) and request.truncate_prompt_tokens is None
                 prompts.append(str(request.prompt) if is_whole else ids)
             await asyncio.to_thread(self._spell_prompts, prompts)
@@ -251,7 +256,7 @@ class CompletionReply:
         offsets: dict[int, TextOffsets] = {}  # by choice
         num_left = len(self.requests)
         answering = self._state.answering
-        async with aclosing(answering.deltas(self.requests, caller=self._caller, fields=self.fields)) as deltas:
+        async with aclosing(answering.deltas(self.requests, caller=self._caller, names=self.names)) as deltas:
             async for index, delta in deltas:
                 self._usage.add(index, delta)
                 if index not in offsets:

@@ -124,9 +124,9 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_embedding(body: EmbeddingRequest, http: Request) -> Response:
         """Embed texts, pictures or conversations."""
         requests = await off_loop(http, _make_requests, state, body)
-        names = ["messages"] if body.messages is not None else name_inputs(body.input)
+        fields = ["messages"] if body.messages is not None else name_inputs(body.input)
         answers = await state.answering.collect(
-            requests, receive=http.receive, caller=caller_of(http.scope), fields=names
+            requests, receive=http.receive, caller=caller_of(http.scope), names=body.field_names(*fields)
         )
         tally = Tally()
         data = []

@@ -5,12 +5,14 @@ Every field has an effect or is refused with a 400 that names it. Unknown fields
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from seesay.serving.errors import bad_request
+from seesay.serving.field_names import FieldNames
 from seesay.serving.fields import (
     Biases,
     Metadata,
@@ -22,7 +24,7 @@ from seesay.serving.fields import (
     check_stop_words,
     needs,
 )
-from seesay.serving.grammar_fields import FIELD_NAMES, Format, find_format
+from seesay.serving.grammar_fields import FIELD_NAMES, Format, find_format, name_format
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.request_model import Refused
 from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
@@ -48,6 +50,11 @@ class SamplingFields(RestrictionFields):
     """The fields that chat and text completions have in common."""
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (needs("stream_options", "stream"),)
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "max_new_tokens": ("max_tokens", "max_completion_tokens", "max_new_tokens"),
+        "random_seed": ("seed",),
+        "stop_words": ("stop",),
+    }
 
     model: str | None = Field(None, description="a name of /v1/models; may be left out")
     temperature: float | None = Field(None, ge=0, le=2, description="0 is greedy")
@@ -125,7 +132,14 @@ class SamplingFields(RestrictionFields):
     @property
     def answer_format(self) -> dict[str, Any] | None:
         """The `response_format` that the fields ask for. Raises `ApiError` 400."""
-        return find_format({name: getattr(self, name) for name in FIELD_NAMES})
+        return find_format(self._formats)
+
+    def field_names(self, *prompts: str) -> FieldNames:
+        return super().field_names(*prompts).naming(name_format(self._formats))
+
+    @property
+    def _formats(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELD_NAMES}
 
     @property
     def stop_words(self) -> list[str]:
@@ -180,6 +194,7 @@ class ChatCompletionRequest(ChatFields, SamplingFields):
         needs("top_logprobs", "logprobs"),
         HAS_CHOICE,
     )
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"logprobs": ("top_logprobs", "logprobs")}
 
     messages: SkipValidation[ChatMessages] = Field(description="the conversation so far")
     max_tokens: int | None = Field(None, ge=1, description="default: as many as fit into the context")
@@ -251,6 +266,7 @@ class CompletionRequest(PromptFields, SamplingFields):
     }
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("max_tokens", "echo", {"const": 0}))
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"best_of": ("best_of", "n")}
 
     prompt: SkipValidation[Prompts] = Field(description="one prompt, or a list of them")
     max_tokens: int | None = Field(None, ge=0, description="default 16; 0 requires echo")

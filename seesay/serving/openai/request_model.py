@@ -10,6 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from seesay.serving.errors import bad_request
+from seesay.serving.field_names import FieldNames
 from seesay.serving.fields import StrictModel
 
 Refused = Mapping[str, tuple[tuple[object, ...], str]]
@@ -21,9 +22,12 @@ class RequestModel(StrictModel):
     refused: known but unsupported fields. Maps each to the values that are accepted because they change nothing, and
         to the reason why other values are refused.
     rules: JSON schemas of constraints between fields.
+    sources: the fields that a value of the engine may have come from, by the engine's name. The first that is given is
+        the one, or the first of all. A dot leads into an object. Subclasses add to it.
     """
 
     refused: ClassVar[Refused] = {}
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = ()
 
     @classmethod
@@ -45,6 +49,20 @@ class RequestModel(StrictModel):
             if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
                 raise bad_request(f"{name} is {why}", name, code="unsupported_parameter")
         return {key: value for key, value in data.items() if key not in cls.refused}
+
+    def field_names(self, *prompts: str) -> FieldNames:
+        """Return the client's names for errors of the engine. `prompts`: of the prompts, or one for all."""
+        options: dict[str, str] = {}
+        for kind in reversed(type(self).__mro__):
+            for option, fields in vars(kind).get("sources", {}).items():
+                options[option] = next((name for name in fields if self._find(name) is not None), fields[0])
+        return FieldNames(options={k: v for k, v in options.items() if k != v}, prompts=prompts)
+
+    def _find(self, path: str) -> Any:
+        value: Any = self
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        return value
 
 
 def _same(given: object, neutral: object) -> bool:

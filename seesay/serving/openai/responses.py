@@ -31,11 +31,6 @@ from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.templates.parsers.parts import AnswerPart, ContentText
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
 
-_PARAM_NAMES = {
-    "max_new_tokens": "max_output_tokens",
-    "logprobs": "top_logprobs",
-    "reasoning_effort": "reasoning.effort",
-}
 _PREVIOUS = "previous_response_id"
 
 
@@ -62,10 +57,9 @@ def make_router(state: ServerState) -> APIRouter:
         reply = await off_loop(http, ResponseReply, state, earlier, body, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
-        with reply.reading.naming_tools():
-            answers = await state.answering.collect(
-                [reply.request], receive=http.receive, caller=caller_of(http.scope), fields=("input",)
-            )
+        answers = await state.answering.collect(
+            [reply.request], receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
+        )
         return JSONResponse(await reply.complete(answers[0]))
 
     @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
@@ -106,7 +100,7 @@ class ResponseReply:
         asked = read_input(body.input, earlier, state.settings.media)
         self._messages = (*earlier, *options.fill_messages(asked))
         self._tools = read_response_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
-        self.reading = AnswerReading.choose(state.engine, self._tools, body.answer_format)
+        self.reading = AnswerReading.choose(state.engine, self._tools, body.answer_format, body.field_names("input"))
         if body.wants_logprobs and not self.reading.is_plain:
             name = "include" if body.include else "top_logprobs"
             why = f"{name} cannot ask for log-probabilities beside tools, nor of a model that thinks"
@@ -118,7 +112,7 @@ class ResponseReply:
             logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,
             response_format=self.reading.grammar,
             max_thinking_tokens=body.thought_limit,
-            param_names=_PARAM_NAMES,
+            names=self.reading.names,
         )
         prompt = self._messages
         if body.instructions is not None:
@@ -131,7 +125,7 @@ class ResponseReply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        state.check_thinking(self.request, _PARAM_NAMES)
+        state.check_thinking(self.request, self.reading.names)
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)
@@ -218,19 +212,18 @@ class ResponseReply:
         `.incomplete`."""
         writer = OutputWriter(self._event)
         parser: AnswerParser | None = None
-        answering = self._state.answering
-        with self.reading.naming_tools():
-            async with aclosing(answering.deltas([self.request], caller=self._caller, fields=("input",))) as deltas:
-                async for _, delta in deltas:
-                    if parser is None:
-                        parser = self.reading.open(is_thinking=delta.is_thinking)
-                        response = self._make_response("in_progress", [])
-                        yield self._event("created", response=response)
-                        yield self._event("in_progress", response=response)
-                    logprobs = self._spell(delta.token_ids, delta.logprobs or ())
-                    for part in self._read(parser, delta):
-                        for event in writer.write(part, logprobs):
-                            yield event
+        answering, names = self._state.answering, self.reading.names
+        async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
+            async for _, delta in deltas:
+                if parser is None:
+                    parser = self.reading.open(is_thinking=delta.is_thinking)
+                    response = self._make_response("in_progress", [])
+                    yield self._event("created", response=response)
+                    yield self._event("in_progress", response=response)
+                logprobs = self._spell(delta.token_ids, delta.logprobs or ())
+                for part in self._read(parser, delta):
+                    for event in writer.write(part, logprobs):
+                        yield event
         for event in writer.finish(_find_status(delta)):
             yield event
         response = await self._finish(writer.items, delta)

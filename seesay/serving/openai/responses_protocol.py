@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, model_validator
@@ -119,6 +120,12 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     }
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"), HAS_CHOICE)
+    sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "max_new_tokens": ("max_output_tokens",),
+        "logprobs": ("top_logprobs",),
+        "reasoning_effort": ("reasoning.effort",),
+        "response_format": ("text.format",),
+    }
 
     model: str | None = None
     input: SkipValidation[
@@ -157,7 +164,7 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
         if self.stream_options is not None and not self.stream:
             raise bad_request("stream_options requires stream=true", "stream_options")
         if self.answer_format is not None:
-            check_format(self.answer_format, "text.format")
+            check_format(self.answer_format, self.field_names("input"))
         return self
 
     def request_options(self) -> dict[str, Any]:

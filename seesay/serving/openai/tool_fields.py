@@ -21,6 +21,7 @@ from seesay.serving.tools import (
     check_functions,
     make_function,
 )
+from seesay.serving.unknown_fields import refuse_unknown_fields
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _OBJECT = {"properties": {"type": {"const": "object"}}}
@@ -137,7 +138,7 @@ def _read_tool(tool: Any, place: str, inner: str | None) -> Function:
     if inner is not None:
         place = f"{place}.{inner}"
         fields = _as_object(fields.get(inner), place, "a name")
-        _refuse_unknown(fields, _FUNCTION_KEYS, place)
+        refuse_unknown_fields(fields, _FUNCTION_KEYS, place)
     values = [fields.get(key) for key in _FUNCTION_KEYS]
     return make_function(*values, place=place)
 
@@ -165,10 +166,10 @@ def _read_allowed(
     place, fields = "tool_choice", choice
     keys: tuple[str, ...] = ("type", "mode", "tools")
     if inner is not None:
-        _refuse_unknown(choice, ("type", "allowed_tools"), place)
+        refuse_unknown_fields(choice, ("type", "allowed_tools"), place)
         place, keys = "tool_choice.allowed_tools", ("mode", "tools")
         fields = _as_object(choice.get("allowed_tools"), place, "mode and tools")
-    _refuse_unknown(fields, keys, place)
+    refuse_unknown_fields(fields, keys, place)
     mode, tools = fields.get("mode"), fields.get("tools")
     if mode not in ("auto", "required"):
         raise bad_request(f"{place}.mode must be auto or required, got {show(mode)}", f"{place}.mode")
@@ -185,7 +186,7 @@ def _read_name(fields: Mapping[str, Any], place: str, functions: Sequence[Functi
     if inner is not None:
         place = f"{place}.{inner}"
         fields = _as_object(fields.get(inner), place, "a name")
-        _refuse_unknown(fields, ("name",), place)
+        refuse_unknown_fields(fields, ("name",), place)
     return check_choice(fields.get("name"), functions, f"{place}.name")
 
 
@@ -197,7 +198,7 @@ def _read_typed(value: Any, place: str, types: Sequence[str], keys: Sequence[str
         raise bad_request(
             f"{place}.type must be {' or '.join(map(repr, types))}, got {show(value.get('type'))}", f"{place}.type"
         )
-    _refuse_unknown(value, ("type", *keys), place)
+    refuse_unknown_fields(value, ("type", *keys), place)
     return value
 
 
@@ -205,10 +206,3 @@ def _as_object(value: Any, place: str, keys: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise bad_request(f"{place} must be an object with {keys}, got {show(value)}", place)
     return value
-
-
-def _refuse_unknown(value: Mapping[str, Any], known: Sequence[str], place: str) -> None:
-    for key in value:
-        if key not in known:
-            name = f"{place}.{key[:60]}"
-            raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")

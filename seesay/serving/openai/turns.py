@@ -7,6 +7,7 @@ from typing import Any
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
+from seesay.serving.unknown_fields import refuse_unknown_fields
 
 _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
 _ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
@@ -86,7 +87,5 @@ def _read_object(value: object, names: Sequence[str], where: str) -> Mapping[str
     for name in names:
         if name not in value:
             raise bad_request(f"{where}.{name} is missing", f"{where}.{name}")
-    if len(value) > len(names):
-        unknown = min(set(value) - set(names))[:60]
-        raise bad_request(f"unknown field: {where}.{unknown}", f"{where}.{unknown}", code="unknown_parameter")
+    refuse_unknown_fields(value, names, where)
     return value

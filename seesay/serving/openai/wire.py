@@ -15,8 +15,6 @@ from seesay.version import __version__
 
 FINGERPRINT = f"seesay-{__version__}"
 DONE = b"data: [DONE]\n\n"
-# OpenAI's names of `GenerationConfig` fields, where they differ.
-SAMPLING_PARAM_NAMES = {"max_new_tokens": "max_tokens", "random_seed": "seed", "stop_words": "stop"}
 TIMINGS_HEADER = "x-seesay-timings"
 
 
