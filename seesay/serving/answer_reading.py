@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from seesay.templates.parsers.choose import AnswerFormat
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
+_ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
+"""Keywords that say what the root is, where arguments are to be an object with named properties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +138,12 @@ def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
     if function.strict is False:
         held["function"]["parameters"] = _ANY_OBJECT
         return held
+    root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
+    if root is not None and (is_forced or function.strict):
+        where = f"{function.place}.{function.schema_key}.{root}"
+        what = "strict" if function.strict else "a forced call"
+        why = f"{where} is not supported with {what}: the root of the schema must itself be an object with properties"
+        raise bad_request(why, where)
     try:
         grammar = read_grammar({"type": "json_schema", "schema": held["function"]["parameters"]})
         assert grammar is not None

@@ -5,6 +5,7 @@ Knows no API's fields: `openai/tool_fields.py` and `anthropic/tool_fields.py` re
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,18 @@ def make_function(
         place=place,
         schema_key=schema_key,
     )
+
+
+def check_arguments(text: str, where: str) -> None:
+    """Raise `ApiError` 400 for arguments of an earlier call that are not JSON text of an object. Empty ones are those
+    of a call without arguments. Chat templates that write arguments one by one could not be rendered with others."""
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError) as error:
+        why = f"{where} must be JSON text of an object, got {show(text)}: {str(error)[:100]}"
+        raise bad_request(f"{why}; leave out a call that was cut off", where) from None
+    if not isinstance(value, dict):
+        raise bad_request(f"{where} must be JSON text of an object, got {show(text)}", where)
 
 
 def check_name(name: Any, where: str) -> None:

@@ -46,6 +46,25 @@ async def test_what_was_sent_is_named(http: httpx.AsyncClient, path: str, fields
         assert f"{name}=3" in error["message"], error
 
 
+@pytest.mark.parametrize("path", [*NEEDED, "/v1/embeddings", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"mm_processor_kwargs": {"odd": 1}}, "mm_processor_kwargs.odd"),
+        ({"media_io_kwargs": {"image": {"odd": 1}}}, "media_io_kwargs.image.odd"),
+    ],
+    ids=["processor", "loading"],
+)
+async def test_options_of_media_are_checked_without_media(
+    http: httpx.AsyncClient, path: str, fields: dict[str, Any], param: str
+) -> None:
+    needed = NEEDED.get(path, {"input": "hi"} if path == "/v1/embeddings" else MESSAGES)
+    answer = await http.post(path, json={**needed, **fields})
+    assert answer.status_code == 400 and answer.json()["error"]["message"].startswith(f"{param} is unknown"), (
+        answer.text
+    )
+
+
 def test_a_name_is_replaced_whole_and_paths_are_kept() -> None:
     options = {"response_format": "text.format", "response_format.regex": "regex"}
     names = FieldNames(options=options, prompts=["a", "b[1]"])

@@ -281,6 +281,21 @@ def test_rounds_with_anthropics_tool_runner(claude: anthropic.Anthropic) -> None
         assert not is_streamed or "input_json" in kinds[0], kinds
 
 
+def test_an_error_of_a_tool_reaches_the_prompt(live: LiveServer) -> None:
+    def count(**fields: Any) -> int:
+        call = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "c", **fields}
+        turns = [*HI, {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        return post(live, f"{MESSAGES}/count_tokens", {"messages": turns, "tools": [CLAUDE]})["input_tokens"]  # type: ignore[no-any-return]
+
+    text = [{"type": "text", "text": "too dark"}]
+    assert count(content="too dark", is_error=True) == count(content="Error: too dark") != count(content="too dark")
+    assert count(content=text, is_error=True) == count(content="Error: too dark", is_error=False)
+    assert count(is_error=True) == count(content="Error") != count()
+    picture = {"type": "image", "source": {"type": "url", "url": make_data_url()}}
+    assert count(content=[picture], is_error=True) == count(content=[{"type": "text", "text": "Error"}, picture])
+
+
 def test_blocks_of_anthropic(claude: anthropic.Anthropic) -> None:
     limits: Any = {"model": MODEL, "max_tokens": 150, "tools": [CLAUDE], "extra_body": {"temperature": 0}}
     choice: Any = {"type": "any", "disable_parallel_tool_use": True}
@@ -314,6 +329,16 @@ def chat(**function: Any) -> dict[str, Any]:
     return {"tools": [{"type": "function", "function": {"name": "f", **function}}]}
 
 
+def history(arguments: str) -> dict[str, Any]:
+    """A conversation with two calls, of which the second has these arguments."""
+    calls = [
+        {"id": name, "type": "function", "function": {"name": "look", "arguments": text}}
+        for name, text in (("a", ""), ("b", arguments))
+    ]
+    results = [{"role": "tool", "tool_call_id": name, "content": "x"} for name in "ab"]
+    return {"messages": [*HI, {"role": "assistant", "tool_calls": calls}, *results]}
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": {}}, "tools"),
     (CHAT, {"tools": [3]}, "tools[0]"),
@@ -334,6 +359,19 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "tools[0].function.parameters"),
     (CHAT, chat(strict=True, parameters={"type": "object", "properties": {"a": {"not": {}}}}),
      "tools[0].function.parameters"),
+    (CHAT, chat(strict=True, parameters={"anyOf": [{"type": "object"}]}), "tools[0].function.parameters.anyOf"),
+    (CHAT, chat(parameters={"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}) | {"tool_choice": "required"},
+     "tools[0].function.parameters.$ref"),
+    (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"oneOf": [SCHEMA]}}]},
+     "tools[0].input_schema.oneOf"),
+    (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"properties": {"a": {"not": {}}}}}]},
+     "tools[0].input_schema"),
+    (CHAT, history("{"), "messages[1].tool_calls[1].function.arguments"),
+    (CHAT, history('{"a": "b'), "messages[1].tool_calls[1].function.arguments"),
+    (CHAT, history("[1]"), "messages[1].tool_calls[1].function.arguments"),
+    (CHAT, history("[" * 100_000), "messages[1].tool_calls[1].function.arguments"),
+    (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"},
+                           {"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].arguments"),
     (CHAT, {"tools": [TOOL, TOOL]}, "tools[1].function.name"),
     (CHAT, {"tools": [TOOL] * 129}, "tools"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),

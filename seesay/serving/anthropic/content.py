@@ -138,8 +138,17 @@ def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits)
         content = [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list | None):
         raise bad_request(f"{where}.content must be a string or a list of blocks", f"{where}.content")
+    is_error = block.get("is_error")
+    if not isinstance(is_error, bool | None):
+        raise bad_request(f"{where}.is_error must be true or false, got {show(is_error)}", f"{where}.is_error")
     parts = [_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ())]
+    if is_error:  # no chat template has a place for it
+        first = parts[0] if parts else None
+        parts[:1] = [TextPart(text=f"Error: {first.text}")] if isinstance(first, TextPart) else [_FAILED, *parts[:1]]
     return Message(role="tool", parts=tuple(parts), extra={"tool_call_id": str(block.get("tool_use_id") or "")})
+
+
+_FAILED = TextPart(text="Error")
 
 
 def _read_part(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Part:

@@ -64,7 +64,8 @@ class ThinkingBlock(StrictModel):
 
 
 class ToolResultBlock(StrictModel):
-    """The result of a tool call in the preceding assistant turn: texts and pictures."""
+    """The result of a tool call in the preceding assistant turn: texts and pictures. is_error: the model reads
+    "Error: " before the text."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)

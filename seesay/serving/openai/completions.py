@@ -127,6 +127,7 @@ class CompletionReply:
         state.check_num_choices(
             count_prompts(body.prompt), self._num_choices, "n" if body.best_of is None else "best_of"
         )
+        body.media_options(state.engine.family)  # raw prompts have no media, but unknown names are refused all the same
         self._prompts = read_prompts(state, body.prompt, "prompt")
         fields = [name for name in name_prompts(body.prompt, "prompt") for _ in range(self._num_choices)]
         self.names = body.field_names(*fields)

@@ -11,6 +11,7 @@ from seesay.config import MediaLimits
 from seesay.errors import show
 from seesay.serving.content import check_media
 from seesay.serving.errors import bad_request
+from seesay.serving.tools import check_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
 
@@ -120,6 +121,7 @@ class _Conversation:
         for key in ("call_id", "name", "arguments"):
             if not isinstance(item.get(key), str) or (key != "arguments" and not item[key]):
                 raise bad_request(f"{where}.{key} must be a string, got {show(item.get(key))}", f"{where}.{key}")
+        check_arguments(item["arguments"], f"{where}.arguments")
         call_id = item["call_id"]
         turn = self._begin_turn()
         if call_id in self._waiting:

@@ -7,6 +7,7 @@ from typing import Any
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
+from seesay.serving.tools import check_arguments
 from seesay.serving.unknown_fields import refuse_unknown_fields
 
 _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
@@ -78,6 +79,7 @@ def _read_call(call: object, where: str) -> str:
         if not isinstance(value, str):
             place = f"{where}.function.{name}"
             raise bad_request(f"{place} must be a string, got {show(value)}", place)
+    check_arguments(function["arguments"], f"{where}.function.arguments")
     return fields["id"]
 
 
