@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -89,7 +90,10 @@ def show(value: object) -> str:
         return repr(value[:_SHOWN_CHARS])
     if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= 128):
         return repr(value)
-    return f"of type {type(value).__name__}"
+    if isinstance(value, list | tuple | Mapping):
+        kind = "object" if isinstance(value, Mapping) else "list"
+        return f"an {'' if value else 'empty '}{kind}" if kind == "object" or not value else "a list"
+    return f"a value of type {type(value).__name__}" if not isinstance(value, int) else "a number of many digits"
 
 
 def describe(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -58,7 +59,10 @@ class Parser(argparse.ArgumentParser):
         before = self.prog.partition(" ")[2]
         if (before, word) in _ELSEWHERE:
             self.error(f"{word}: {_ELSEWHERE[before, word]}")
-        hint = suggest(word, known) or f"; known commands are {', '.join(known)}"
+        others = f"; known commands are {', '.join(known)}"
+        if before == "serve":
+            others = f"; to serve a model: `{self.prog} api_server {shlex.quote(word)}`{others}"
+        hint = suggest(word, known) or others
         self.error(f"unknown command {word!r}{hint}")
 
     def refuse_extra(self, extra: list[str], *, command: argparse.ArgumentParser, model: object) -> NoReturn:

@@ -94,8 +94,7 @@ def _read_text(key: str, kind: str) -> Callable[[Mapping[str, Any]], Grammar]:
 def _read_choice(form: Mapping[str, Any]) -> Grammar:
     choices = form.get("choice")
     if not isinstance(choices, Sequence) or isinstance(choices, str | bytes) or not choices:
-        shown = "an empty list" if choices == [] else show(choices)
-        raise ConfigError(f"response_format.choice must be a list of non-empty strings, got {shown}")
+        raise ConfigError(f"response_format.choice must be a list of non-empty strings, got {show(choices)}")
     for index, choice in enumerate(choices[: MAX_CHOICES + 1]):
         if not isinstance(choice, str) or not choice:
             raise ConfigError(f"response_format.choice[{index}] must be a non-empty string, got {show(choice)}")

@@ -43,6 +43,7 @@ class RuntimeConfig:
         is_name = isinstance(self.model_name, str) and bool(self.model_name)
         require(is_name, "model_name", self.model_name, "must be a string that is not empty")
         check_instance("model_path", self.model_path, str, os.PathLike)
+        require(bool(self.model_path), "model_path", self.model_path, "must be a folder or a model's name")
         check_instance("engine_config", self.engine_config, EngineConfig)
         check_instance("vision_config", self.vision_config, VisionConfig)
         check_instance("chat_template_config", self.chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -51,7 +52,7 @@ class RuntimeConfig:
 
 class RuntimeConfigBuilder:
     """Build a `RuntimeConfig` step by step. Every method but `build` returns the builder. A value is checked by the
-    method that takes it, which raises `ConfigError`."""
+    method that takes it, which raises `ConfigError`, or `TypeError` for an object of another class."""
 
     def __init__(self) -> None:
         self._engine = EngineConfig()
@@ -69,35 +70,45 @@ class RuntimeConfigBuilder:
         """Compute on the CPU, or on the GPU of this number. A model takes one GPU."""
         known = [each.value for each in TargetDevice]
         require(device in known, "compute_unit", device, f"must be one of {', '.join(known)}")
-        numbers = list(device_list)
+        is_list = isinstance(device_list, Sequence) and not isinstance(device_list, str)
+        numbers = list(device_list) if is_list else []
         is_one = len(numbers) == 1 and type(numbers[0]) is int and numbers[0] >= 0
-        require(is_one, "device_list", numbers, "must have the number of one device")
-        return self.engine_options(device_type="cpu" if device == TargetDevice.CPU else f"cuda:{numbers[0]}")
+        require(is_one, "device_list", device_list, "must have the number of one device")
+        return self._set_engine(
+            "compute_unit", device_type="cpu" if device == TargetDevice.CPU else f"cuda:{numbers[0]}"
+        )
 
     def max_batch(self, num_requests: int) -> Self:
         """Most requests in a step."""
-        return self.engine_options(max_batch_size=num_requests)
+        return self._set_engine("max_batch", max_batch_size=num_requests)
 
     def max_length(self, num_tokens: int) -> Self:
         """Most tokens of a prompt and its answer together."""
-        return self.engine_options(session_len=num_tokens)
+        return self._set_engine("max_length", session_len=num_tokens)
 
     def kv_cache_mode(self, mode: CacheMode | str) -> Self:
         """Keys and values as they are computed, or quantized."""
         known = [each.value for each in CacheMode]
         require(mode in known, "kv_cache_mode", mode, f"must be one of {', '.join(known)}")
-        return self.engine_options(kv_cache_dtype=str(mode))
+        return self._set_engine("kv_cache_mode", kv_cache_dtype=str(mode))
 
     def prefill_cache(self, enable: bool = True) -> Self:
         """Keep and reuse what prompts have in common; it is on from the start."""
-        return self.engine_options(enable_prefix_caching=enable)
+        return self._set_engine("prefill_cache", enable_prefix_caching=enable)
 
     def engine_options(self, **options: Any) -> Self:
         """Set any options of `EngineConfig` by name."""
         known = {each.name for each in fields(EngineConfig)}
         if unknown := sorted(options.keys() - known):
             raise ConfigError(f"engine_options: EngineConfig has no {unknown[0]!r}")
-        self._engine = replace(self._engine, **options)
+        return self._set_engine("engine_options", **options)
+
+    def _set_engine(self, method: str, **options: Any) -> Self:
+        """Take over options of `EngineConfig` from the builder's `method`, which an error names."""
+        try:
+            self._engine = replace(self._engine, **options)
+        except ConfigError as error:
+            raise ConfigError(f"{method}: {error}") from None
         return self
 
     def vision_config(self, config: VisionConfig) -> Self:
@@ -120,5 +131,6 @@ class RuntimeConfigBuilder:
         return RuntimeConfig(engine_config=self._engine, **self._options)
 
     def _set(self, **options: Any) -> Self:
+        RuntimeConfig(**{"model_name": "any", "model_path": "any", **options})  # which checks them
         self._options |= options
         return self

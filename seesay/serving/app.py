@@ -17,7 +17,7 @@ from seesay.serving import admin, models, operations
 from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
 from seesay.serving.auth import ApiKeyMiddleware
-from seesay.serving.bodies import BodyRoutesMiddleware, explain_invalid
+from seesay.serving.bodies import BodyRoutesMiddleware
 from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError
@@ -28,6 +28,7 @@ from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.published import publish_schemas
 from seesay.serving.settings import ServerSettings
 from seesay.serving.state import ServerState
+from seesay.serving.validation_errors import explain_invalid
 from seesay.version import __version__
 
 if TYPE_CHECKING:

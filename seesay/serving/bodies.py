@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.answers import ClientGoneError
 from seesay.serving.body_shape import MAX_DEPTH, MAX_VALUES, BodyShape
-from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.errors import bad_request
 from seesay.serving.unknown_fields import drop_unknown
+from seesay.serving.validation_errors import explain_invalid, make_not_json_error
 from seesay.thread_pool import ThreadPool
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_MAX_NAME_CHARS = 80
 _INLINE_BYTES = 16 << 10  # parsed and validated within a millisecond or two: handing it to a thread gains nothing
 
 # One thread: parsing and validation hold the GIL, so a second thread would only slow down the others.
@@ -42,7 +42,7 @@ async def read_body(http: Request, model: type[BaseModel]) -> BaseModel:
     content = await _receive(http, BodyShape(max(MAX_VALUES, 2 * server.engine.session_len)))
     http.scope["state"]["num_body_bytes"] = len(content)
     if not content or not _is_json(http.headers.get("content-type", "")):
-        raise _not_json()
+        raise make_not_json_error()
     ignored: list[str] | None = None
     if server.settings.unknown_fields == "ignore":
         ignored = http.scope["state"]["ignored_fields"] = []
@@ -143,59 +143,4 @@ def _parse(content: bytearray, model: type[BaseModel], ignored: list[str] | None
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise explain_invalid(error.errors(include_url=False)) from None
-
-
-def explain_invalid(problems: Sequence[Mapping[str, Any]]) -> ApiError:
-    """Return the error for an invalid body. It reports one problem: the most deeply nested, which for a union is that
-    of the branch that matched furthest."""
-    problem = max(problems, key=lambda entry: len(entry["loc"]))
-    where = _name_field(problem["loc"])
-    match problem["type"]:
-        case "extra_forbidden":
-            return bad_request(f"unknown field: {where}", where, code="unknown_parameter")
-        case "missing" if where:
-            return bad_request(f"the field {where} is missing", where, code="missing_required_parameter")
-        case _ if not where:
-            return _not_json()
-        case _:
-            return bad_request(f"{where}{_describe(problem)}", where)
-
-
-def _describe(problem: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field, in the words of other errors, with its value if that is short."""
-    text: str = problem["msg"]
-    _, is_pydantics, rule = text.partition(" should ")
-    if not is_pydantics or text.startswith("Value error, "):
-        return f": {text.removeprefix('Value error, ')}"
-    value = problem.get("input")
-    match value:
-        case str():
-            is_shown = len(value) <= _MAX_NAME_CHARS
-        case int():
-            is_shown = value.bit_length() <= 64  # Python refuses to print some thousand digits
-        case _:
-            is_shown = isinstance(value, float | None)
-    return f" must {rule}" + (f", got {value!r}" if is_shown else "")
-
-
-def _not_json() -> ApiError:
-    return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
-
-
-def _name_field(location: tuple[int | str, ...]) -> str | None:
-    """Return `messages[0].content` for ('messages', 0, 'content', 'str'). Names of union branches are left out."""
-    name = ""
-    for step in location:
-        if isinstance(step, int):
-            name += f"[{step}]"
-        elif (step := step[:_MAX_NAME_CHARS]).isidentifier() and step not in (
-            "str",
-            "int",
-            "float",
-            "bool",
-            "dict",
-            "list",
-        ):
-            name += f".{step}" if name else step
-    return name or None
+        raise explain_invalid(error.errors(include_url=False), value) from None

@@ -29,7 +29,7 @@ _UNSUPPORTED_PARTS = {
 def read_messages(messages: object, limits: MediaLimits, *, param: str = "messages") -> tuple[Message, ...]:
     """Turn OpenAI messages into `Message`s. Raises `ApiError` 400 that names the field at fault."""
     if not isinstance(messages, list) or not messages:
-        raise bad_request(f"{param} must be a list with at least one message", param)
+        raise bad_request(f"{param} must be a list with at least one message, got {show(messages)}", param)
     cleaned = [_clean(message, f"{param}[{index}]") for index, message in enumerate(messages)]
     check_turns(cleaned, param)
     try:
@@ -100,7 +100,7 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
             check_source(item, limits, f"{param}[{index}]")
         return
     if not isinstance(source, str):
-        raise bad_request(f"{param}: a URL must be a string", param, code="invalid_media")
+        raise bad_request(f"{param}: a URL must be a string, got {show(source)}", param, code="invalid_media")
     if source[:8].lower().startswith(("http://", "https://", "data:")):
         return
     folder = limits.allowed_local_media_path
@@ -116,7 +116,7 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
 
 def _clean(message: object, where: str) -> Mapping[str, Any]:
     if not isinstance(message, dict):
-        raise bad_request(f"{where} must be an object with role and content", where)
+        raise bad_request(f"{where} must be an object with role and content, got {show(message)}", where)
     role = message.get("role")
     if role not in _ROLES:
         raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, show
 
 # HTTP status and error type of each `ErrorCode`. Everything that the client can correct is 400.
 _TABLE: Mapping[ErrorCode, tuple[int, str]] = {
@@ -81,6 +81,13 @@ class ApiError(HTTPException):
 def bad_request(message: str, param: str | None = None, *, code: str | None = "invalid_request") -> ApiError:
     """Return a 400 error for the field `param`."""
     return ApiError(400, message, param=param, code=code)
+
+
+def requires(name: str, other: str, given: object) -> ApiError:
+    """Return a 400 error for the field `name` (or `name=value`), which is allowed only where the field `other` is true.
+    `given` is what that is instead, None if nothing."""
+    got = "which the request does not have" if given is None else f"got {show(given)}"
+    return bad_request(f"{name} requires {other}=true, {got}", name.partition("=")[0])
 
 
 Envelope = Callable[[ApiError], dict[str, Any]]

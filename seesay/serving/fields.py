@@ -49,7 +49,7 @@ _MAX_STOP_WORDS, _MAX_STOP_CHARS = 256, 1 << 14
 def check_stop_words(words: Sequence[str]) -> None:
     """Raise ValueError for an empty stop string, and for more stop strings than can be searched for at each token."""
     if not all(words):
-        raise ValueError("a stop string must not be empty")
+        raise ValueError(f"a stop string must not be empty, got '' at index {list(words).index('')}")
     if len(words) > _MAX_STOP_WORDS:
         raise ValueError(f"at most {_MAX_STOP_WORDS} stop strings are allowed, got {len(words)}")
     if (num_chars := sum(map(len, words))) > _MAX_STOP_CHARS:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from seesay.config.grammar import FORM_TYPES, read_grammar
-from seesay.errors import ConfigError
+from seesay.errors import ConfigError, show
 from seesay.serving.errors import bad_request
 from seesay.serving.field_names import FieldNames
 
@@ -113,5 +113,5 @@ def _make_tag(name: str, value: Any) -> Form:
         except (ValueError, RecursionError) as error:
             raise bad_request(f"{name} must be JSON: {str(error)[:100]}", name) from error
     if not isinstance(value, dict):
-        raise bad_request(f"{name} must be an object", name)
+        raise bad_request(f"{name} must be an object, got {show(value)}", name)
     return {**value, "type": "structural_tag"}

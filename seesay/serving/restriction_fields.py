@@ -47,7 +47,7 @@ class RestrictionFields(AnswerFields):
     @classmethod
     def _check_bad_words(cls, words: list[str] | None) -> list[str] | None:
         if not all(words or ()):
-            raise ValueError("a word must not be empty")
+            raise ValueError(f"a word must not be empty, got '' at index {(words or []).index('')}")
         if len(words or ()) > _MAX_WORDS:
             raise ValueError(f"at most {_MAX_WORDS} words are allowed, got {len(words or ())}")
         num_chars = sum(map(len, words or ()))

@@ -51,7 +51,11 @@ def test_a_runtime_configuration_has_what_was_set() -> None:
     [
         (lambda b: b.model_name("m").build(), r"model_path is missing: call model_dir\(…\) before build"),
         (lambda b: b.model_dir("x").build(), "model_name is missing"),
-        (lambda b: b.model_name("").model_dir("x").build(), "model_name must be a string that is not empty, got ''"),
+        (lambda b: b.model_name(""), "model_name must be a string that is not empty, got ''"),
+        (lambda b: b.model_name(3), "model_name must be a string that is not empty, got 3"),
+        (lambda b: b.compute_unit("cuda", 0), "device_list must have the number of one device, got 0"),
+        (lambda b: b.max_length("x"), "max_length: session_len must be .* got 'x'"),
+        (lambda b: b.prefill_cache(3), "prefill_cache: enable_prefix_caching must be .* got 3"),
         (lambda b: b.compute_unit("cpu_numa"), "compute_unit must be one of cuda, cpu, got 'cpu_numa'"),
         (lambda b: b.compute_unit("cuda", [0, 1]), r"device_list must have the number of one device, got \[0, 1\]"),
         (lambda b: b.kv_cache_mode("u2"), "kv_cache_mode must be one of auto, int8, int4, got 'u2'"),
@@ -104,21 +108,38 @@ def test_a_generation_configuration_has_what_was_set() -> None:
         (lambda b: b.lora_name("a"), "lora_name is not supported, only '', got 'a'"),
         (lambda b: b.mm_info(object()), r"mm_info is not supported: give \(text, picture\) or messages"),
         (lambda b: b.top_p(2.0), r"top_p must be in \(0, 1\], got 2.0"),
-        (lambda b: b.options(n=2).build(), "n=2: a queue has one answer; start a request for each"),
-        (lambda b: b.options(best_of=2).build(), "best_of=2: a queue has one answer"),
+        (lambda b: b.options(n=2), "n=2: a queue has one answer; start a request for each"),
+        (lambda b: b.options(best_of=2), "best_of=2: a queue has one answer"),
         (lambda b: b.options(top_kk=2), "GenerationConfig has no 'top_kk'"),
         (
             lambda b: b.repetition_penalty(1.1).suppress_repetition_in_generation().build(),
             "repetition_penalty=1.1 must",
         ),
-        (lambda b: b.max_length(1).build(), "max_length must be at least 2"),
-        (lambda b: b.max_length("x").build(), "max_length must be an integer or None, got 'x'"),
-        (lambda b: b.stop_words_ids([[]]).build(), "stop_words_ids must be a list of non-empty lists of token ids"),
+        (lambda b: b.max_length(1), "max_length must be at least 2"),
+        (lambda b: b.max_length("x"), "max_length must be an integer or None, got 'x'"),
+        (lambda b: b.stop_words_ids([[]]), "stop_words_ids must be a list of non-empty lists of token ids"),
+        (lambda b: b.stop_words_ids(3), "stop_words_ids must be a list .* got 3"),
+        (lambda b: b.top_logprobs(5000), r"top_logprobs: logprobs must be in \[0, 1024\], got 5000"),
+        (lambda b: b.top_logprobs(None), "top_logprobs must be an integer, got None"),
+        (lambda b: b.logprobs(2), "logprobs must be True or False, got 2"),
+        (lambda b: b.early_stopping("no"), "early_stopping must be True or False, got 'no'"),
+        (lambda b: b.suppress_repetition_in_generation(1), "suppress_repetition_in_generation must be True or False"),
+        (lambda b: b.do_sample("yes"), "do_sample must be True or False, got 'yes'"),
+        (lambda b: b.min_length(-1), "min_length: min_new_tokens must be at least 0, got -1"),
+        (lambda b: b.seed("x"), "seed: random_seed must be an integer or None, got 'x'"),
+        (lambda b: b.eos_token_id("x"), r"eos_token_id: stop_token_ids must be a list .* got \['x'\]"),
+        (lambda b: b.response_format({"type": "x"}), "response_format.type must be one of"),
+        (lambda b: b.options(ignore_eos=3), "options: ignore_eos must be True or False, got 3"),
+        (lambda b: b.min_length(9).max_new_tokens(8).build(), "min_new_tokens must be at most max_new_tokens=8, got 9"),
     ],
 )
 def test_wrong_generation_options_are_named(build: Callable[[Any], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(GenerationConfigBuilder())
+
+
+def test_a_long_answer_may_have_a_long_least_length() -> None:
+    assert GenerationConfigBuilder().min_length(5000).build().generation.min_new_tokens == 5000
 
 
 def test_the_page_names_what_there_is() -> None:

@@ -8,6 +8,7 @@ import binascii
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from seesay.errors import show
 from seesay.serving.errors import bad_request
 
 _HEAD_CHARS = 24  # base64 characters: 18 bytes, enough for every signature
@@ -43,7 +44,7 @@ def _blocks_of(message: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any
 
 def _add_call(calls: dict[str, str], call_id: Any, place: str) -> None:
     if not isinstance(call_id, str) or not call_id:
-        raise bad_request(f"{place}.id must be a non-empty string", f"{place}.id")
+        raise bad_request(f"{place}.id must be a non-empty string, got {show(call_id)}", f"{place}.id")
     if call_id in calls:
         raise bad_request(f"{place}.id: {call_id[:60]!r} is also the id of another tool_use", f"{place}.id")
     calls[call_id] = place
@@ -52,7 +53,7 @@ def _add_call(calls: dict[str, str], call_id: Any, place: str) -> None:
 def _take_result(calls: dict[str, str], answered: set[str], call_id: Any, place: str) -> None:
     name = f"{place}.tool_use_id"
     if not isinstance(call_id, str) or not call_id:
-        raise bad_request(f"{name} must be a non-empty string", name)
+        raise bad_request(f"{name} must be a non-empty string, got {show(call_id)}", name)
     if call_id in answered:
         raise bad_request(f"{name}: {call_id[:60]!r} already has a tool_result", name)
     if calls.pop(call_id, None) is None:

@@ -24,7 +24,7 @@ _UNSUPPORTED = ("document", "search_result", "redacted_thinking", "server_tool_u
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
     """Return the system prompt and the turns. Consecutive turns of one role are merged."""
     if not isinstance(messages, list) or not messages:
-        raise bad_request("messages must be a list with at least one message", "messages")
+        raise bad_request(f"messages must be a list with at least one message, got {show(messages)}", "messages")
     turns = [
         turn
         for index, message in enumerate(messages)
@@ -51,12 +51,12 @@ def _read_system(system: object) -> list[Message]:
     if isinstance(system, str):
         return [Message(role="system", parts=(TextPart(text=system),))]
     if not isinstance(system, list):
-        raise bad_request("system must be a string or a list of text blocks", "system")
+        raise bad_request(f"system must be a string or a list of text blocks, got {show(system)}", "system")
     parts: list[Part] = []
     for index, block in enumerate(system):
         where = f"system[{index}]"
         if _kind_of(block, where) != "text":
-            raise bad_request(f"{where}: the system prompt takes text blocks only", where)
+            raise bad_request(f"{where}.type must be 'text' in the system prompt, got {show(block['type'])}", where)
         parts.append(_read_text(block, where))
     return [Message(role="system", parts=tuple(parts))]
 
@@ -64,19 +64,22 @@ def _read_system(system: object) -> list[Message]:
 def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: bool) -> list[Message]:
     """Return the message as turns. Each tool result becomes a separate turn."""
     if not isinstance(message, Mapping):
-        raise bad_request(f"{where} must be an object with role and content", where)
+        raise bad_request(f"{where} must be an object with role and content, got {show(message)}", where)
     refuse_unknown_fields(message, ("role", "content"), where, takes_null=True)
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant"):
         raise bad_request(
-            f"{where}.role must be user or assistant (the system prompt goes into the field system)", f"{where}.role"
+            f"{where}.role must be user or assistant (the system prompt goes into the field system), got {show(role)}",
+            f"{where}.role",
         )
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list):
-        raise bad_request(f"{where}.content must be a string or a list of blocks", f"{where}.content")
+        raise bad_request(
+            f"{where}.content must be a string or a list of blocks, got {show(content)}", f"{where}.content"
+        )
     if not content and not (is_last and role == "assistant"):
-        raise bad_request(f"{where}.content must not be empty", f"{where}.content")
+        raise bad_request(f"{where}.content must not be empty, got {show(message.get('content'))}", f"{where}.content")
     if role == "assistant":
         return _read_assistant(content, where)
     results: list[Message] = []
@@ -123,8 +126,10 @@ def _read_thinking(block: Mapping[str, Any], where: str) -> str:
 
 def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     refuse_unknown_fields(block, ("type", "id", "name", "input", "cache_control"), where, takes_null=True)
-    if not isinstance(block.get("name"), str) or not isinstance(block.get("input"), Mapping):
-        raise bad_request(f"{where} must have a name and an input object", where)
+    if not isinstance(block.get("name"), str):
+        raise bad_request(f"{where}.name must be a string, got {show(block.get('name'))}", f"{where}.name")
+    if not isinstance(block.get("input"), Mapping):
+        raise bad_request(f"{where}.input must be an object, got {show(block.get('input'))}", f"{where}.input")
     function = {"name": block["name"], "arguments": "".join(dump_in_pieces(block["input"]))}
     return {"id": str(block.get("id") or ""), "type": "function", "function": function}
 
@@ -137,7 +142,9 @@ def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits)
     if isinstance(content, str):
         content = [{"type": "text", "text": content}] if content else []
     if not isinstance(content, list | None):
-        raise bad_request(f"{where}.content must be a string or a list of blocks", f"{where}.content")
+        raise bad_request(
+            f"{where}.content must be a string or a list of blocks, got {show(content)}", f"{where}.content"
+        )
     is_error = block.get("is_error")
     if not isinstance(is_error, bool | None):
         raise bad_request(f"{where}.is_error must be true or false, got {show(is_error)}", f"{where}.is_error")
@@ -166,7 +173,7 @@ def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
     refuse_unknown_fields(block, ("type", "text", "cache_control"), where, takes_null=True)
     text = block.get("text")
     if not isinstance(text, str) or not text:
-        raise bad_request(f"{where}.text must be a non-empty string", f"{where}.text")
+        raise bad_request(f"{where}.text must be a non-empty string, got {show(text)}", f"{where}.text")
     return TextPart(text=text)
 
 
@@ -175,14 +182,17 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
     source = block.get("source")
     path = f"{where}.source"
     if not isinstance(source, Mapping):
-        raise bad_request(f"{path} must be an object of type base64 or url", path)
+        raise bad_request(f"{path} must be an object of type base64 or url, got {show(source)}", path)
     if source.get("type") == "base64":
         refuse_unknown_fields(source, ("type", "media_type", "data"), path, takes_null=True)
         media_type, data = source.get("media_type"), source.get("data")
         if media_type not in _IMAGE_TYPES:
-            raise bad_request(f"{path}.media_type must be one of {', '.join(_IMAGE_TYPES)}", f"{path}.media_type")
+            raise bad_request(
+                f"{path}.media_type must be one of {', '.join(_IMAGE_TYPES)}, got {show(media_type)}",
+                f"{path}.media_type",
+            )
         if not isinstance(data, str) or not data:
-            raise bad_request(f"{path}.data must be the picture in base64", f"{path}.data")
+            raise bad_request(f"{path}.data must be the picture in base64, got {show(data)}", f"{path}.data")
         check_media_type(media_type, data, path)
         place = MediaPlace(source=f"{path}.data")
         return MediaPart(modality=Modality.IMAGE, source=f"data:{media_type};base64,{data}", place=place)
@@ -195,7 +205,7 @@ def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Me
 
 def _kind_of(block: object, where: str) -> str:
     if not isinstance(block, Mapping) or not isinstance(block.get("type"), str):
-        raise bad_request(f"{where} must be an object with a type", where)
+        raise bad_request(f"{where} must be an object with a type, got {show(block)}", where)
     return str(block["type"])
 
 

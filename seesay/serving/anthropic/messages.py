@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from seesay.errors import show
 from seesay.serving.answer_reading import AnswerReading
 from seesay.serving.anthropic.blocks import BlockWriter
 from seesay.serving.anthropic.content import read_conversation
@@ -119,7 +120,9 @@ def _continue_final(prompt: tuple[Message, ...]) -> dict[str, Any]:
         return {}
     text = last.parts[-1].text if last.parts and isinstance(last.parts[-1], TextPart) else ""
     if text[-1:].isspace():
-        raise bad_request("messages: the final assistant content must not end with whitespace", "messages")
+        raise bad_request(
+            f"messages: the final assistant content must not end with whitespace, got {show(text[-40:])}", "messages"
+        )
     return {"continue_final": True}
 
 

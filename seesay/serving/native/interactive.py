@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.config import MediaLimits
+from seesay.errors import show
 from seesay.serving.answers import unless_gone
 from seesay.serving.auth import owner_of
 from seesay.serving.bodies import make_api_router, off_loop
@@ -105,7 +106,7 @@ class _Reply:
     def __init__(self, state: ServerState, body: InteractiveRequest, key: SessionKey | None) -> None:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         if body.request_output_len == 0:
-            raise bad_request("request_output_len must be at least 1", "request_output_len")
+            raise bad_request("request_output_len must be at least 1, got 0", "request_output_len")
         self._state = state
         self._key = key
         self._names = body.field_names("prompt")
@@ -185,10 +186,10 @@ class _Reply:
 def _read_turn(body: InteractiveRequest, limits: MediaLimits) -> tuple[Message, ...]:
     if not isinstance(body.prompt, str):
         if not isinstance(body.prompt, list):
-            raise bad_request("prompt must be a string or a list of messages", "prompt")
+            raise bad_request(f"prompt must be a string or a list of messages, got {show(body.prompt)}", "prompt")
         return read_messages(body.prompt, limits, param="prompt")
     if not body.prompt and not body.image_url:
-        raise bad_request("prompt must not be empty", "prompt")
+        raise bad_request("prompt must not be empty, got ''", "prompt")
     pictures = read_pictures(body.image_url, limits, "image_url")
     return (Message(role="user", parts=(*pictures, TextPart(text=body.prompt))),)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
-from seesay.serving.errors import bad_request
+from seesay.serving.errors import bad_request, requires
 from seesay.serving.fields import Texts, TokenIds, exactly_one, needs
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, SamplingFields
@@ -72,9 +72,9 @@ class InteractiveRequest(SamplingFields):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.cancel and self.session_id < 0:
-            raise bad_request("cancel requires the session_id of the answer to stop", "session_id")
+            raise bad_request("cancel requires the session_id of the answer to stop, got -1", "session_id")
         if self.interactive_mode and self.session_id < 0:
-            raise bad_request("interactive_mode requires a session_id of at least 0", "session_id")
+            raise bad_request("interactive_mode requires a session_id of at least 0, got -1", "session_id")
         if self.image_url is not None and not isinstance(self.prompt, str):
             raise bad_request("image_url requires a prompt that is a string; put pictures into messages", "image_url")
         return self
@@ -139,7 +139,7 @@ class GenerateRequest(SamplingFields):
         refuse_two_values(self, [("max_tokens", "max_new_tokens")])
         for name in ("top_logprobs_num", "logprob_start_len"):
             if not self.return_logprob and getattr(self, name) not in (None, -1):
-                raise bad_request(f"{name} requires return_logprob=true", name)
+                raise requires(name, "return_logprob", self.return_logprob)
         if (self.prompt is None) == (self.input_ids is None):
             raise bad_request("give exactly one of prompt and input_ids", "prompt")
         if self.input_ids is not None and (not self.input_ids or self.image_data is not None):

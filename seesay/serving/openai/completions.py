@@ -14,6 +14,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.engine.choices import choices_of, find_best
+from seesay.errors import show
 from seesay.prompt_logprobs import PromptLogprobs
 from seesay.serving.answers import Answer, Tally
 from seesay.serving.bodies import make_api_router, off_loop
@@ -85,7 +86,9 @@ def name_prompts(prompt: object, param: str) -> list[str]:
 def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | tuple[int, ...]]:
     """Return one entry per prompt: text or token ids. Raises `ApiError` 400 for an empty prompt and for unknown ids."""
     if not isinstance(prompt, str | list):
-        raise bad_request(f"{param} must be a string, token ids, or a list of strings or of token ids", param)
+        raise bad_request(
+            f"{param} must be a string, token ids, or a list of strings or of token ids, got {show(prompt)}", param
+        )
     if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
         kind = type(prompt[0])
         return [_read_prompt(state, item, kind, f"{param}[{index}]") for index, item in enumerate(prompt)]
@@ -94,11 +97,10 @@ def read_prompts(state: ServerState, prompt: object, param: str) -> list[str | t
 
 def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> str | tuple[int, ...]:
     if type(prompt) is not kind:
-        raise bad_request(
-            f"{where} must be {'a string' if kind is str else 'token ids'}, like the ones before it", where
-        )
+        kinds = "a string" if kind is str else "token ids"
+        raise bad_request(f"{where} must be {kinds}, like the ones before it, got {show(prompt)}", where)
     if not prompt:
-        raise bad_request(f"{where} must not be empty", where)
+        raise bad_request(f"{where} must not be empty, got {show(prompt)}", where)
     if isinstance(prompt, str):
         return prompt
     assert isinstance(prompt, list)

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.config import GenerationConfig
 from seesay.engine.embedding import check_dimensions, shape_embedding
-from seesay.errors import RequestError
+from seesay.errors import RequestError, show
 from seesay.serving.answers import Tally
 from seesay.serving.bodies import make_api_router, off_loop
 from seesay.serving.caller import caller_of
@@ -200,5 +200,7 @@ def _split_parts(given: list[Any]) -> list[tuple[str, list[Any]]]:
     for index, parts in enumerate(given):
         if not isinstance(parts, list) or not parts:
             name = f"input[{index}]"
-            raise bad_request(f"{name} must be a list of content parts, like the ones before it", name)
+            raise bad_request(
+                f"{name} must be a list of content parts, like the ones before it, got {show(parts)}", name
+            )
     return [(f"input[{index}]", parts) for index, parts in enumerate(given)]

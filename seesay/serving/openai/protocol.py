@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, SkipValidation, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
-from seesay.serving.errors import bad_request
+from seesay.serving.errors import bad_request, requires
 from seesay.serving.field_names import FieldNames
 from seesay.serving.fields import (
     Biases,
@@ -116,11 +116,11 @@ class SamplingFields(RestrictionFields):
     @model_validator(mode="after")
     def _check_stream_options(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            raise bad_request("stream_options requires stream=true", "stream_options")
+            raise requires("stream_options", "stream", self.stream)
         options = self.stream_options
         if options is not None and options.continuous_usage_stats and not options.include_usage:
-            name = "stream_options.continuous_usage_stats"
-            raise bad_request(f"{name} requires stream_options.include_usage", name)
+            name, other = "stream_options.continuous_usage_stats", "stream_options.include_usage"
+            raise requires(name, other, options.include_usage)
         return self
 
     @model_validator(mode="after")
@@ -222,7 +222,7 @@ class ChatCompletionRequest(ChatFields, SamplingFields):
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
-            raise bad_request("top_logprobs requires logprobs=true", "top_logprobs")
+            raise requires("top_logprobs", "logprobs", self.logprobs)
         refuse_two_values(self, [("max_completion_tokens", "max_tokens")])
         if self.continue_final_message and self.add_generation_prompt:
             raise bad_request(
@@ -288,5 +288,5 @@ class CompletionRequest(PromptFields, SamplingFields):
             raise bad_request("best_of above n cannot be combined with stream: the best is known at the end", "best_of")
         refuse_two_values(self, [("max_completion_tokens", "max_tokens")])
         if self.max_tokens == 0 and not self.echo:
-            raise bad_request("max_tokens=0 requires echo=true", "max_tokens")
+            raise requires("max_tokens=0", "echo", self.echo)
         return self

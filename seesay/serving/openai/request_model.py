@@ -9,6 +9,7 @@ from pydantic import GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.field_names import FieldNames
 from seesay.serving.fields import StrictModel
@@ -47,7 +48,7 @@ class RequestModel(StrictModel):
             return data
         for name, (neutral, why) in cls.refused.items():
             if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
-                raise bad_request(f"{name} is {why}", name, code="unsupported_parameter")
+                raise bad_request(f"{name} is {why}; got {show(data[name])}", name, code="unsupported_parameter")
         return {key: value for key, value in data.items() if key not in cls.refused}
 
     def field_names(self, *prompts: str) -> FieldNames:

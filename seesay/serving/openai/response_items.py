@@ -38,9 +38,9 @@ def read_input(given: Any, earlier: Sequence[Message], limits: MediaLimits) -> t
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     if not isinstance(given, list):
-        raise bad_request("input must be a string or a list of items", "input")
+        raise bad_request(f"input must be a string or a list of items, got {show(given)}", "input")
     if not given:
-        raise bad_request("input must be a list with at least one item", "input")
+        raise bad_request("input must be a list with at least one item, got an empty list", "input")
     conversation = _Conversation(earlier)
     for index, item in enumerate(given):
         conversation.add(item, f"input[{index}]")
@@ -81,7 +81,7 @@ class _Conversation:
     def add(self, item: object, where: str) -> None:
         """Add an item."""
         if not isinstance(item, dict):
-            raise bad_request(f"{where} must be an object with a type", where)
+            raise bad_request(f"{where} must be an object with a type, got {show(item)}", where)
         kind = item.get("type", "message")
         if not isinstance(kind, str) or kind not in _ITEM_KEYS:
             known = ", ".join(map(repr, _ITEM_KEYS))
@@ -168,7 +168,7 @@ def _read_reasoning(item: Mapping[str, Any], where: str) -> list[str]:
     for index, part in enumerate(content or ()):
         place = f"{where}.content[{index}]"
         if not isinstance(part, dict) or part.get("type") != "reasoning_text" or not isinstance(part.get("text"), str):
-            raise bad_request(f"{place} must be an object of type reasoning_text with a text", place)
+            raise bad_request(f"{place} must be an object of type reasoning_text with a text, got {show(part)}", place)
         texts.append(part["text"])
     return texts
 
@@ -177,13 +177,13 @@ def _read_parts(content: object, where: str) -> tuple[TextPart | MediaPart, ...]
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
     if not isinstance(content, list):
-        raise bad_request(f"{where} must be a string or a list of parts", where)
+        raise bad_request(f"{where} must be a string or a list of parts, got {show(content)}", where)
     return tuple(_read_part(part, f"{where}[{index}]") for index, part in enumerate(content))
 
 
 def _read_part(part: object, where: str) -> TextPart | MediaPart:
     if not isinstance(part, dict):
-        raise bad_request(f"{where} must be an object with a type", where)
+        raise bad_request(f"{where} must be an object with a type, got {show(part)}", where)
     kind = part.get("type")
     known = _PART_KEYS.get(kind) if isinstance(kind, str) else None
     if known is None:
@@ -193,13 +193,16 @@ def _read_part(part: object, where: str) -> TextPart | MediaPart:
     if kind == "input_image":
         return _read_image(part, where)
     if not isinstance(part.get("text"), str):
-        raise bad_request(f"{where}.text must be a string", f"{where}.text")
+        raise bad_request(f"{where}.text must be a string, got {show(part.get('text'))}", f"{where}.text")
     return TextPart(text=part["text"])
 
 
 def _read_image(part: dict[str, Any], where: str) -> MediaPart:
     if part.get("file_id") is not None or not isinstance(part.get("image_url"), str):
-        raise bad_request(f"{where}.image_url must be a URL; file_id is not supported", f"{where}.image_url")
+        raise bad_request(
+            f"{where}.image_url must be a URL, got {show(part.get('image_url'))}; file_id is not supported",
+            f"{where}.image_url",
+        )
     detail = part.get("detail")
     if detail is not None and detail not in DETAILS:
         raise bad_request(f"{where}.detail must be {', '.join(DETAILS)}, got {show(detail)}", f"{where}.detail")

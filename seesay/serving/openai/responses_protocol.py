@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, model_validator
 
-from seesay.serving.errors import bad_request
+from seesay.serving.errors import bad_request, requires
 from seesay.serving.fields import Metadata, StrictModel, needs
 from seesay.serving.grammar_fields import Format, check_format
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
@@ -162,7 +162,7 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
             if name != LOGPROBS:
                 raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
         if self.stream_options is not None and not self.stream:
-            raise bad_request("stream_options requires stream=true", "stream_options")
+            raise requires("stream_options", "stream", self.stream)
         if self.answer_format is not None:
             check_format(self.answer_format, self.field_names("input"))
         return self

@@ -174,7 +174,7 @@ def _read_allowed(
     if mode not in ("auto", "required"):
         raise bad_request(f"{place}.mode must be auto or required, got {show(mode)}", f"{place}.mode")
     if not isinstance(tools, list) or not tools:
-        raise bad_request(f"{place}.tools must be a list with at least one tool", f"{place}.tools")
+        raise bad_request(f"{place}.tools must be a list with at least one tool, got {show(tools)}", f"{place}.tools")
     names: set[str] = set()
     for index, tool in enumerate(tools):
         where = f"{place}.tools[{index}]"

@@ -1,0 +1,88 @@
+"""Say what pydantic finds wrong with a body in the words of all other errors: field, what it must be, what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from seesay.errors import show
+from seesay.serving.errors import ApiError, bad_request
+
+_MAX_NAME_CHARS = 80
+_UNION_NAMES = frozenset(["str", "int", "float", "bool", "dict", "list"])
+_KINDS = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "none_required": "null",
+}
+"""What a value must be, by the type of the problem."""
+
+
+def explain_invalid(problems: Sequence[Mapping[str, Any]], body: Any = None) -> ApiError:
+    """Return the error for an invalid `body`, or for invalid fields of a query. It reports one problem: the most deeply
+    nested, which for a union is that of the branch that matched furthest. Where several branches did not match at all,
+    it names what each of them takes."""
+    places = [_name_field(problem, body) for problem in problems]
+    where = max(places, key=lambda place: (place or "").count(".") + (place or "").count("["))
+    at_place = [problem for problem, place in zip(problems, places, strict=True) if place == where]
+    problem = max(at_place, key=lambda entry: entry["type"] not in _KINDS)
+    match problem["type"]:
+        case "extra_forbidden":
+            return bad_request(f"unknown field: {where}", where, code="unknown_parameter")
+        case "missing" | "union_tag_not_found" if where:
+            return bad_request(f"the field {where} is missing", where, code="missing_required_parameter")
+        case _ if not where:
+            return make_not_json_error()
+        case "union_tag_invalid":
+            context = problem["ctx"]
+            return bad_request(f"{where} must be one of {context['expected_tags']}, got {show(context['tag'])}", where)
+        case kind if kind in _KINDS:
+            kinds = " or ".join(dict.fromkeys(_KINDS[entry["type"]] for entry in at_place if entry["type"] in _KINDS))
+            return bad_request(f"{where} must be {kinds}, got {show(problem.get('input'))}", where)
+        case _:
+            return bad_request(f"{where}{_describe(problem)}", where)
+
+
+def make_not_json_error() -> ApiError:
+    """Return the error for a body that is not a JSON object."""
+    return bad_request("the body must be a JSON object (with the header Content-Type: application/json)")
+
+
+def _describe(problem: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, with its value."""
+    text: str = problem["msg"]
+    _, is_pydantics, rule = text.partition(" should ")
+    if not is_pydantics or text.startswith("Value error, "):
+        return f": {text.removeprefix('Value error, ')}"
+    rule = rule.replace("greater than or equal to", "at least").replace("less than or equal to", "at most")
+    return f" must {rule}, got {show(problem.get('input'))}"
+
+
+def _name_field(problem: Mapping[str, Any], body: Any) -> str | None:
+    """Return `messages[0].content` for ('messages', 0, 'content', 'str'). Names of union branches are left out: those
+    that are not keys of the body, but for a last one that is missing there."""
+    location: tuple[int | str, ...] = problem["loc"]
+    name, value = "", body
+    for index, step in enumerate(location):
+        if isinstance(step, int):
+            name += f"[{step}]"
+            value = value[step] if isinstance(value, list) and step < len(value) else None
+            continue
+        is_last = index == len(location) - 1
+        is_key = isinstance(value, dict) and step in value
+        if body is not None and not is_key and not (is_last and problem["type"] == "missing"):
+            continue
+        value = value[step] if isinstance(value, dict) and is_key else None
+        step = step[:_MAX_NAME_CHARS]
+        if step.isidentifier() and (is_key or step not in _UNION_NAMES):
+            name += f".{step}" if name else step
+    if problem["type"].startswith("union_tag"):
+        name += "." + problem["ctx"]["discriminator"].strip("'")
+    return name or None
