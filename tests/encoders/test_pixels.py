@@ -55,6 +55,8 @@ def test_frames_give_what_pixels_give(tiny_checkpoint: Callable[[str], Path], na
     media = draw_all(family)
     sent, cut = (preprocess_all(family, media, on_device=on_device) for on_device in (True, False))
     assert torch.equal(encoder.load_pixels(*sent), encoder.load_pixels(*cut))
+    if hasattr(encoder, "load_high_pixels"):
+        assert torch.equal(encoder.load_high_pixels(*sent), encoder.load_high_pixels(*cut))
     both = [sent[1], cut[0], *cut[2:]]  # the smallest, beside others that the host has cut
     assert torch.equal(encoder.load_pixels(*both), encoder.load_pixels(cut[1], cut[0], *cut[2:]))
     if isinstance(encoder, TileEncoder) and not any("joined" in item for item in cut):
