@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -21,6 +22,7 @@ from seesay.device.one_byte import OneByte, OneByteInFlight
 from seesay.device.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
 
+_MOST_OUTPUTS = 1 << 20
 _HEAD = "lm_head"
 """What lists of exclusions call the head, whatever its name in the folder."""
 
@@ -124,17 +126,32 @@ class LoadedLayers:
         is_partial: bool = False,
         checks_finite: bool = False,
     ) -> None:
+        names = find_names(source, self.name_of)
         load_weights(
             groups,
             source,
             name_of=self.name_of,
             device=self.device,
             dtype=self.dtype,
-            ignored=frozenset(filter(self.is_unread, find_names(source, self.name_of))),
+            ignored=frozenset(filter(self.is_unread, names)) | self._find_empty_biases(source, names),
             is_partial=is_partial,
             checks_finite=checks_finite,
             known=self._stored_as,
         )
+
+    def _find_empty_biases(self, source: TensorSource, names: Mapping[str, str]) -> frozenset[str]:
+        """Return the biases of packed layers that have none in the model: AutoGPTQ writes zeros beside each. Raises
+        `CheckpointError` for other numbers. `names` are those of the source, by the model's."""
+        modules = [m for path, linear in self._linears.items() if linear.bias is None for m in linear.modules_in(path)]
+        biases = [f"{module}.bias" for module in modules if f"{module}.qweight" in names]
+        empty = {names[bias]: bias for bias in biases if bias in names}
+        for stored, tensor in source.slices(empty, "cpu") if self.device.type != "meta" else ():
+            shape = source.find(stored).shape
+            if math.prod(shape) > _MOST_OUTPUTS or tensor.read(tuple(map(range, shape))).any():
+                raise CheckpointError(
+                    f"{source.path}: tensor {stored!r} must be zeros: this layer has no bias in the model"
+                )
+        return frozenset(empty.values())
 
 
 def pick_method(checkpoint: Checkpoint, dtype: torch.dtype) -> LinearMethod:

@@ -11,11 +11,12 @@ import torch
 from asking import ask, make_picture, parse
 from enrolment import FAMILIES
 from family_contract import draw_image, load_family, preprocess
-from quantized_folders import FORMS, PACKED_FORMS, set_config, write_quantized
+from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, write_quantized
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.errors import CheckpointError
 
 FORM = FORMS["compressed-tensors, channels"]
 TOWERS = ["lm_head", "re:.*(visual|vision_(tower|model|embed_tokens)|multi_modal_projector|connector|vpm|resampler).*"]
@@ -53,6 +54,25 @@ def test_other_formats_beside_a_plain_tower(form: str, tiny_checkpoint: Callable
     forms = {**FORMS, **PACKED_FORMS}
     quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, forms[form])
     assert answer(quantized) == answer(plain)
+
+
+def test_biases_of_zeros_that_the_model_has_not(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """As AutoGPTQ writes them beside every layer, in published models of the first Qwen too."""
+    quantized, plain = write_quantized(tiny_checkpoint("qwen_vl"), tmp_path, PACKED_FORMS["gptq, symmetric"])
+    bias = "transformer.h.1.mlp.w2.bias"
+
+    def add(tensors: dict[str, torch.Tensor]) -> None:
+        sizes = {"attn.c_proj": 256, "mlp.w1": 96, "mlp.w2": 96, "mlp.c_proj": 256}
+        tensors |= {f"transformer.h.{i}.{name}.bias": torch.zeros(size) for i in (0, 1) for name, size in sizes.items()}
+
+    edit_tensors(quantized, add)
+    assert answer(quantized) == answer(plain)
+    edit_tensors(quantized, lambda tensors: tensors.update({bias: torch.eye(1, 96)[0]}))
+    with pytest.raises(CheckpointError, match=f"tensor '{bias}' must be zeros: this layer has no bias in the model"):
+        answer(quantized)
+    edit_tensors(plain, add)
+    with pytest.raises(CheckpointError, match=r"unexpected tensor 'transformer\.h\.0\.attn\.c_proj\.bias'"):
+        answer(plain)
 
 
 @pytest.mark.parametrize("form", ["compressed-tensors, channels", "fp8, small blocks"])

@@ -35,7 +35,7 @@ class QwenVL(Family):
     """
 
     architectures = ("QWenLMHeadModel/clip_vision_model",)
-    published = (Published(decoder="qwen2", names=("Qwen/Qwen-VL-Chat", "Qwen/Qwen-VL")),)
+    published = (Published(decoder="qwen2", names=("Qwen/Qwen-VL-Chat", "Qwen/Qwen-VL-Chat-Int4", "Qwen/Qwen-VL")),)
     modalities = (Modality.IMAGE,)
     weights = WeightMap(
         decoder={"transformer.": "", "lm_head.": "lm_head."},
