@@ -1,14 +1,14 @@
 """Tokens per second of models that run through Transformers' modules, beside their own `generate`, on the CPU.
 
-    python benchmarks/module_models.py [--rounds 3] [--requests 48] [--batch-size 8] [--scale 1]
+    python benchmarks/module_models.py [--rounds 3] [--requests 96] [--batch-size 8] [--scale 1]
 
 Two random models that no family describes, made here: a text model (GPT-NeoX) and one of texts with a picture
 (ViP-LLaVA with a CLIP tower), each with eight layers of 512 · scale components. A queue of prompts of 8 to 128 words
 and answers of 4 to 256 tokens, most of them short, is answered greedily in float32, at most `batch-size` at a time.
 `generate` takes the queue in batches of that size, as it comes: prompts are padded to the longest, and a batch lasts
 as long as its longest answer. Here a finished answer makes room for the next. Only tokens asked for are counted. In
-the figures that end in `_uniform` all prompts have one length, and all answers have 64 tokens, so that neither side's
-places are ever empty: both are then bound by the same products with the same modules' weights.
+the figures that end in `_uniform` all prompts have one length, and all answers have 64 tokens, two batches of them,
+so that neither side's places are ever empty: both are then bound by the same products with the same modules' weights.
 
 The sides take turns in each round, which has texts and pictures of its own, so no cache helps. Prints one JSON line:
 medians of the rounds' ratios (ours over theirs), tokens/s, and the share of equal answers.
@@ -210,7 +210,7 @@ def _time(answer: Callable[[Sequence[Task]], list[list[int]]], queue: Sequence[T
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=48, help="length of a queue")
+    parser.add_argument("--requests", type=int, default=96, help="length of a queue of different lengths")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--scale", type=float, default=1.0, help="width of the models, in multiples of 512 components")
     args = parser.parse_args(argv)
@@ -227,9 +227,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             theirs = Transformers(folder, args.batch_size, has_pictures=has_pictures)
             ours = Seesay(folder, args.batch_size)
             for suffix, is_uniform in (("", False), ("_uniform", True)):
+                lengths = [args.batch_size, *[2 * args.batch_size if is_uniform else args.requests] * args.rounds]
                 queues = [
-                    make_queue(args.requests, 2 * k + is_uniform, has_pictures=has_pictures, is_uniform=is_uniform)
-                    for k in range(args.rounds + 1)
+                    make_queue(num, 2 * k + is_uniform, has_pictures=has_pictures, is_uniform=is_uniform)
+                    for k, num in enumerate(lengths)
                 ]
                 for key, value in compare(theirs, ours, queues).items():
                     figures[f"{key}_{name}{suffix}"] = value

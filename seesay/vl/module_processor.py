@@ -24,7 +24,7 @@ from seesay.values import Expansion, MediaSize
 FILES = ("processor_config.json", "preprocessor_config.json")
 MAX_SIDES_RATIO = 200
 """A picture that is longer, compared with its width, may become much larger while its short side is resized."""
-_MAX_KNOWN_SIZES = 4096
+_MAX_KNOWN_SIZES = 1024
 _PATCH_PIXELS = 14 * 14
 _FLOAT_BYTES, _PIXEL_BYTES = 4, 3
 
@@ -88,6 +88,8 @@ class ModuleProcessor:
             if max(key) > MAX_SIDES_RATIO * min(key):
                 _refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")
             planned = self._plan(self.process(np.zeros((*key, 3), dtype=np.uint8)))
+            if not planned.expansion.takes_embedding.any():
+                _refuse(size, f"it makes no token {self.image_token} (image_token_id) of it")
             self._known[key] = planned
             if len(self._known) > _MAX_KNOWN_SIZES:
                 self._known.popitem(last=False)

@@ -127,6 +127,16 @@ def test_tower_and_decoder_are_one_model(tiny_checkpoint: Callable[[str], Path])
     assert family.largest_input() is not None and family.small_inputs()
 
 
+def test_a_processor_without_the_models_token_is_refused(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_checkpoint("vipllava"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "image_token_index": 7, "image_token_id": 7}))
+    with pytest.raises(CheckpointError, match=r"cannot take pictures here: .* makes no token 7 \(image_token_id\)"):
+        load_model(open_family(folder))
+
+
 # --- what is refused --------------------------------------------------------------------------------------------------
 
 

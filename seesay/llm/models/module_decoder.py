@@ -11,7 +11,7 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.module_attention import StepHolder
 from seesay.llm.models.module_check import check_decoder
 from seesay.llm.models.module_model import ModuleModel, ModuleWeights, run_decoder
-from seesay.llm.models.module_parts import find_decoder, without_decoder, without_head
+from seesay.llm.models.module_parts import without_decoder, without_head
 from seesay.llm.models.traits import DecoderTraits, KVShape
 from seesay.llm.ops import pick_ops
 
@@ -28,7 +28,7 @@ class ModuleDecoder:
         self._model = owner.load(device, dtype)
         owner.bind(self._holder)
         self.weights = ModuleWeights(owner, device, dtype)
-        self._decoder = find_decoder(self._model)
+        self._decoder = self._model.get_decoder()
         self._head = without_decoder(self._model)
         shapes = owner.probed.shapes
         self._windows = frozenset(shape.window for shape in shapes)

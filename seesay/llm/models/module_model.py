@@ -26,7 +26,6 @@ from seesay.llm.models.module_attention import (
     probing,
     register,
 )
-from seesay.llm.models.module_parts import find_decoder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -201,7 +200,7 @@ def _probe(model: PreTrainedModel) -> Probed:
     """Run a few tokens through modules without weights, and describe their attention."""
     if getattr(model, "_is_stateful", False):
         raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
-    decoder = find_decoder(model)
+    decoder = model.get_decoder()
     if "batched_mm" in _expert_functions() and hasattr(decoder, "set_experts_implementation"):
         decoder.set_experts_implementation("batched_mm")  # the others look at values, and there are none
     with probing() as probe, _attending(model, PROBE):
@@ -264,8 +263,9 @@ def _attending(model: PreTrainedModel, name: str) -> Iterator[None]:
 
 def _set_attention(model: PreTrainedModel, name: str) -> str:
     """Let the decoder of `model` attend with the function registered as `name`. Returns the name before."""
-    decoder = find_decoder(model)
-    configs = {id(module.config): module.config for module in decoder.modules() if hasattr(module, "config")}
+    decoder = model.get_decoder()
+    found: list[Any] = [getattr(module, "config", None) for module in decoder.modules()]
+    configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
     before: str = decoder.config._attn_implementation
     for config in configs.values():
         config._attn_implementation = name

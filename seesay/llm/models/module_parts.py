@@ -51,7 +51,7 @@ class Tower(torch.nn.Module):
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
-        decoder = find_decoder(model)
+        decoder = model.get_decoder()
         self._decoder = Given(decoder)
         self._model = replace_parts(without_head(model), {path_of(model, decoder): self._decoder})
 
@@ -63,21 +63,9 @@ class Tower(torch.nn.Module):
         return found
 
 
-def find_decoder(model: PreTrainedModel) -> Any:
-    """Return the modules between the embeddings of tokens and the head. In some models they are those of a whole
-    language model inside."""
-    decoder: Any = model.get_decoder()
-    while hasattr(decoder, "get_output_embeddings") and decoder.get_output_embeddings() is not None:
-        inner = decoder.get_decoder()
-        if inner is decoder:
-            break
-        decoder = inner
-    return decoder
-
-
 def without_decoder(model: PreTrainedModel) -> torch.nn.Module:
     """Return the model's head: logits are made of `inputs_embeds`, which are hidden states."""
-    decoder = find_decoder(model)
+    decoder = model.get_decoder()
     return replace_parts(model, {path_of(model, decoder): Given(decoder)})
 
 
