@@ -293,11 +293,11 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
 
 
 def positions_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
-    """With several axes: the model's own positions of the processor's inputs. With one: positions count up."""
+    """The model's own positions of the processor's inputs. Without such: positions count up."""
     media = mixed_media(loaded.family) if media is None else media
     made = build(loaded, media)
-    if loaded.family.num_position_axes == 1:
-        assert not hasattr(loaded.model.model, "get_rope_index"), "the model has positions of its own"
+    if not hasattr(loaded.model.model, "get_rope_index"):
+        assert loaded.family.num_position_axes == 1, "the model has no positions of its own"
         assert made.positions.tolist() == list(range(len(made.token_ids)))
         assert made.next_position == len(made.token_ids)
         return
@@ -305,7 +305,7 @@ def positions_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None 
     for key in ("pixel_values", "pixel_values_videos", "video_metadata"):
         inputs.pop(key, None)
     expected, delta = loaded.model.model.get_rope_index(**inputs)
-    np.testing.assert_array_equal(made.positions, expected[:, 0].numpy())
+    np.testing.assert_array_equal(np.atleast_2d(made.positions), expected[:, 0].numpy())
     assert made.next_position == len(made.token_ids) + int(delta[0, 0])
 
 

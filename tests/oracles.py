@@ -27,6 +27,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.qwen_vl import QwenVL, QwenVLProcessor
 
         return QwenVL.load(path).to(dtype), QwenVLProcessor(path, visual=config["visual"])
+    if architecture == "ChatGLMModel":
+        from reference.glm_4v import Glm4V, Glm4VProcessor
+
+        return Glm4V.load(path).to(dtype), Glm4VProcessor(path, vision=config["vision_config"])
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).eval()

@@ -25,7 +25,7 @@ QWEN_NAMES = (
     (r"mlp\.down_proj", "mlp.c_proj"),
 )
 SIZES = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
-_CHATGLM = (
+CHATGLM_NAMES = (
     (r"^model\.embed_tokens", "transformer.embedding.word_embeddings"),
     (r"^model\.layers", "transformer.encoder.layers"),
     (r"^model\.norm", "transformer.encoder.final_layernorm"),
@@ -120,7 +120,7 @@ def as_chatglm(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]
         "seq_length": tiny["max_position_embeddings"],
         "tie_word_embeddings": False,
     }
-    tensors = rename(join_qkv(state, "qkv_proj"), _CHATGLM)
+    tensors = rename(join_qkv(state, "qkv_proj"), CHATGLM_NAMES)
     tensors["transformer.rotary_pos_emb.inv_freq"] = torch.ones(4)
     return config, tensors
 

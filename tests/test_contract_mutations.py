@@ -47,6 +47,7 @@ from seesay.vl.families import (
     deepseek_vl,
     gemma3,
     glm4v,
+    glm_4v,
     idefics3,
     internvl,
     llava,
@@ -670,13 +671,29 @@ def positions_are_blended_linearly(patch: Patch) -> None:
     wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
 
 
-@caught_by("rows_equal_the_models", "glm4v", "mistral3")
+@caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3")
 def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     """Patch by patch, where the matrix has channel by channel."""
-    from seesay.encoders import packed_vit
+    from seesay.encoders.downsampler import PatchMerger
 
-    merger = packed_vit._PatchMerger
-    patch.setattr(merger, "forward", lambda self, x: self.merging_layer(x.view(-1, self.group[0] * self.group[1])))
+    patch.setattr(PatchMerger, "forward", lambda self, x: self.merging_layer(x.reshape(-1, math.prod(self.group))))
+
+
+@caught_by("positions_equal_the_models", "glm_4v")
+@caught_by("logits_equal_the_models", "glm_4v")
+def rows_of_a_picture_count_up(patch: Patch) -> None:
+    patch.setattr(glm_4v.OriginalGlm4V, "positions", Family.positions)
+
+
+@caught_by("rows_equal_the_models", "glm_4v")
+def learned_rows_are_not_divided(patch: Patch) -> None:
+    patch.setattr(projected_vit, "partial", lambda *_args, **_options: None)
+
+
+@caught_by("rows_equal_the_models", "glm_4v")
+def the_learned_rows_change_places(patch: Patch) -> None:
+    patch.setattr(glm_4v, "_START_ROW", -1)
+    patch.setattr(glm_4v, "_END_ROW", -2)
 
 
 @caught_by("positions_equal_the_models", "qwen3_vl", "glm4v")

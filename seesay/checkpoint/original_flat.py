@@ -1,15 +1,18 @@
-"""MiniCPM-V and Phi-3-vision as their authors publish them: the fields of a text model with those of a tower beside
-them. Read as a LLaVA in Transformers' layout, which is a tower and a decoder, too."""
+"""MiniCPM-V, Phi-3-vision and GLM-4V as their authors publish them: the fields of a text model with those of a tower
+beside them. Read as a LLaVA in Transformers' layout, which is a tower and a decoder, too."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from seesay.checkpoint.fields import read_count, read_number
 from seesay.checkpoint.original_llava import TOWERS
+from seesay.checkpoint.original_text import read_chatglm
 from seesay.errors import CheckpointError
 
 _MOST_QUERIES = 1 << 12
+_MOST_POSITIONS = 1 << 20
 _MINICPMV_DECODERS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
 _PHI3_V_OPTIONS: Mapping[str, Any] = {
     "hd_transform_order": "sub_glb",
@@ -56,6 +59,34 @@ def read_phi3_v(config: Mapping[str, Any]) -> dict[str, Any]:
         **_compose(config, "phi3", vision, "clip_vision_model"),
         "vision_feature_layer": tower.get("layer_idx", -2),
         "vision_feature_select_strategy": "default",
+    }
+
+
+def read_glm4v(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a GLM and of an EVA-CLIP, whose options are those of a CLIP. Raises `CheckpointError`
+    naming a field that is not supported."""
+    vision = {**_part(config, "vision_config")}
+    for ours, theirs in (("num_attention_heads", "num_heads"), ("num_channels", "in_channels")):
+        vision[ours] = vision.pop(theirs, None)
+    side, patch, count = (
+        read_count(vision, name, most=_MOST_POSITIONS) for name in ("image_size", "patch_size", "num_positions")
+    )
+    if (side // patch) ** 2 + 1 != count:
+        raise CheckpointError(
+            f"vision_config: num_positions={count} must be 1 more than the patches of image_size={side} and "
+            f"patch_size={patch}"
+        )
+    divisor = read_number(vision, "scaling_factor")
+    text = read_chatglm(config)
+    return {
+        "architectures": text.pop("architectures"),
+        "model_type": "llava",
+        "text_config": text,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        "vision_config": {**vision, "model_type": "clip_vision_model"},
+        "vision_feature_layer": -1,
+        "vision_feature_select_strategy": "default",
+        "row_divisor": divisor,
     }
 
 

@@ -52,12 +52,10 @@ def read_minicpm(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a GLM. Raises `CheckpointError` naming what is not supported."""
+    """Return the configuration of a GLM, without a tower. Raises `CheckpointError` naming what is not supported."""
     for option, expected in _GLM_OPTIONS.items():
         if config.get(option, expected) != expected:
             raise CheckpointError(f"{option}={config[option]!r} is not supported")
-    if config.get("vision_config") is not None:
-        raise CheckpointError("vision_config of a ChatGLMModel (GLM-4V) is not supported")
     heads = read_count(config, "num_attention_heads")
     shares_keys = bool(config.get("multi_query_attention", False))
     return {

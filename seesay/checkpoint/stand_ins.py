@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from seesay.checkpoint.original_flat import read_minicpmv, read_phi3_v
+from seesay.checkpoint.original_flat import read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.original_qwen import read_qwen, read_qwen_vl
@@ -69,6 +69,11 @@ def _read_llava(config: Mapping[str, Any]) -> StandIn:
     return StandIn(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
+def _read_chatglm(config: Mapping[str, Any]) -> StandIn:
+    has_tower = config.get("vision_config") is not None
+    return StandIn(config=read_glm4v(config) if has_tower else read_chatglm(config))
+
+
 ConfigReader = Callable[[Mapping[str, Any]], StandIn]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
@@ -79,7 +84,7 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: StandIn(config=read_baichuan(config)),
-    "chatglm": lambda config: StandIn(config=read_chatglm(config)),
+    "chatglm": _read_chatglm,
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,

@@ -35,7 +35,7 @@ class ProjectorConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownsamplerConfig:
     """A convolution behind the tower's last norm, which joins the patches of a merge group, and a `GluProjector` with
-    this inner size and activation."""
+    this inner size and activation: see `Downsampler`."""
 
     inner_size: int
     activation: str

@@ -20,7 +20,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
-from seesay.encoders.glu_projector import GluProjector
+from seesay.encoders.downsampler import Downsampler, PatchMerger
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedEncoder, GraphedTower
 from seesay.encoders.layers import Norm, PixelNormalizer, RMSNorm, Segments, get_activation, make_empty_embedding
 from seesay.encoders.packed_layout import (
@@ -69,17 +69,6 @@ class _DeepMerger(nn.Module):
         return result
 
 
-class _PatchMerger(nn.Module):
-    def __init__(self, config: PackedVisionConfig, out_size: int, *, bias: bool) -> None:
-        super().__init__()
-        self.group = (config.merge_unit, config.hidden_size)
-        self.merging_layer = Linear(config.hidden_size * config.merge_unit, out_size, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        # The checkpoint's matrix has its inputs by channel, then by patch.
-        return self.merging_layer(x.view(-1, *self.group).transpose(1, 2).flatten(1))
-
-
 class _Projector(nn.Module):
     """Projects patches, or merge groups of patches that `norm` has normed, to the decoder's size. Parameters are named
     as in checkpoints."""
@@ -90,7 +79,7 @@ class _Projector(nn.Module):
         self.norm: RMSNorm | None = None
         if projector.merge_norm_eps is not None:
             self.norm = RMSNorm(size, projector.merge_norm_eps)
-            self.patch_merger = _PatchMerger(config, size, bias=False)
+            self.patch_merger = PatchMerger(size, config.merge_unit, size, bias=False)
         self.linear_1 = Linear(size, out_size, bias=projector.has_bias)
         self.linear_2 = Linear(out_size, out_size, bias=projector.has_bias)
         self.activation = get_activation(projector.activation)
@@ -104,30 +93,30 @@ class _Projector(nn.Module):
         return self.linear_2(self.activation(self.linear_1(joined)))
 
 
-class _Downsampler(nn.Module):
-    """Joins the patches of a merge group, normed by `norm`, at the decoder's size, and projects the result."""
+class _NormedDownsampler(Downsampler):
+    """As `Downsampler`, of patches that `norm` has normed."""
 
     def __init__(self, config: PackedVisionConfig, sizes: DownsamplerConfig) -> None:
-        super().__init__()
+        super().__init__(
+            config.hidden_size,
+            config.merge_unit,
+            config.out_hidden_size,
+            inner_size=sizes.inner_size,
+            activation=sizes.activation,
+        )
         self.norm = config.layers.make_norm()
-        self.patch_merger = _PatchMerger(config, config.out_hidden_size, bias=True)
-        self.projector = GluProjector(config.out_hidden_size, sizes.inner_size, sizes.activation)
 
     @property
     def input_norm(self) -> Norm | None:
         return self.norm
 
-    def forward(self, normed: Tensor) -> Tensor:
-        result: Tensor = self.projector(self.patch_merger(normed))
-        return result
 
-
-def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _Downsampler:
+def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDownsampler:
     match config.projector:
         case None:
             return _Merger(config)
         case DownsamplerConfig() as sizes:
-            return _Downsampler(config, sizes)
+            return _NormedDownsampler(config, sizes)
         case projector:
             return _Projector(config, projector)
 

@@ -1,10 +1,12 @@
 """A tower for pictures of one size with a projector: LLaVA's (arXiv 2310.03744), Idefics3's (arXiv 2408.12637),
-InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180) or Gemma 3's (arXiv 2503.19786)."""
+InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180), GLM-4V's (arXiv 2406.12793) or Gemma 3's (arXiv
+2503.19786)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,7 @@ from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.device.norm import rms_norm
 from seesay.encoders.arrangement import LearnedRows
+from seesay.encoders.downsampler import Downsampler
 from seesay.encoders.layers import PixelNormalizer, get_activation, join_squares
 from seesay.encoders.tiles import TileEncoder
 from seesay.encoders.vit import TowerRows, Vit, VitConfig
@@ -23,13 +26,15 @@ from seesay.encoders.weights import load_tower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorConfig:
-    """What comes behind the tower: two linear layers, or one without an `activation`.
+    """What comes behind the tower: two linear layers, or one without an `activation`, or a `Downsampler` with an
+    `inner_size`.
 
     keeps_class_row: the row of the class token is kept. merge: squares of merge² patches are joined to one row; rows
     then lie column by column if it `turns_grid`. norms_joined: rows are normed before the first layer. pool: the rows
     of squares of pool² patches are averaged.
     learned_rows: see `LearnedRows`; learned_axes: the number of axes in which the checkpoint has each, all but the last
-    of length 1; projects_learned: they have the projector's input size, and pass through it.
+    of length 1; projects_learned: they have the projector's input size, and pass through it. divisor: of all rows, also
+    of learned ones that do not pass through the projector.
     """
 
     out_hidden_size: int
@@ -43,6 +48,8 @@ class ProjectorConfig:
     learned_rows: tuple[str, ...] = ()
     learned_axes: tuple[int, ...] = ()
     projects_learned: bool = False
+    inner_size: int | None = None
+    divisor: float = 1.0
 
 
 class _Projector(nn.Module):
@@ -82,6 +89,18 @@ class _Connector(nn.Module):
         return result
 
 
+def _make_projector(rows: TowerRows, config: ProjectorConfig) -> _Projector | Downsampler:
+    if config.inner_size is None:
+        return _Projector(rows.size * config.merge**2, rows.grid, config)
+    return Downsampler(
+        rows.size,
+        config.merge**2,
+        config.out_hidden_size,
+        inner_size=config.inner_size,
+        activation=str(config.activation),
+    )
+
+
 class ProjectedVit(nn.Module):
     """Tower and projector: patch vectors [N, patches, 3·ph·pw] to rows [N, R, out_hidden_size].
 
@@ -92,16 +111,17 @@ class ProjectedVit(nn.Module):
         self.rows, self.config = rows, projector
         self.tower = tower
         in_size = rows.size * projector.merge**2
-        last: _Connector | _Projector
+        last: _Connector | _Projector | Downsampler
         if projector.activation is None:
             last = self.connector = _Connector(in_size, projector)
         else:
-            last = self.projector = _Projector(in_size, rows.grid, projector)
+            last = self.projector = _make_projector(rows, projector)
+        divide = None if projector.divisor == 1 else partial(torch.div, other=projector.divisor)
         self.learned = LearnedRows(
             projector.learned_rows,
             in_size if projector.projects_learned else projector.out_hidden_size,
             axes=projector.learned_axes,
-            project=last.forward if projector.projects_learned else None,
+            project=last.forward if projector.projects_learned else divide,
         )
 
     def forward(self, patches: Tensor) -> Tensor:
@@ -112,7 +132,8 @@ class ProjectedVit(nn.Module):
             hidden = join_squares(hidden, self.rows.grid, projector.merge, turns=projector.turns_grid)
         last = self.connector if projector.activation is None else self.projector
         result: Tensor = last(hidden)
-        return result
+        result = result.view(len(hidden), -1, result.shape[-1])
+        return result if projector.divisor == 1 else result / projector.divisor
 
 
 class _OffsetNorm(nn.Module):

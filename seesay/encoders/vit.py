@@ -58,7 +58,8 @@ class VitConfig:
         positions; patches take that of their share of the picture (`find_positions`), or, if it
         `stretches_positions`, the table is scaled to the grid (`stretch_positions`).
     rope: rotary positions; None without.
-    has_batch_axes: the checkpoint has the class token and the positions with leading axes of length 1.
+    has_batch_axes: the checkpoint has the class token and the positions with leading axes of length 1. class_axes: the
+        number of those of the class token, where it is another one than two with and none without batch axes.
     """
 
     layers: LayerConfig
@@ -76,6 +77,7 @@ class VitConfig:
     stretches_positions: bool = False
     rope: RopeConfig | None = None
     has_batch_axes: bool = True
+    class_axes: int | None = None
 
     @classmethod
     def of_clip(cls, vision: Any, *, has_class_token: bool, **options: Any) -> Self:
@@ -151,7 +153,8 @@ class Vit(nn.Module):
         self.config = config
         size, front = config.hidden_size, (1,) * config.has_batch_axes
         self.patch_embed = Linear(3 * config.patch_size[0] * config.patch_size[1], size, bias=config.has_patch_bias)
-        self.cls_token = nn.Parameter(torch.empty(*front, *front, size)) if config.has_class_token else None
+        class_front = (1,) * (2 * len(front) if config.class_axes is None else config.class_axes)
+        self.cls_token = nn.Parameter(torch.empty(*class_front, size)) if config.has_class_token else None
         self.pos_embed: nn.Parameter | None = None
         if config.has_positions:
             self.pos_embed = nn.Parameter(torch.empty(*front, config.num_positions, size))

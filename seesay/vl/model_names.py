@@ -50,7 +50,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
     ModelName(name="Gemma", example="google/gemma-7b-it", architecture="GemmaForCausalLM"),
     ModelName(name="Gemma2", example="google/gemma-2-9b-it", architecture="Gemma2ForCausalLM"),
     ModelName(name="GLM4", example="THUDM/glm-4-9b-chat", architecture="ChatGLMModel"),
-    ModelName(name="GLM-4V", example="THUDM/glm-4v-9b", architecture="ChatGLMModel", tower="glm4v"),
+    ModelName(name="GLM-4V", example="THUDM/glm-4v-9b", architecture="ChatGLMModel", tower="clip_vision_model"),
     ModelName(name="InternLM", example="internlm/internlm-chat-7b", architecture="InternLMForCausalLM"),
     ModelName(
         name="InternLM2, InternLM2.5", example="internlm/internlm2_5-7b-chat", architecture="InternLM2ForCausalLM"
@@ -129,7 +129,6 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 REASONS: Mapping[str, str] = {
     "CogVLMForCausalLM": "pictures go through layers of their own (visual experts), for which no decoder here has a "
     "place",
-    "ChatGLMModel/glm4v": "its tower is not written here; nearest: GLM-4 for text, Qwen2.5-VL-7B for pictures",
     "DbrxForCausalLM": "its experts in Transformers look at values while they are probed",
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
     "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",

@@ -64,6 +64,7 @@ QWEN = {
 }  # fmt: skip
 VISUAL = {"heads": 2, "image_size": 28, "layers": 2, "mlp_ratio": 4.9231, "patch_size": 4, "width": 26}
 QWEN_VL = {**QWEN, "hidden_size": 256, "kv_channels": 128, "visual": {**VISUAL, "output_dim": 256}}
+SIZES_4V = {"image_size": 24, "patch_size": 4, "num_positions": 37}
 
 
 def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Path) -> None:
@@ -109,7 +110,6 @@ def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
         ({"model_type": "minicpm", "dim_model_base": 0}, "dim_model_base must be"),
         ({**CHATGLM, "rmsnorm": False}, "rmsnorm=False is not supported"),
         ({**CHATGLM, "original_rope": False}, "original_rope=False is not supported"),
-        ({**CHATGLM, "vision_config": {"hidden_size": 8}}, "GLM-4V"),
         ({**QWEN, "no_bias": False}, "no_bias=False is not supported"),
         ({**QWEN, "rotary_pct": 0.5}, "rotary_pct=0.5 is not supported"),
         ({**QWEN, "audio": {"n_mels": 80}}, "Qwen-Audio"),
@@ -125,6 +125,10 @@ def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
         ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "patch_size": 5}}, "image_size=28 must be 1 to 256"),
         ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "mlp_ratio": "x"}}, "mlp_ratio must be a number above 0"),
         ({**QWEN_VL, "visual": {**VISUAL, "output_dim": 256, "image_size": 2048, "patch_size": 1}}, "1 to 256 patches"),
+        ({**CHATGLM, "vision_config": {"hidden_size": 8}}, "image_size must be an integer from 1 to"),
+        ({**CHATGLM, "vision_config": {**SIZES_4V, "num_positions": 36}}, "num_positions=36 must be 1 more than"),
+        ({**CHATGLM, "vision_config": {**SIZES_4V, "scaling_factor": 0}}, "scaling_factor must be a number above 0"),
+        ({**CHATGLM, "vision_config": [8]}, "vision_config must be an object"),
         ({**CHATGLM, "multi_query_group_num": None}, "multi_query_group_num must be a positive integer"),
     ],
 )

@@ -19,7 +19,11 @@ from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError
 
 FORM = FORMS["compressed-tensors, channels"]
-TOWERS = ["lm_head", "re:.*(visual|vision_(tower|model|embed_tokens)|multi_modal_projector|connector|vpm|resampler).*"]
+TOWERS = [
+    "lm_head",
+    "re:.*(visual|vision_(tower|model|embed_tokens)|multi_modal_projector|connector|vpm|resampler).*",
+    "re:.*\\.vision\\..*",
+]
 
 
 def answer(path: Path, **options: Any) -> list[list[int]]:

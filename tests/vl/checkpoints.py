@@ -877,6 +877,35 @@ def _qwen_vl(path: Path) -> None:
     _save_reference(path, QwenVL(config), config, settings, tokenizer, "qwen")
 
 
+def _glm_4v(path: Path) -> None:
+    """As published, with a class token of its own axis. Rows of pictures have one position."""
+    from reference.glm_4v import Glm4V
+
+    template = CHATML.replace("@image@", "<|begin_of_image|><|endoftext|><|end_of_image|>")
+    tokenizer = make_tokenizer(
+        template, image_start_token="<|begin_of_image|>", image_end_token="<|end_of_image|>"
+    )  # fmt: skip
+    text = {
+        **QWEN_TEXT,
+        "head_dim": 16,
+        "rms_norm_eps": 1.5e-7,
+        "vocab_size": 288,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    config, _ = as_chatglm(text, {})
+    config |= {
+        "boi_token_id": tokenizer.image_start_token_id, "eoi_token_id": tokenizer.image_end_token_id,
+        "pad_token_id": tokenizer.pad_token_id, "torch_dtype": "float32",
+        "vision_config": {
+            "dropout_prob": 0.0, "hidden_act": "gelu", "hidden_size": 32, "image_size": 24, "in_channels": 3,
+            "intermediate_size": 48, "layer_norm_eps": 1e-6, "num_heads": 2, "num_hidden_layers": 2,
+            "num_positions": 37, "patch_size": 4, "scaling_factor": 2,
+        },
+    }  # fmt: skip
+    settings = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "resample": 3}
+    _save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
+
+
 def _save_reference(path: Path, model: Any, config: Any, settings: Any, tokenizer: Any, code: str) -> None:
     """Write a checkpoint of a reference model, with code beside the weights that must not run."""
     spread_weights(model)
@@ -1023,6 +1052,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen3_vl": _qwen3_vl,
     "glm4v": _glm4v,
     "glm46v": _glm46v,
+    "glm_4v": _glm_4v,
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,
     "pixtral": _pixtral,

@@ -25,11 +25,11 @@ def test_every_architecture_of_the_registry_has_a_checkpoint() -> None:
 def test_a_checkpoint_is_of_the_architecture_that_it_stands_for(
     name: str, tiny_checkpoint: Callable[[str], Path]
 ) -> None:
-    config = json.loads((tiny_checkpoint(name) / "config.json").read_text())
-    tiny = CHECKPOINTS[name]
+    path, tiny = tiny_checkpoint(name), CHECKPOINTS[name]
+    config = json.loads((path / "config.json").read_text())
     architecture, _, tower = tiny.architecture.partition("/")
     assert config["architectures"] == [tiny.published_as or architecture]
-    assert not tower or Checkpoint.load(tiny_checkpoint(name)).tower_type == tower
+    assert not tower or Checkpoint.load(path).tower_type == tower
 
 
 def test_every_layout_that_is_read_as_another_architecture_has_a_checkpoint() -> None:

@@ -90,7 +90,7 @@ def test_largest_input_is_at_least_as_large_as_any(name: str, load: Callable[[st
     loaded = load(name)
     largest = loaded.family.largest_input()
     assert largest is not None
-    for size in [*IMAGE_SIZES, (500, 400), (10, 700), (300, 40), (1000, 1000), (8, 1600)]:
+    for size in [*IMAGE_SIZES, (500, 400), (10, 700), (300, 40), (1000, 1000), (5, 700)]:
         planned = plan(loaded.family, IMAGE, draw_image(*size).size)
         assert planned.num_units <= loaded.family.num_units(largest)
     assert torch.isfinite(loaded.encoder.encode([largest])[0]).all()

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from seesay.errors import CheckpointError
+from seesay.vl.families.chatglm import ChatGLM
+from seesay.vl.families.glm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
 from seesay.vl.families.pixtral import Pixtral
 from seesay.vl.registry import collect_families, find_family, list_families
@@ -70,6 +72,12 @@ def test_a_tower_decides_between_families_of_one_architecture(architecture: str)
     assert find_family(architecture, "pixtral") is Pixtral
     assert find_family(architecture, "clip_vision_model") is find_family(architecture) is Llava
     assert find_family("Mistral3ForConditionalGeneration", "pixtral") is Pixtral
+
+
+@pytest.mark.parametrize("architecture", ["ChatGLMModel", "ChatGLMForConditionalGeneration"])
+def test_a_tower_is_a_family_of_its_own_beside_one_of_text(architecture: str) -> None:
+    assert find_family(architecture, "clip_vision_model") is OriginalGlm4V
+    assert find_family(architecture) is ChatGLM
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""What joins neighbouring patches to one row, and the projector of CogVLM and of GLM's vision models behind that: a
+linear layer, a norm and a gated feed-forward (arXiv 2311.03079, section 2.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seesay.device.linear import Linear
+from seesay.encoders.layers import GatedMlp
+
+
+class PatchMerger(nn.Module):
+    """Joins groups of `unit` patches of `size` columns, which lie together: [R, out_size]. The checkpoint's matrix has
+    its inputs by channel, then by patch, as that of a convolution."""
+
+    def __init__(self, size: int, unit: int, out_size: int, *, bias: bool) -> None:
+        super().__init__()
+        self.group = (unit, size)
+        self.merging_layer = Linear(size * unit, out_size, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.merging_layer(x.reshape(-1, *self.group).transpose(1, 2).flatten(1))
+
+
+class GluProjector(GatedMlp):
+    """down(act(gate(y)) · up(y)) of y = gelu(norm(proj(x))), for rows x [R, size]: [R, size]. Nothing but the norm has
+    biases."""
+
+    def __init__(self, size: int, inner_size: int, activation: str) -> None:
+        super().__init__(size, inner_size, activation, bias=False)
+        self.proj = Linear(size, size, bias=False)
+        self.proj_norm = nn.LayerNorm(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(F.gelu(self.proj_norm(self.proj(x))))
+
+
+class Downsampler(nn.Module):
+    """Joins groups of `unit` patches of `size` columns at the decoder's size, and projects them: [R, out_size]."""
+
+    def __init__(self, size: int, unit: int, out_size: int, *, inner_size: int, activation: str) -> None:
+        super().__init__()
+        self.patch_merger = PatchMerger(size, unit, out_size, bias=True)
+        self.projector = GluProjector(out_size, inner_size, activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.projector(self.patch_merger(x))
+        return result
