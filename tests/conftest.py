@@ -22,6 +22,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers beside each other: one thread
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs behind it; children inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+pytest.register_assert_rewrite("seesay.contract")  # checks that the tests of families run, too
 gc.disable()  # until all tests are collected
 
 

@@ -20,15 +20,12 @@ from family_contract import (
     Loaded,
     build,
     decoder_of,
-    draw_image,
-    draw_media,
     edit_json,
     join_patches,
     list_pixels,
     load_family,
     mixed_media,
     plan,
-    prepare,
     preprocess,
     render,
     run_processor,
@@ -36,37 +33,18 @@ from family_contract import (
 )
 from processing import as_image_inputs, count_tiles
 
+from seesay.contract import checks as contract_checks
+from seesay.contract.checks import check_owners as check_owners
+from seesay.contract.checks import differs as differs
+from seesay.contract.checks import every_tensor_has_one_owner as every_tensor_has_one_owner
+from seesay.contract.checks import option_sets as option_sets
+from seesay.contract.checks import outcome as outcome
+from seesay.contract.checks import packed_equals_alone as packed_equals_alone
+from seesay.contract.checks import plans_equal_what_is_prepared as plans_equal_what_is_prepared
+from seesay.contract.checks import probe_media as probe_media
 from seesay.errors import CheckpointError, RequestError
-from seesay.values import DecodedMedia, MediaSize, Modality
-from seesay.vl.family import Family, Features
-from seesay.vl.prompt import TokenizedPrompt, build_input, tokenize
-
-OPTION_VALUES = {
-    "min_pixels": (20_000, 700),
-    "max_pixels": (1_200, 5_000),
-    "total_pixels": (3_000, 9_000),
-    "min_dynamic_patch": (2,),
-    "max_dynamic_patch": (1, 2, 3),
-    "do_pan_and_scan": (True,),
-    "pan_and_scan_min_crop_size": (6, 30),
-    "pan_and_scan_max_num_crops": (2, 3),
-    "pan_and_scan_min_ratio_to_activate": (1.6, 3),
-    "resized_height": (39,),
-    "resized_width": (66,),
-    "use_image_id": (True, False),
-    "do_image_splitting": (False, True),
-    "size": (20, 40, 64, {"longest_edge": 61}, {"longest_edge": 62}),
-}
-"""Values with which an option changes something for some medium of `probe_media`. An option that is not here is tried
-with 1, 2 and 3."""
-GO_TOGETHER: Mapping[str, Mapping[str, Any]] = {
-    "resized_height": {"resized_width": 66},
-    "resized_width": {"resized_height": 39},
-    "pan_and_scan_min_crop_size": {"do_pan_and_scan": True},
-    "pan_and_scan_max_num_crops": {"do_pan_and_scan": True},
-    "pan_and_scan_min_ratio_to_activate": {"do_pan_and_scan": True},
-}
-
+from seesay.values import DecodedMedia, MediaSize
+from seesay.vl.prompt import tokenize
 
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
@@ -159,40 +137,6 @@ def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
     return [*sizes, *((int(height), int(width)) for height, width in np.concatenate(drawn))]
 
 
-def plans_equal_what_is_prepared(loaded: Loaded, num_rounds: int = 60) -> None:
-    """Over random sizes and options: what is counted before decoding is what the preprocessed item takes."""
-    family = loaded.family
-    rng = np.random.default_rng(5)
-    for round_ in range(num_rounds):
-        modality = family.modalities[round_ % len(family.modalities)]
-        count = 1 if modality is IMAGE else int(rng.integers(1, 9))
-        height, width = (int(n) for n in np.exp(rng.uniform(np.log(4), np.log(160), 2)))
-        known = family.options.get(modality, ())
-        options: dict[str, Any] = {}
-        if round_ % 3 == 0:
-            choices = {
-                "max_pixels": 5000,
-                "min_pixels": 20000,
-                "max_dynamic_patch": 3,
-                "min_dynamic_patch": 2,
-                "do_image_splitting": False,
-                "size": 61,
-            }
-            options = {key: value for key, value in choices.items() if key in known and rng.random() < 0.5}
-        if options.get("min_pixels", 0) > options.get("max_pixels", 10**9):
-            del options["min_pixels"]
-        media = draw_media(modality, count, height, width, seed=round_)
-        prepared = prepare(family, media, options)
-        made = build_input(
-            TokenizedPrompt(token_ids=np.asarray([1, 2]), ranges=((0, 1),)), [prepared], family=family, model_digest=b""
-        )
-        planned = plan(family, modality, media.size, options)
-        assert planned.num_tokens == len(made.token_ids) - 1, (modality, media.size, options)
-        assert all(prepared.features[key] == value for key, value in planned.measures.items())
-        assert planned.num_units == made.items[0].num_units
-        assert {"num_tiles", "resized"} <= planned.measures.keys()
-
-
 # --- pixels and rows --------------------------------------------------------------------------------------------------
 
 
@@ -243,18 +187,6 @@ def rows_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = Non
         first += len(ours)
         assert theirs.std() > 0.1, "the random tower says nothing"
         assert (ours - theirs).abs().max() < 1e-4, (number, float((ours - theirs).abs().max()))
-
-
-def packed_equals_alone(loaded: Loaded) -> None:
-    """An item's rows do not depend on the items that are encoded with it, nor on their order."""
-    features = [preprocess(loaded.family, item) for item in mixed_media(loaded.family)]
-    packed = loaded.encoder.encode(features)
-    backwards = loaded.encoder.encode(features[::-1])[::-1]
-    for number, (one, together, reversed_order) in enumerate(zip(features, packed, backwards, strict=True)):
-        alone = loaded.encoder.encode([one])[0]
-        for rows in (together, reversed_order):
-            assert rows.shape == alone.shape, number
-            assert (rows - alone).abs().max() < 2e-5, (number, float((rows - alone).abs().max()))
 
 
 def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
@@ -312,61 +244,9 @@ def positions_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None 
 # --- cache keys -------------------------------------------------------------------------------------------------------
 
 
-def probe_media(family: Family) -> list[DecodedMedia]:
-    """Media that options and settings change: large and small, wide and tall."""
-    media = [draw_image(60, 90), draw_image(12, 13), draw_image(70, 33), draw_image(20, 170)]
-    if VIDEO in family.modalities:
-        media += [draw_media(VIDEO, 5, 40, 60), draw_media(VIDEO, 2, 9, 14)]
-    return media
-
-
-def outcome(family: Family, media: DecodedMedia, options: Mapping[str, Any]) -> tuple[Features, Any] | None:
-    """Features of a medium, and its tokens; None where the options contradict each other or the size."""
-    try:
-        prepared = prepare(family, media, options)
-    except RequestError:
-        return None
-    return prepared.features, prepared.plan.expansion
-
-
-def differs(one: tuple[Features, Any], other: tuple[Features, Any]) -> bool:
-    (mine, my_expansion), (theirs, their_expansion) = one, other
-    if mine.keys() != theirs.keys():
-        return True
-    if my_expansion.token_ids.tolist() != their_expansion.token_ids.tolist():
-        return True
-    return not all(np.array_equal(np.asarray(mine[key]), np.asarray(theirs[key])) for key in mine)
-
-
-def option_sets(family: Family, modality: Modality) -> Iterator[dict[str, Any]]:
-    for name in (*family.options.get(modality, ()), "detail"):
-        values: Sequence[Any] = OPTION_VALUES.get(name, (1, 2, 3)) if name != "detail" else ("low", "high")
-        for value in values:
-            yield {name: value, **GO_TOGETHER.get(name, {})}
-
-
 def keys_follow_options(loaded: Loaded) -> None:
-    """Two sets of options of which a medium becomes something else have different keys, and each option of the family
-    does change some medium."""
-    family = loaded.family
-    media = probe_media(family)
-    assert len({family.media_key(modality, {}) for modality in family.modalities}) == len(family.modalities)
-    for modality in family.modalities:
-        unused = set(family.options.get(modality, ()))
-        seen: list[tuple[bytes, dict[str, Any], list[tuple[Features, Any] | None]]] = []
-        of_kind = [item for item in media if item.modality is modality]
-        for options in ({}, *option_sets(family, modality)):
-            try:
-                key = family.media_key(modality, family.resolve_options(modality, options))
-            except RequestError:
-                continue
-            found = [outcome(family, item, options) for item in of_kind]
-            for other_key, other_options, others in seen:
-                pairs = [(a, b) for a, b in zip(found, others, strict=True) if a is not None and b is not None]
-                if any(differs(a, b) for a, b in pairs):
-                    assert key != other_key, f"{modality.value}: the key of {options} is that of {other_options}"
-                    unused -= options.keys() if not other_options else set()
-            seen.append((key, options, found))
+    """As that of the contract; and each option of the family does change some medium."""
+    for modality, unused in contract_checks.keys_follow_options(loaded).items():
         assert not unused, f"{modality.value}: {sorted(unused)} change no medium"
 
 
@@ -430,15 +310,8 @@ def _changed_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str, A
 def every_tensor_is_known(loaded: Loaded) -> None:
     """Decoder and tower, or neither, have each tensor of Transformers' own list, under its name in memory and under
     that in the file; and they have nothing twice."""
-    weights = loaded.family.weights
-    for names in (loaded.model.state_dict(), loaded.family.checkpoint.tensor_names()):
-        unknown = [name for name in names if weights.is_leftover(name)]
-        assert not unknown, unknown
-        both = [name for name in names if weights.decoder_name(name) and weights.tower_name(name)]
-        assert not both, both
-        for own_name in (weights.decoder_name, weights.tower_name):
-            own = [found for name in names if (found := own_name(name)) is not None]
-            assert len(set(own)) == len(own)
+    check_owners(loaded.family.weights, list(loaded.model.state_dict()))
+    every_tensor_has_one_owner(loaded)
 
 
 Check = Callable[..., None]

@@ -14,33 +14,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from oracles import load_oracle
 from processing import process
 
 from seesay.checkpoint import Checkpoint
+from seesay.contract.items import FPS as FPS
+from seesay.contract.items import IMAGE as IMAGE
+from seesay.contract.items import IMAGE_SIZES as IMAGE_SIZES
+from seesay.contract.items import VIDEO as VIDEO
+from seesay.contract.items import Subject
+from seesay.contract.items import build as build
+from seesay.contract.items import draw_image as draw_image
+from seesay.contract.items import draw_media as draw_media
+from seesay.contract.items import mixed_media as mixed_media
+from seesay.contract.items import plan as plan
+from seesay.contract.items import prepare as prepare
+from seesay.contract.items import preprocess as preprocess
+from seesay.contract.items import render as render
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality, MultimodalInput, RenderedPrompt
-from seesay.vl.family import Family, Features, MediaPlan
-from seesay.vl.media import PreparedMedia
-from seesay.vl.prompt import build_input, tokenize
+from seesay.values import DecodedMedia
+from seesay.vl.family import Family
 from seesay.vl.registry import find_family
-
-IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
-IMAGE_SIZES = [(33, 70), (64, 64), (20, 90), (100, 31), (7, 9), (1, 1), (600, 4)]
-FPS = 2.0
 
 
 @dataclass
-class Loaded:
+class Loaded(Subject):
     """A family, and the model and processor of the same checkpoint that it is compared with: `load_oracle`."""
 
-    name: str
-    path: Path
-    family: Family
-    tokenizer: Tokenizer
-    encoder: Any
     model: Any
     processor: Any
 
@@ -62,72 +63,6 @@ def load_beside_transformers(path: Path, name: str) -> Loaded:
 def load_family(path: Path) -> tuple[Family, Tokenizer]:
     checkpoint, tokenizer = Checkpoint.load(path), Tokenizer.load(path)
     return find_family(checkpoint.architecture, checkpoint.tower_type)(checkpoint, tokenizer), tokenizer
-
-
-# --- media ------------------------------------------------------------------------------------------------------------
-
-
-def draw_image(height: int, width: int, seed: int = 0) -> DecodedMedia:
-    return draw_media(IMAGE, 1, height, width, seed)
-
-
-def draw_media(modality: Modality, count: int, height: int, width: int, seed: int = 0) -> DecodedMedia:
-    """Smooth colours with noise, so that resizing matters."""
-    rng = np.random.default_rng([seed, count, height, width])
-    noise = rng.integers(0, 120, (count, height, width, 3))
-    slope = np.linspace(0, 120, height)[:, None, None] + np.linspace(0, 15, width)[:, None]
-    times = tuple(i / FPS for i in range(count)) if modality is VIDEO else ()
-    frames = (noise + slope).astype(np.uint8)
-    return DecodedMedia(modality=modality, frames=frames, timestamps_s=times, digest=rng.bytes(32))
-
-
-def mixed_media(family: Family) -> list[DecodedMedia]:
-    """Pictures of odd sizes, and a clip between them where the family takes clips."""
-    media = [draw_image(*size, seed=i) for i, size in enumerate(IMAGE_SIZES)]
-    if VIDEO in family.modalities:
-        media.insert(2, draw_media(VIDEO, 5, 40, 60))
-    return media
-
-
-# --- ours -------------------------------------------------------------------------------------------------------------
-
-
-def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, Any] | None = None) -> MediaPlan:
-    """The plan of an item with options as a request has them."""
-    return family.plan_media(modality, size, family.resolve_options(modality, options or {}))
-
-
-def prepare(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> PreparedMedia:
-    """What the media front makes of decoded media."""
-    planned = plan(family, media.modality, media.size, options)
-    features = family.preprocess(media, planned.measures)
-    return PreparedMedia(modality=media.modality, features=features, plan=planned, key=media.digest, size=media.size)
-
-
-def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> Features:
-    """The tower's input for decoded media, with options as a request has them."""
-    return prepare(family, media, options).features
-
-
-def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
-    """Words before and after a marker for each of `media`, and an end."""
-    text, spans = "the ", []
-    for index, item in enumerate(media):
-        marker = family.markers[item.modality]
-        spans.append((len(text), len(text) + len(marker)))
-        text += f"{marker} in 12\n" + ("the " if index % 2 else "")
-    parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
-    return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
-
-
-def build(loaded: Loaded, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
-    """The prompt of `render`, through our prompt builder."""
-    prepared = [prepare(loaded.family, item, options) for item in media]
-    wordings = [item.plan.wording for item in prepared]
-    is_apart = loaded.family.tokenizes_apart
-    tokens = tokenize(render(loaded.family, media), loaded.tokenizer, wordings, is_apart=is_apart)
-    made: MultimodalInput = build_input(tokens, prepared, family=loaded.family, model_digest=bytes(32))
-    return made
 
 
 # --- Transformers' ----------------------------------------------------------------------------------------------------

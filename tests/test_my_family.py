@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay.contract.command import main as check_family
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
 from seesay.vl import plugins
@@ -168,6 +169,15 @@ def test_it_is_served(site: Path, checkpoint: Path, unused_tcp_port_factory: Cal
     rendered = "<|user|>" + "<image>" * 48 + QUESTION[0] + "<|end|><|assistant|>"
     for answer in answers:
         assert answer["choices"][0]["token_ids"] == run_oracle(checkpoint, rendered), answer
+
+
+def test_it_holds_the_contract(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_family(["my_model", "--checkpoint", str(checkpoint)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if not line.startswith("ok")] == [
+        line for line in lines if line.startswith("skipped greedy tokens equal generate: Transformers cannot run it: ")
+    ]
+    assert len(lines) >= 12
 
 
 @pytest.mark.parametrize(
