@@ -21,23 +21,29 @@ class ObjectCalls(ToolFormat):
     """`begin` {"name": …, "arguments": {…}} `end`, for each call.
 
     arguments_key: the name that the model was trained with; any of two is read. gap: white space inside of the markers.
+    variants: other spellings of `begin`, which are read and never written.
     """
 
     begin: str
     end: str
     arguments_key: str = "arguments"
     gap: str = "\n"
+    variants: tuple[str, ...] = ()
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (self.begin,)
+        return (self.begin, *self.variants)
 
     @property
     def tokens(self) -> tuple[str, ...]:
         return (self.begin, self.end)
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
-        yield from source.expect(self.begin)
+        for variant in self.variants:
+            if (yield from source.try_read(variant)):
+                break
+        else:
+            yield from source.expect(self.begin)
         yield from source.skip_space()
         yield from read_call_object(source, sink)
         yield from source.skip_space()
@@ -202,6 +208,12 @@ def _take_arguments(source: TextSource) -> Waiting[str]:
 
 
 HERMES = ObjectCalls(begin="<tool_call>", end="</tool_call>")
-INTERNLM2 = ObjectCalls(begin="<|action_start|><|plugin|>", end="<|action_end|>", arguments_key="parameters", gap="")
+INTERNLM2 = ObjectCalls(
+    begin="<|action_start|><|plugin|>",
+    end="<|action_end|>",
+    arguments_key="parameters",
+    gap="",
+    variants=("<|action_start|> <|plugin|>",),
+)
 LISTED = ListedCalls(begin="[TOOL_CALLS]")
 LLAMA_JSON = BareObjectCalls(marker="<|python_tag|>")

@@ -47,6 +47,7 @@ CALLS = {
     "pythonic": '[f(city="Z\\u00fcrich", days=3, deep={"a": [1, None, {"b": "]"}]})]',
     "minicpm": "<|tool_call_start|>\n```python\nf(city='Zürich', days=3)\n```\n<|tool_call_end|>",
 }
+VARIANTS = {"internlm2": CALLS["internlm2"].replace("><", "> <").replace("}<|", "}\n<|")}
 TWO = {
     "hermes": f"{CALLS['hermes']}\n{CALLS['hermes']}",
     "llama3_json": f"{CALLS['llama3_json']}; {CALLS['llama3_json']}",
@@ -93,6 +94,15 @@ def test_a_call(name: str, streams_calls: bool) -> None:
     if not TOOL_FORMATS[name].begins_answer:
         parts = read_cut(format, f" See:\n{CALLS[name]} \n", tools=TOOLS, streams_calls=streams_calls)
         assert calls_in(parts) == [wanted] and text_of(parts) == " See:"
+
+
+@pytest.mark.parametrize(
+    ("name", "alias"), [("internlm2", "internlm"), ("internlm2", "intern-s1"), ("internlm2", "interns1")]
+)
+def test_other_spellings_are_read_under_each_name(name: str, alias: str) -> None:
+    for text in (CALLS[name], VARIANTS[name]):
+        assert calls_in(read_cut(named(alias), text, tools=TOOLS)) == [("f", VALUES.get(name, ARGUMENTS))]
+        assert text_of(read_cut(named(alias), f"See {text[:30]}", tools=TOOLS)) == f"See {text[:30]}"
 
 
 @pytest.mark.parametrize("name", TWO)
