@@ -6,12 +6,14 @@ The tests run these checks, and others that compare with Transformers, for all f
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from seesay.contract.items import (
+    FPS,
     IMAGE,
     IMAGE_SIZES,
     VIDEO,
@@ -136,7 +138,9 @@ def hostile_sizes_are_bounded(subject: Subject) -> None:
     sides = (1, 3, 1000, 65_535, 10_000_000)
     for modality in subject.family.modalities:
         counts = (1,) if modality is IMAGE else (1, 2, 200)
-        for size in [MediaSize(num_frames=n, height=h, width=w) for n in counts for h in sides for w in sides]:
+        for count, height, width in itertools.product(counts, sides, sides):
+            times = () if modality is IMAGE else tuple(index / FPS for index in range(count))
+            size = MediaSize(num_frames=count, height=height, width=width, timestamps_s=times, frame_interval_s=1 / FPS)
             try:
                 planned = plan(subject.family, modality, size)
             except RequestError:
@@ -151,10 +155,10 @@ def hostile_sizes_are_bounded(subject: Subject) -> None:
 def options_are_refused_by_name(subject: Subject) -> None:
     """An option that the family does not have, and a value that an option may not have, are errors that name it."""
     family, picture = subject.family, draw_image(30, 30)
-    message = _refusal(family, picture, {"sharpness": 3})
-    assert "'sharpness' is unknown" in message, message
+    listed = _refusal(family, picture, {"sharpness": 3})
+    assert "'sharpness' is unknown" in listed, listed
     for option in family.options.get(IMAGE, ()):
-        assert option in message, f"{option} is not among the options that an error names: {message}"
+        assert option in listed, f"{option} is not among the options that an error names: {listed}"
         wrong: tuple[Any, ...] = (0, -5, "many", True) if "_ratio_" in option else (0, -5, 2.5, "many", True)
         for value in (0, 1, -5, "many") if option in family.switches else wrong:
             message = _refusal(family, picture, {option: value})

@@ -11,7 +11,7 @@ import pytest
 import torch
 from enrolment import ALL_VISION, BACKBONES, ENROLLED, FAMILIES
 from family_checks import Check
-from family_contract import IMAGE, IMAGE_SIZES, Loaded, draw_image, load_family, mixed_media, plan, preprocess
+from family_contract import IMAGE, Loaded, draw_image, load_family, mixed_media, plan, preprocess
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import CheckpointError, RequestError
@@ -67,33 +67,6 @@ def test_bfloat16_rows_on_the_gpu_are_near_float32(name: str, load: Callable[[st
     for found, expected in zip(encoder.encode(features), loaded.encoder.encode(features)):
         assert found.is_cuda and found.dtype is torch.bfloat16
         assert (found.float().cpu() - expected).abs().mean() < 0.05 * expected.abs().mean()
-
-
-@pytest.mark.parametrize("name", ALL_VISION)
-def test_options_are_checked_by_name(name: str, load: Callable[[str], Loaded]) -> None:
-    family = load(name).family
-    with pytest.raises(RequestError, match="'sharpness' is unknown") as caught:
-        preprocess(family, draw_image(30, 30), {"sharpness": 3})
-    assert caught.value.param == "sharpness"
-    for option in family.options.get(IMAGE, ()):
-        assert option in str(caught.value)
-        is_ratio = "_ratio_" in option
-        for bad in (
-            (0, 1, -5, "many") if option in family.switches else (0, -5, None if is_ratio else 2.5, "many", True)
-        ):
-            with pytest.raises(RequestError, match=option):
-                preprocess(family, draw_image(30, 30), {option: bad})
-
-
-@pytest.mark.parametrize("name", ALL_VISION)
-def test_largest_input_is_at_least_as_large_as_any(name: str, load: Callable[[str], Loaded]) -> None:
-    loaded = load(name)
-    largest = loaded.family.largest_input()
-    assert largest is not None
-    for size in [*IMAGE_SIZES, (500, 400), (10, 700), (300, 40), (1000, 1000), (5, 700)]:
-        planned = plan(loaded.family, IMAGE, draw_image(*size).size)
-        assert planned.num_units <= loaded.family.num_units(largest)
-    assert torch.isfinite(loaded.encoder.encode([largest])[0]).all()
 
 
 @pytest.mark.parametrize("name", [*BACKBONES, *ALL_VISION])
