@@ -103,11 +103,12 @@ def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> None:
                 for index in range(0, count, 3):
                     pixels = rng.integers(0, 255, (int(rng.integers(28, 200)), int(rng.integers(28, 200)), 3))
                     prompts[index] = (prompts[index], Image.fromarray(pixels.astype(np.uint8)))
+            kinds = [SAMPLING[i] for i in rng.integers(0, len(SAMPLING) if count > 1 else 2, count)]
             options = [
                 GenerationConfig(
-                    max_new_tokens=int(rng.integers(1, 24)), ignore_eos=True, **SAMPLING[i % len(SAMPLING)]
+                    max_new_tokens=int(rng.integers(kind.get("min_new_tokens", 1), 24)), ignore_eos=True, **kind
                 )
-                for i in rng.integers(0, len(SAMPLING) if count > 1 else 2, count)
+                for kind in kinds
             ]
             for answer in pipe(prompts, gen_config=options):
                 assert answer.finish_reason != "error", answer.text
