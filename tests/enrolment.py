@@ -85,6 +85,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "minicpmv_4_5": Tiny(architecture="MiniCPMV", variant=True),
     "phi3_v": Tiny(architecture="Phi3VForCausalLM"),
     "qwen_vl": Tiny(architecture="QWenLMHeadModel/clip_vision_model"),
+    "molmo": Tiny(architecture="MolmoForCausalLM"),
+    "molmo_olmo2": Tiny(architecture="MolmoForCausalLM", variant=True),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
     "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),

@@ -19,6 +19,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.minicpmv import MiniCPMV, MiniCPMVProcessor
 
         return MiniCPMV.load(path).to(dtype), MiniCPMVProcessor(path, version=config.get("version", 2.5))
+    if architecture == "MolmoForCausalLM":
+        from reference.molmo import Molmo, MolmoProcessor
+
+        return Molmo.load(path).to(dtype), MolmoProcessor(path)
     if architecture == "Phi3VForCausalLM":
         from reference.phi3_v import Phi3V, Phi3VProcessor
 

@@ -314,6 +314,19 @@ def _phi3_v(tiny: Json) -> Json:
     }
 
 
+def _molmo(tiny: Json) -> Json:
+    """With `vision_config`, whose values are constants in the published code."""
+    own = {name: value for name, value in tiny.items() if name != "eos_token_id"}
+    return {
+        **own,
+        "auto_map": {
+            "AutoConfig": "config_molmo.MolmoConfig",
+            "AutoModelForCausalLM": "modeling_molmo.MolmoForCausalLM",
+        },
+        "transformers_version": "4.43.3",
+    }
+
+
 def _perception_lm(tiny: Json) -> Json:
     """Of 2025-07, which Transformers 4.54 converted."""
     text = tiny["text_config"]
@@ -469,6 +482,16 @@ _PHI3_V_PROCESSOR = {
     "auto_map": {"AutoProcessor": "processing_phi3_v.Phi3VProcessor"}, "image_mean": [0.48, 0.46, 0.41],
     "image_processor_type": "Phi3VImageProcessor", "image_std": [0.27, 0.26, 0.28], "num_crops": 16,
     "num_img_tokens": 4, "processor_class": "Phi3VProcessor",
+}  # fmt: skip
+_MOLMO_PROCESSOR = {
+    "auto_map": {
+        "AutoImageProcessor": "image_preprocessing_molmo.MolmoImageProcessor",
+        "AutoProcessor": "preprocessing_molmo.MolmoProcessor",
+    },
+    "base_image_input_size": [24, 24], "do_normalize": True, "image_mean": [0.48, 0.46, 0.41],
+    "image_padding_mask": True, "image_patch_size": 4, "image_processor_type": "MolmoImageProcessor",
+    "image_std": [0.27, 0.26, 0.28], "image_token_length_h": 3, "image_token_length_w": 3, "max_crops": 6,
+    "overlap_margins": [2, 2], "processor_class": "MolmoProcessor",
 }  # fmt: skip
 _TILES_PROCESSOR = {
     "do_convert_rgb": True, "do_image_splitting": True, "do_normalize": True, "do_pad": True, "do_rescale": True,
@@ -762,6 +785,18 @@ LAYOUTS: dict[str, Layout] = {
         config=publish_first_qwen,
         files={**QWEN_FILES, "visual.py": CODE, "processor_config.json": None},
         template_file="chat_template.jinja",
+    ),
+    "Molmo-7B-D-0924": Layout(
+        tiny="molmo",
+        config=_molmo,
+        tokenizer={"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": False, "errors": "replace"},
+        files={
+            "preprocessor_config.json": _MOLMO_PROCESSOR,
+            "processor_config.json": {"auto_map": _MOLMO_PROCESSOR["auto_map"], "processor_class": "MolmoProcessor"},
+            "modeling_molmo.py": CODE,
+            "preprocessing_molmo.py": CODE,
+        },
+        template_file="tokenizer_config.json",
     ),
     "SmolVLM-256M-Instruct": Layout(
         tiny="idefics3",

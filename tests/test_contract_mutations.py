@@ -26,6 +26,7 @@ from seesay.encoders import (
     fractional_positions,
     hybrid_vit,
     ovis,
+    pooled_crops,
     projected_vit,
     resampled_vit,
     resampler,
@@ -54,6 +55,7 @@ from seesay.vl.families import (
     llava_next,
     llava_onevision,
     minicpmv,
+    molmo,
     ovis2,
     perception_lm,
     phi3_v,
@@ -911,6 +913,56 @@ def pictures_are_not_numbered(patch: Patch) -> None:
 @caught_by("keys_follow_options", "minicpmv")
 def key_without_the_number(patch: Patch) -> None:
     _drop_from_key(patch, Modality.IMAGE, "use_image_id")
+
+
+@caught_by("rows_equal_the_models", "molmo")
+def padding_belongs_to_the_crop_that_has_it(patch: Patch) -> None:
+    wrap(patch, molmo.Molmo, "_find_padding", lambda found: np.roll(found, 1, axis=0))
+
+
+@caught_by("rows_equal_the_models", "molmo")
+def rows_lie_crop_by_crop(patch: Patch) -> None:
+    wrap(patch, molmo.Molmo, "_arrange", lambda found: (found[0], np.sort(found[1].ravel()).reshape(found[1].shape)))
+
+
+@caught_by("rows_equal_the_models", "molmo")
+def the_earlier_neighbour_gives_the_rows_of_the_overlap(patch: Patch) -> None:
+    def keep(self: Any, index: int, _count: int) -> slice:
+        return slice(0 if index == 0 else sum(self._margins) // 2, self._pooled[0])
+
+    patch.setattr(molmo.Molmo, "_keep", keep)
+
+
+@caught_by("tokens_equal_the_processors", "molmo")
+def overlaps_are_kept(patch: Patch) -> None:
+    patch.setattr(molmo.Molmo, "_keep", lambda self, index, count: slice(None))
+
+
+@caught_by("rows_equal_the_models", "molmo")
+def the_token_in_the_place_of_a_row_is_not_added(patch: Patch) -> None:
+    original = pooled_crops.PooledCropVit.forward
+    patch.setattr(
+        pooled_crops.PooledCropVit,
+        "forward",
+        lambda self, patches: original(self, patches) - self.added_tokens[self._token_row],
+    )
+
+
+@caught_by("rows_equal_the_models", "molmo")
+def the_first_patch_of_a_square_asks(patch: Patch) -> None:
+    original = pooled_crops._SquarePooling.forward
+
+    def ask_with_first(self: Any, squares: torch.Tensor) -> torch.Tensor:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(torch.Tensor, "mean", lambda x, **_: x[:, :1])
+            return original(self, squares)
+
+    patch.setattr(pooled_crops._SquarePooling, "forward", ask_with_first)
+
+
+@caught_by("pixels_equal_the_processors", "molmo")
+def resized_pixels_are_rounded(patch: Patch) -> None:
+    wrap(patch, molmo, "resize_as_float", np.round)
 
 
 @caught_by("tokens_equal_the_processors", "phi3_v")

@@ -10,6 +10,7 @@ from typing import Any
 from seesay.checkpoint.original_flat import read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
+from seesay.checkpoint.original_molmo import read_molmo
 from seesay.checkpoint.original_qwen import read_qwen, read_qwen_vl
 from seesay.checkpoint.original_text import read_baichuan, read_chatglm, read_minicpm
 from seesay.errors import CheckpointError
@@ -90,6 +91,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "internlm3": _read_internlm3,
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
+    "molmo": lambda config: StandIn(config=read_molmo(config)),
     "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
     "qwen": lambda config: StandIn(config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)),
 }

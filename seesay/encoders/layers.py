@@ -129,7 +129,7 @@ def add_product_norm(
 
 class GatedMlp(nn.Module):
     """down(act(gate(x)) · up(x)). `modules` of the checkpoint have the weights of gate and up, one each or one for
-    both. norm: of the input of `down`."""
+    both. norm: of the input of `down`, whose outputs are `out_size`; as many as the inputs of the others by default."""
 
     def __init__(
         self,
@@ -140,6 +140,7 @@ class GatedMlp(nn.Module):
         bias: bool = True,
         modules: Sequence[str] = ("gate_proj", "up_proj"),
         norm: Norm | None = None,
+        out_size: int | None = None,
     ) -> None:
         super().__init__()
         stored = 2 * inner_size // len(modules)
@@ -149,7 +150,7 @@ class GatedMlp(nn.Module):
             for number, first in places
         ]
         self.gate_up_proj = Linear(size, bias=bias, sources=sources, output_multiple=LINE_FEATURES)
-        self.down_proj = Linear(inner_size, size, bias=bias, input_multiple=LINE_FEATURES)
+        self.down_proj = Linear(inner_size, out_size or size, bias=bias, input_multiple=LINE_FEATURES)
         self.activation = get_activation(activation)
         self.norm = norm
         self._inner_size = inner_size

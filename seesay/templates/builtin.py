@@ -241,6 +241,16 @@ _BUILTIN: dict[str, Pieces] = {
         after_media="",
         stop_words=("<end_of_utterance>",),
     ),
+    "molmo": Pieces(
+        start="<|endoftext|>",
+        system=" ",
+        user=" User: ",
+        assistant=" Assistant:",
+        generation_prompt=" Assistant:",
+        eoa="<|endoftext|>",
+        puts_media_first=True,
+        stop_words=("<|endoftext|>",),
+    ),
     "deepseek": Pieces(
         eosys="\n\n",
         user="User: ",

@@ -14,7 +14,7 @@ from seesay.config import ChatTemplateConfig
 from seesay.errors import ConfigError
 from seesay.templates import builtin
 from seesay.templates.chat import ChatTemplate, PromptTokenizer
-from seesay.templates.guesses import guess
+from seesay.templates.guesses import find_replacement, guess
 from seesay.templates.jinja import JinjaTemplate
 from seesay.templates.pieces import Pieces, PiecesTemplate
 from seesay.templates.sandbox import BoundedTemplate, RenderError
@@ -32,7 +32,7 @@ def choose_template(
     *,
     folder: Path | None = None,
 ) -> ChatTemplate:
-    """Return the template of a model.
+    """Return the template of a model: its own, unless `GUESSES` replaces that.
 
     model_name: path or hub id of the model.
     config: the user's choice, in a form that `as_config` accepts; None takes the model's own.
@@ -41,10 +41,12 @@ def choose_template(
     """
     if config is not None:
         return _from_config(as_config(config), tokenizer)
+    model_config = None if folder is None else read_object(folder / "config.json")
+    replacement = find_replacement(model_config or {})
     sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
-    if sources:
+    if sources and replacement is None:
         return _from_jinja(model_name, sources, tokenizer)
-    name = guess(model_name, None if folder is None else read_object(folder / "config.json"))
+    name = replacement or guess(model_name, model_config)
     if name is None:
         logger.warning(
             "%s has no chat template, and none is known for its architecture and name: prompts are passed to the model "
@@ -54,7 +56,7 @@ def choose_template(
             ", ".join(builtin.names()),
         )
         name = "base"
-    else:
+    elif replacement is None:
         logger.info("%s has no chat template: %r is taken, as its architecture or name suggests", model_name, name)
     pieces = builtin.find(name)
     assert pieces is not None

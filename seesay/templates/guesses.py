@@ -18,12 +18,14 @@ class Guess:
     architecture: the first of config.json's `architectures`.
     where: values in config.json by dotted key. A range holds for every number in it.
     name: a pattern that is found in the last part of the model's path or hub id, in lower case.
+    replaces_own: also for checkpoints that have a template, which their published code does not take.
     """
 
     template: str
     architecture: str = ""
     where: Mapping[str, str | range] = field(default_factory=dict)
     name: str = ""
+    replaces_own: bool = False
 
     def holds(self, name: str, config: Mapping[str, Any]) -> bool:
         """Return whether the row is about the model of this name and configuration."""
@@ -92,6 +94,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="chatml", architecture="InternVLForConditionalGeneration"),
     Guess(template="llama3", architecture="MiniCPMV", where={"version": "2.5"}),
     Guess(template="minicpmv-2d6", architecture="MiniCPMV", where={"version": "2.6"}),
+    Guess(template="molmo", architecture="MolmoForCausalLM", replaces_own=True),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
     Guess(template="mistral-v7", architecture="Mistral3ForConditionalGeneration"),
@@ -135,6 +138,11 @@ def guess(model_path: str, config: Mapping[str, Any] | None = None) -> str | Non
         return name
     last = _name_of(model_path)
     return next((row.template for row in GUESSES if row.holds(last, config or {})), None)
+
+
+def find_replacement(config: Mapping[str, Any]) -> str | None:
+    """Return the name of the template that is taken in place of the checkpoint's own; None where that is taken."""
+    return next((row.template for row in GUESSES if row.replaces_own and row.holds("", config)), None)
 
 
 def _name_of(model_path: str) -> str:

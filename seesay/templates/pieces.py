@@ -21,6 +21,7 @@ class Pieces:
 
     start: the text before the first message.
     user_before_media: replaces `user` in messages that begin with a picture or video; None: `user`.
+    puts_media_first: the pictures and videos of a user's message come before its `user`, but for placed ones.
     after_media: the text after each picture or video at the beginning of a message.
     is_completion: add no pieces; the prompt is the contents only.
     generation_prompt: the text before the answer; None: `assistant`.
@@ -39,6 +40,7 @@ class Pieces:
     separator: str = ""
     start: str = ""
     user_before_media: str | None = None
+    puts_media_first: bool = False
     after_media: str = "\n"
     stop_words: tuple[str, ...] = ()
     is_completion: bool = False
@@ -56,11 +58,12 @@ class Pieces:
 
 
 class _Turn(NamedTuple):
-    """One message, its texts shielded."""
+    """One message, its texts shielded. media: what comes before its first piece."""
 
     role: str
     content: str
     begins_with_media: bool = False
+    media: str = ""
 
 
 class PiecesTemplate(ChatTemplate):
@@ -77,6 +80,7 @@ class PiecesTemplate(ChatTemplate):
     separator: str
     start: str
     user_before_media: str | None
+    puts_media_first: bool
     after_media: str
     is_completion: bool
     generation_prompt: str | None
@@ -121,19 +125,24 @@ class PiecesTemplate(ChatTemplate):
         return text
 
     def _turn(self, message: Message, markers: Markers, shield: Shield) -> _Turn:
+        media = [part for part in message.parts if isinstance(part, MediaPart)]
+        if self.puts_media_first and _role(message) == "user" and not any(part.is_placed for part in media):
+            texts = tuple(part for part in message.parts if not isinstance(part, MediaPart))
+            content = flatten(replace(message, parts=texts), markers=markers, shield=shield)
+            return _Turn(_role(message), content, media="".join(markers[part.modality] for part in media))
         content = flatten(message, markers=markers, shield=shield, after_media=self.after_media)
         return _Turn(_role(message), content, bool(message.parts) and isinstance(message.parts[0], MediaPart))
 
     def _glue(self, turns: Sequence[_Turn], *, leave_open: bool) -> Iterator[str]:
         is_user_open = False
-        for index, (role, content, begins_with_media) in enumerate(turns):
+        for index, (role, content, begins_with_media, media) in enumerate(turns):
             is_last = index == len(turns) - 1
             if role == "system":
                 yield self.system + content + self.eosys
                 is_user_open = self.is_system_in_user
             elif role == "user":
                 user = self.user if self.user_before_media is None or not begins_with_media else self.user_before_media
-                yield ("" if is_user_open else user) + content + self.eoh
+                yield media + ("" if is_user_open else user) + content + self.eoh
                 is_user_open = False
             elif role == "tool":
                 yield self.tool + content + self.eotool

@@ -184,7 +184,7 @@ class Family(ABC):
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
     takes_timm_models: ClassVar[bool] = False
-    weights: ClassVar[WeightMap]
+    weights: WeightMap
     resizes_on_device: bool = False
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -397,7 +397,7 @@ class Family(ABC):
         if "_ratio_" in name:
             is_fine = isinstance(value, (int, float)) and not is_bool and 1 <= value <= MAX_RATIO
             return None if is_fine else f"a number in [1, {MAX_RATIO}]"
-        most = MAX_TILES if name.endswith(("_patch", "_slice_nums", "_num_crops")) else MAX_PIXELS
+        most = MAX_TILES if name.endswith(("_patch", "_slice_nums", "_crops")) else MAX_PIXELS
         is_fine = isinstance(value, int) and not is_bool and 1 <= value <= most
         return None if is_fine else f"an integer in [1, {most}]"
 

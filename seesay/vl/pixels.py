@@ -40,6 +40,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
     "Ovis2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "MolmoImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PerceptionLMImageProcessor": (_HALVES, _BICUBIC),
     "PerceptionLMVideoProcessor": (_HALVES, _BICUBIC),
     "Phi3VImageProcessor": (_CLIP_STATISTICS, _BILINEAR),

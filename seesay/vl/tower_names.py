@@ -64,6 +64,19 @@ SAM_TOWER: Patterns = (
     (r"^(high\.blocks\.\d+)\.mlp\.lin(\d)\.", r"\1.mlp.fc\2."),
 )
 """SAM, beside another tower."""
+MOLMO_TOWER: Patterns = (
+    (r"^tower\.class_embedding$", "tower.cls_token"),
+    (r"^tower\.positional_embedding$", "tower.pos_embed"),
+    (r"^tower\.patch_embedding\.", "tower.patch_embed."),
+    (r"^tower\.pre_ln\.", "tower.norm_pre."),
+    (r"^tower\.transformer\.resblocks\.", "tower.blocks."),
+    (r"^(tower\..*)\.attention\.w([qkv])\.", r"\1.attn.\2_proj."),
+    (r"^(tower\..*)\.attention\.wo\.", r"\1.attn.proj."),
+    (r"^(tower\..*)\.attention_norm\.", r"\1.norm1."),
+    (r"^(tower\..*)\.ffn_norm\.", r"\1.norm2."),
+    (r"^(tower\..*)\.feed_forward\.w(\d)\.", r"\1.mlp.fc\2."),
+)
+"""CLIP as Molmo's authors call its tensors."""
 
 TWO_LAYERS: Patterns = ((r"^projector\.0\.", "projector.linear_1."), (r"^projector\.2\.", "projector.linear_2."))
 """A projector of two linear layers, saved as a sequence."""

@@ -170,10 +170,13 @@ def check_logits(case: Case, engine: AsyncEngine) -> None:
 
 
 def check_prompt_logprobs(output: Response, expected: Expected) -> None:
-    """Those of all positions but the first and the media's, each with the three most likely tokens."""
+    """Those of all positions but the first, the media's and those of tokens without logits, each with the three most
+    likely tokens."""
     assert output.prompt_logprobs is not None and output.usage is not None
     assert len(output.prompt_logprobs) == len(expected.input_ids)
-    assert sum(entry is None for entry in output.prompt_logprobs) == 1 + output.usage.media_tokens
+    has_entry = [token_id < expected.logits.shape[1] for token_id in expected.input_ids]
+    num_left_out = sum(entry is None for entry in output.prompt_logprobs)
+    assert num_left_out == 1 + max(output.usage.media_tokens, has_entry.count(False))
     logprobs = expected.logits.log_softmax(-1)
     for position, entry in enumerate(output.prompt_logprobs):
         if entry is not None:

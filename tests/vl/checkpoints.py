@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -160,6 +161,15 @@ LLAMA3_ROPE = {
 STATISTICS = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
 LLAVA_NEXT_RESOLUTIONS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 BOS_CHATML = "{{ bos_token }}" + CHATML
+MOLMO_TEMPLATE = (
+    "{{ eos_token }}{% for message in messages %}{% set content = message['content'] %}{% if content is string %}"
+    "{% set text = content %}{% else %}"
+    "{% set text = content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\n') %}"
+    "{% for part in content if part['type'] == 'image' %}{{ '<|image|>' }}{% endfor %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ ' User: ' + text }}"
+    "{% else %}{{ ' Assistant:' + text + eos_token }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' Assistant:' }}{% endif %}"
+)
 QWEN_TEXT = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -189,6 +199,7 @@ def make_tokenizer(
     has_bos: bool = False,
     more_merges: str = "",
     first: Sequence[str] = (),
+    eos_token: str = "<|im_end|>",
     **special: str,
 ) -> PreTrainedTokenizerFast:
     """A byte-level tokenizer with ChatML tokens and `special` ones, by the attribute name they get.
@@ -222,7 +233,7 @@ def make_tokenizer(
         names["bos_token"] = "<s>"
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        eos_token="<|im_end|>",
+        eos_token=eos_token,
         pad_token="<|endoftext|>",
         **names,
         extra_special_tokens={"im_start_token": "<|im_start|>", **special},
@@ -906,9 +917,57 @@ def _glm_4v(path: Path) -> None:
     _save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
 
 
-def _save_reference(path: Path, model: Any, config: Any, settings: Any, tokenizer: Any, code: str) -> None:
-    """Write a checkpoint of a reference model, with code beside the weights that must not run."""
+def _molmo(**changes: Any) -> Callable[[Path], None]:
+    """With crops of 24 pixels, which overlap by 16, and nine rows of each. The tokens of pictures are those behind the
+    vocabulary, as published; the template is the one that the published processor has in its code."""
+
+    def write(path: Path) -> None:
+        from reference.molmo import PARTS, Molmo
+
+        fillers: dict[str, Any] = {f"filler_{number}": f"|<EXTRA_TOKENS_{number}>|" for number in range(65)}
+        size = len(make_tokenizer(None, **fillers))
+        tokens: dict[str, Any] = {f"part_{number}": token for number, token in enumerate(PARTS)}
+        tokenizer = make_tokenizer(MOLMO_TEMPLATE, eos_token="<|endoftext|>", **fillers, **tokens)
+        config = {
+            "architectures": ["MolmoForCausalLM"], "model_type": "molmo", "attention_layer_norm": False,
+            "clip_qkv": None, "initializer_range": 0.02, "layer_norm_eps": 1e-6, "layer_norm_type": "rms",
+            "norm_after": False, "qkv_bias": True, "rope_theta": 10000.0, "tie_word_embeddings": False,
+            "torch_dtype": "float32", "use_cache": True, "use_position_ids": True, "weight_tying": False,
+            **QWEN_TEXT, "intermediate_size": 192, "embedding_size": size, "vocab_size": size,
+            "eos_token_id": tokenizer.eos_token_id,
+            "vision_config": {
+                "hidden_size": 32, "image_size": 24, "intermediate_size": 48, "num_attention_heads": 2,
+                "num_hidden_layers": 9, "patch_size": 4,
+            },
+            **changes,
+        }  # fmt: skip
+        settings = {
+            "image_processor_type": "MolmoImageProcessor", "base_image_input_size": [24, 24], "do_normalize": True,
+            "image_mean": [0.48, 0.46, 0.41], "image_std": [0.27, 0.26, 0.28], "image_padding_mask": True,
+            "image_patch_size": 4, "image_token_length_h": 3, "image_token_length_w": 3, "max_crops": 6,
+            "overlap_margins": [2, 2], "resample": 2,
+        }  # fmt: skip
+        small = {"backbone.image_projector.w2.weight": 1 / 40}  # else rows are much larger than embeddings of tokens
+        _save_reference(path, Molmo(config), config, settings, tokenizer, "molmo", factors=small)
+
+    return write
+
+
+def _save_reference(
+    path: Path,
+    model: Any,
+    config: Any,
+    settings: Any,
+    tokenizer: Any,
+    code: str,
+    *,
+    factors: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Write a checkpoint of a reference model, with code beside the weights that must not run. factors: of its
+    weights."""
     spread_weights(model)
+    for name, factor in factors.items():
+        model.get_parameter(name).data.mul_(factor)
     model.save(path)
     tokenizer.save_pretrained(path)
     names = {"AutoConfig": "Config", "AutoModelForCausalLM": config["architectures"][0]}
@@ -1079,6 +1138,10 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
     "phi3_v": _phi3_v,
     "qwen_vl": _qwen_vl,
+    "molmo": _molmo(),
+    "molmo_olmo2": _molmo(
+        attention_layer_norm=True, norm_after=True, qkv_bias=False, num_key_value_heads=None, rope_theta=500000.0
+    ),
     "perception_lm": _of_timm(write_perception_lm),
     "perception_lm_timm": _of_timm(write_timm_perception_lm),
     "fast_vlm": _of_timm(write_fast_vlm),

@@ -63,6 +63,7 @@ def test_families_with_a_published_layout() -> None:
     assert {
         "minicpmv",
         "phi3_v",
+        "molmo",
         "text",
         "llava",
         "llava_next",

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.parts import Weight, plain_weight
+from seesay.checkpoint.parts import Axis, Part, Weight
 from seesay.device.layer_loading import LoadedLayers
 from seesay.device.linear import Linear
 from seesay.llm.kv_layout import LayerCache
@@ -37,7 +37,7 @@ class ComposedDecoder:
         self.device = device
         self.dtype = dtype
         self._ops = pick_ops(device)
-        self._embed = plain_weight("embed_tokens.weight", config.vocab_size, config.hidden_size)
+        self._embed = _make_table(config)
         with torch.device("meta"):
             self._layers = [make_layer(config, index, self._ops) for index in range(config.num_layers)]
             self._head = Linear(config.hidden_size, config.vocab_size, bias=False, has_unit_rows=config.has_unit_head)
@@ -222,3 +222,16 @@ class ComposedDecoder:
             logits.mul_(self.config.logit_scale)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _make_table(config: DecoderConfig) -> Weight:
+    """Return the embeddings of all tokens: those of the vocabulary, then those that were added to it."""
+    rows = {"weight": config.vocab_size, "added": config.num_added_tokens}
+    width = Axis(dim=1, size=config.hidden_size)
+    return Weight(
+        parts=tuple(
+            Part(tensor=f"embed_tokens.{name}", axes=(Axis(dim=0, size=count), width))
+            for name, count in rows.items()
+            if count
+        )
+    )

@@ -50,7 +50,7 @@ class GatedFeedForward:
             return [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
         return [
             Source(module="gate_up_proj", num_outputs=2 * size, picks=(range(start, start + size),))
-            for start in (0, size)
+            for start in ((size, 0) if spec.has_up_first else (0, size))
         ]
 
     def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:

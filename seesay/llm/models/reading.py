@@ -88,6 +88,7 @@ def read_decoder_config(
         scales_media=kind.scales_media,
         residual_scale=kind.residual_scale,
         logit_scale=kind.logit_scale,
+        num_added_tokens=getattr(config, "num_added_tokens", 0),
         has_unit_head=bool(getattr(config, "has_unit_head", False)),
         log_length=_log_length(config, use_logn_attn=use_logn_attn),
     )
@@ -111,12 +112,14 @@ def _qkv_layout(config: ModelConfig, kind: DecoderKind) -> QKVLayout:
 
 
 def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
+    has_up_first = bool(getattr(config, "has_up_first", False))
     return FeedForwardSpec(
         kind=kind.feed_forward,
         size=kind.inner_size or config.intermediate_size,
         activation=_activation(config, kind.activation_option),
         has_bias=bool(getattr(config, "mlp_bias", False)) if kind.inner_bias is None else kind.inner_bias,
-        is_joined=kind.joins_gate_up,
+        is_joined=kind.joins_gate_up or has_up_first,
+        has_up_first=has_up_first,
     )
 
 

@@ -64,13 +64,15 @@ FeedForwardKind = Literal["gated", "plain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForwardSpec:
-    """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`."""
+    """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`; up comes
+    first if it `has_up_first`."""
 
     kind: FeedForwardKind = "gated"
     size: int
     activation: Activation = "silu"
     has_bias: bool = False
     is_joined: bool = False
+    has_up_first: bool = False
 
     @property
     def num_matrices(self) -> int:
@@ -125,7 +127,9 @@ class DecoderConfig:
     no token sees later ones.
     embedding_scale: factor of embeddings looked up by token ids, and with `scales_media` of the others, too.
     attention_scale: factor of attention scores. residual_scale: of what attention and feed-forward add. logit_scale:
-    of logits. has_unit_head: each row of the head's weight is divided by its length.
+    of logits. num_added_tokens: token ids from `vocab_size` on that only prompts have: the checkpoint stores their
+    embeddings as `embed_tokens.added`, and the head has no logits of them. has_unit_head: each row of the head's weight
+    is divided by its length.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
     """
@@ -155,6 +159,7 @@ class DecoderConfig:
     scales_media: bool = False
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    num_added_tokens: int = 0
     has_unit_head: bool = False
     log_length: int | None = None
 

@@ -1,8 +1,8 @@
 """Image transforms that model families share: sizes, resizing, patches.
 
 Frames are uint8 arrays [N, H, W, 3]; every transform equals the torchvision backend of Transformers' processors
-(resized pixels are rounded to uint8 before they are normalized). torch is imported where it is used; torchvision is
-not needed.
+(resized pixels are rounded to uint8 before they are normalized, but for `resize_as_float`). torch is imported where it
+is used; torchvision is not needed.
 """
 
 from __future__ import annotations
@@ -122,6 +122,19 @@ def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicub
     if scaled.dtype != torch.uint8:
         scaled = scaled.clamp_(0, 255).round_().to(torch.uint8)
     result: Frames = scaled.permute(0, 2, 3, 1).contiguous().numpy()
+    return result
+
+
+def resize_as_float(frames: Frames, size: tuple[int, int], *, resample: Resample) -> npt.NDArray[np.float32]:
+    """Scale frames [N, H, W, 3] to `size` (height, width) by bilinear or bicubic interpolation with antialiasing,
+    without rounding: float32 [N, height, width, 3] from 0 to 255, in memory of its own."""
+    import torch
+    from torch.nn.functional import interpolate
+
+    pixels = torch.from_numpy(_writable(frames)).permute(0, 3, 1, 2).to(torch.float32)
+    if frames.shape[1:3] != size:
+        pixels = interpolate(pixels, size=size, mode=resample, align_corners=False, antialias=True).clamp_(0, 255)
+    result: npt.NDArray[np.float32] = pixels.permute(0, 2, 3, 1).contiguous().numpy()
     return result
 
 

@@ -1,5 +1,6 @@
 """The sizes at which pictures are cut into tiles: one of several resolutions (LLaVA's any-resolution rule, arXiv
-2408.03326, section 3.2), or whole tiles along the longer side (Idefics3, arXiv 2408.12637, section 3.1)."""
+2408.03326, section 3.2), whole tiles along the longer side (Idefics3, arXiv 2408.12637, section 3.1), or crops that
+overlap (Molmo, arXiv 2409.17146, section 2)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import chain
+
+import numpy as np
 
 _COVERING = 0.9
 """Share of a picture's pixels that a grid shows for `fit_covering_grid` to be enough."""
@@ -139,3 +142,33 @@ def _scale(size: tuple[int, int], longer: int) -> tuple[int, int]:
     down."""
     ratio = size[1] / size[0]
     return (int(longer / ratio), longer) if size[1] >= size[0] else (longer, int(longer * ratio))
+
+
+@lru_cache(maxsize=64)
+def _list_crops(max_crops: int) -> tuple[tuple[int, int], ...]:
+    """Return all (rows, columns) of at most `max_crops` crops, those of fewer crops and then of fewer rows first."""
+    grids = ((rows, columns) for rows in range(1, max_crops + 1) for columns in range(1, max_crops // rows + 1))
+    return tuple(sorted(grids, key=lambda grid: (math.prod(grid), grid[0])))
+
+
+def choose_crops(size: tuple[int, int], window: int, margin: int, max_crops: int) -> tuple[int, int]:
+    """Return the (rows, columns) of overlapping crops for a picture of `size` (height, width), each of which adds
+    `window` pixels to `margin` along an axis (Molmo, arXiv 2409.17146, section 2): those that enlarge the picture
+    least; if all shrink it, those that shrink it least. Ratios are float32, as published; sides below `margin` have
+    negative ones."""
+    grids = _list_crops(max_crops)
+    own = np.array(size, dtype=np.float32) - np.float32(margin)
+    with np.errstate(divide="ignore"):
+        scales = ((np.array(grids, dtype=np.int64) * window).astype(np.float32) / own).min(axis=1)
+    is_larger = scales >= 1
+    if not is_larger.any():
+        return grids[int(scales.argmax())]
+    return grids[int(np.where(is_larger, scales, np.inf).argmin())]
+
+
+def fit_as_float32(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
+    """Return the (height, width) of a picture of `size`, scaled to fit into `target`, rounded down as float32 numbers
+    are (Molmo); at least 1."""
+    height, width = (np.float32(length) for length in size)
+    scale = min(np.float32(target[0]) / height, np.float32(target[1]) / width)
+    return max(1, int(height * scale)), max(1, int(width * scale))

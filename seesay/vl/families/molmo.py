@@ -1,0 +1,272 @@
+"""Molmo: the whole picture, then overlapping crops of it, of whose rows those are left out that a neighbour has, too
+(arXiv 2409.17146, section 2)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.frame_chain import Chain, Pad, Resize
+from seesay.processors.media.images import resize_as_float
+from seesay.processors.media.tiles import choose_crops, fit_as_float32
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.arrangement import Rows, chain, number_rows
+from seesay.vl.family import MAX_TILES, Features, MediaPlan, make_expansion
+from seesay.vl.pixels import read_count
+from seesay.vl.projected_tower import ProjectedTowerFamily
+from seesay.vl.published import Published
+from seesay.vl.tower_names import MOLMO_TOWER
+from seesay.vl.weight_map import WeightMap
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.encoders.encoder import LoadedEncoder
+
+_FRONT, _ADDED = "model.vision_backbone.", "model.transformer.wte.new_embedding"
+_NORMS = {
+    "qwen2": ("input_layernorm", "post_attention_layernorm"),
+    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+}
+"""The norms of attention and feed-forward: before them, or behind."""
+_POOL = 2
+_FLOAT_BYTES = 4
+
+
+def _map_weights(norms: tuple[str, str]) -> WeightMap:
+    return WeightMap(
+        decoder={
+            "model.transformer.blocks.": "layers.",
+            "model.transformer.wte.embedding": "embed_tokens.weight",
+            _ADDED: "embed_tokens.added",
+            "model.transformer.ln_f.": "norm.",
+            "model.transformer.ff_out.": "lm_head.",
+        },
+        tower={
+            f"{_FRONT}image_vit.": "tower.",
+            f"{_FRONT}image_pooling_2d.": "pooling.",
+            f"{_FRONT}image_projector.": "projector.",
+            f"{_FRONT}pad_embed": "pad_embed",
+        },
+        decoder_patterns=(
+            (r"\.att_proj\.", ".self_attn.qkv_proj."),
+            (r"\.attn_out\.", ".self_attn.o_proj."),
+            (r"\.([qk])_norm\.", r".self_attn.\1_norm."),
+            (r"\.ff_proj\.", ".mlp.gate_up_proj."),
+            (r"\.ff_out\.", ".mlp.down_proj."),
+            (r"\.attn_norm\.", f".{norms[0]}."),
+            (r"\.ff_norm\.", f".{norms[1]}."),
+        ),
+        tower_patterns=(*MOLMO_TOWER, (r"^projector\.w2\.", "projector.down_proj.")),
+    )
+
+
+class Molmo(ProjectedTowerFamily):
+    """Configuration, processor and model are code beside the weights; none of it is run.
+
+    Features: those of `PooledCropEncoder`, which the host makes, for pixels are float32 from their resizing on; the
+    arrangement of the rows; and the plan's measures. The published code takes pictures at the beginning of the prompt
+    only, and one at a time; here they may stand anywhere.
+    """
+
+    architectures = ("MolmoForCausalLM",)
+    published = (
+        Published(decoder="qwen2", names=("allenai/Molmo-7B-D-0924", "allenai/Molmo-72B-0924")),
+        Published(decoder="olmo2", names=("allenai/Molmo-7B-O-0924",)),
+    )
+    modalities = (Modality.IMAGE,)
+    options = {Modality.IMAGE: ("max_crops",)}  # noqa: RUF012
+    strategies = ("default",)
+    processor = "MolmoImageProcessor"
+    weights = _map_weights(_NORMS["qwen2"])
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        text_config = checkpoint.text_config
+        self.weights = _map_weights(_NORMS[text_config.model_type])
+        super().__init__(checkpoint, tokenizer)
+        self._parts = {name: self.token_id(f"<im_{name}>") for name in ("start", "end", "col")}
+        self._token_row: int = self.image_token - text_config.vocab_size
+        if not 0 <= self._token_row < text_config.num_added_tokens:
+            raise CheckpointError(
+                f"{checkpoint.path}: <im_patch> must be one of the {text_config.num_added_tokens} tokens behind the "
+                f"vocabulary of {text_config.vocab_size}, is {self.image_token}"
+            )
+        self._read_crops()
+
+    def _read_crops(self) -> None:
+        where, settings, grid = self.checkpoint.path, self.settings, self.grid_side
+        self._max_crops = read_count(settings, "max_crops", 12, most=MAX_TILES, where=where)
+        if self.pixels.resample == "lanczos":
+            raise CheckpointError(f"{where}: processor setting resample must be 2 (bilinear) or 3 (bicubic), got 1")
+        if grid % _POOL:
+            raise CheckpointError(f"{where}: a grid of {grid}² patches cannot be pooled {_POOL} by {_POOL}")
+        self._pooled = (grid // _POOL, grid // _POOL)
+        self._tile = (self.image_size, self.image_size)
+        patch = self.image_size // grid
+        expected = {
+            "base_image_input_size": [*self._tile],
+            "image_padding_mask": True,
+            "image_patch_size": patch,
+            "image_token_length_h": self._pooled[0],
+            "image_token_length_w": self._pooled[1],
+        }
+        for name, value in expected.items():
+            if (found := settings.get(name, value)) != value:
+                raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {str(found)[:40]}")
+        margins = settings.get("overlap_margins", (4, 4))
+        if (
+            not isinstance(margins, list | tuple)
+            or len(margins) != 2
+            or not all(type(each) is int and each >= 0 and each % _POOL == 0 for each in margins)
+            or sum(margins) >= grid
+        ):
+            raise CheckpointError(
+                f"{where}: processor setting overlap_margins must be two even numbers of patches, less than {grid} "
+                f"together, got {str(margins)[:40]}"
+            )
+        self._margins = (margins[0], margins[1])
+        self._margin = sum(margins) * patch
+        self._window = self.image_size - self._margin
+
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+        self.token_id("<|image|>")
+        return self.token_id("<im_patch>"), "<|image|>"
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        return {
+            "pixels": self.pixels.as_json(),
+            "tile": self.image_size,
+            "margins": self._margins,
+            "max_crops": self._max_crops,
+        }
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        return {**options, "max_crops": 1}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        own = (size.height, size.width)
+        rows, columns = choose_crops(own, self._window, self._margin, options.get("max_crops", self._max_crops))
+        canvas = (rows * self._window + self._margin, columns * self._window + self._margin)
+        return {
+            "num_tiles": 1 + rows * columns,
+            "cut": (rows, columns),
+            "canvas": canvas,
+            "resized": fit_as_float32(own, canvas),
+            "fitted": fit_as_float32(own, self._tile),
+        }
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        pieces: list[tuple[list[int], bool]] = []
+        for view in self._arrange(measures):
+            pieces.append(([self._parts["start"]], False))
+            for line in view:
+                pieces += [([self.image_token] * len(line), True), ([self._parts["col"]], False)]
+            pieces.append(([self._parts["end"]], False))
+        return make_expansion(*pieces)
+
+    def _arrange(self, measures: Features) -> tuple[Rows, Rows]:
+        """Return the rows of the whole picture, and those of the picture that its crops make."""
+        whole, (rows, columns) = number_rows(0, self._pooled), measures["cut"]
+        lines = []
+        for row in range(rows):
+            first = [whole.size * (1 + row * columns + column) for column in range(columns)]
+            kept = [
+                number_rows(number, self._pooled)[self._keep(row, rows), self._keep(column, columns)]
+                for column, number in enumerate(first)
+            ]
+            lines.append(np.concatenate(kept, axis=1))
+        return whole, np.concatenate(lines)
+
+    def _keep(self, index: int, count: int) -> slice:
+        """Return the rows of a crop, along one axis, that are not those of its neighbours."""
+        first = 0 if index == 0 else self._margins[0] // _POOL
+        side = self._pooled[0]
+        return slice(first, side if index == count - 1 else side - self._margins[1] // _POOL)
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self.grid_side**2
+
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        """Return the steps of `preprocess`, for the sizes that they have."""
+        pairs = ((measures["fitted"], self._tile), (measures["resized"], measures["canvas"]))
+        return tuple((Resize(fitted, self.pixels.resample), Pad(full, (0, 0), (0, 0, 0))) for fitted, full in pairs)
+
+    def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
+        planned = super().plan_media(modality, size, options)
+        return replace(planned, peak_pixels=_FLOAT_BYTES * planned.peak_pixels)
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        return {
+            **measures,
+            "whole": self._fit(media, measures["fitted"], self._tile),
+            "picture": self._fit(media, measures["resized"], measures["canvas"]),
+            "padding": self._find_padding(measures),
+            "rows": chain(*self._arrange(measures)),
+        }
+
+    def _fit(self, media: DecodedMedia, fitted: tuple[int, int], canvas: tuple[int, int]) -> npt.NDArray[np.float32]:
+        """Return a picture in the middle of a black canvas: float32 [H, W, 3]."""
+        [pixels] = resize_as_float(media.frames, fitted, resample=self.pixels.resample)
+        (top, left), (height, width) = _center(fitted, canvas), fitted
+        padded = np.zeros((*canvas, 3), dtype=np.float32)
+        padded[top : top + height, left : left + width] = pixels
+        return padded
+
+    def _find_padding(self, measures: Features) -> npt.NDArray[np.uint8]:
+        """Return what is padding of the patches of all tiles (`PooledCropEncoder`). As published, the whole picture has
+        what the first crop has, each crop what the next one has, and all patches of the last one are partly padding."""
+        patch = self.image_size // self.grid_side
+        shown = []  # along each axis, the pixels of each crop's patches that lie in the picture
+        for start, length, count in zip(
+            _center(measures["resized"], measures["canvas"]), measures["resized"], measures["cut"], strict=True
+        ):
+            firsts = np.arange(count)[:, None] * self._window + np.arange(self.grid_side) * patch
+            ends = np.minimum(firsts + patch, start + length)
+            shown.append(np.maximum(ends - np.maximum(firsts, start), 0))
+        pixels = (shown[0][:, None, :, None] * shown[1][None, :, None, :]).reshape(math.prod(measures["cut"]), -1)
+        is_padding = np.stack([pixels == 0, (pixels > 0) & (pixels < patch**2)], axis=-1)
+        last = np.broadcast_to([[False, True]], (1, *is_padding.shape[1:]))
+        return np.concatenate([is_padding, last]).astype(np.uint8)
+
+    def largest_size(self) -> tuple[int, int]:
+        return self._max_crops * self._window + self._margin, self._window + self._margin
+
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
+        import torch
+
+        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.pooled_crops import PooledCropEncoder, PooledCropVit
+        from seesay.encoders.vit import VitConfig
+        from seesay.encoders.weights import load_tower
+
+        config = self.checkpoint.model_config
+        text_config = config.text_config
+        tower = VitConfig.of_clip(config.vision_config, has_class_token=True, feature_layers=self._feature_layers)
+        with torch.device("meta"):
+            model = PooledCropVit(
+                tower,
+                inner_size=text_config.intermediate_size,
+                out_hidden_size=text_config.hidden_size,
+                num_added=text_config.num_added_tokens,
+                token_row=self._token_row,
+            )
+        weights = load_tower(model, self.checkpoint, self._used_tower_name, device=device, dtype=dtype)
+        normalizer = PixelNormalizer(**self.pixels.statistics)
+        return PooledCropEncoder(model, normalizer, window=self._window, weights=weights)
+
+    def _used_tower_name(self, name: str) -> str | None:
+        """Return the tower's name of a tensor. The embeddings of added tokens are the decoder's, and used here, too."""
+        return "added_tokens" if name == _ADDED else super()._used_tower_name(name)
+
+
+def _center(size: tuple[int, int], canvas: tuple[int, int]) -> tuple[int, int]:
+    return (canvas[0] - size[0]) // 2, (canvas[1] - size[1]) // 2
