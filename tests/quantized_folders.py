@@ -347,9 +347,10 @@ PACKED_FORMS = {
 def is_quantized(name: str) -> bool:
     """Whether a tensor is the weight of a linear layer of the language model, but for its head."""
     endings = ("_proj.weight", ".mlp.c_fc.weight", ".c_attn.weight", ".mlp.w1.weight", ".mlp.w2.weight")
+    is_molmo = name.startswith("model.transformer.blocks.") and name.endswith((".attn_out.weight", ".ff_out.weight"))
     is_chatglm = name.startswith("transformer.encoder.layers.") and name.endswith(".weight") and "norm" not in name
     is_of_tower = any(part in name for part in ("visual", "vision", "projector", "vpm", "resampler"))
-    return (name.endswith(endings) or is_chatglm) and not is_of_tower
+    return (name.endswith(endings) or is_chatglm or is_molmo) and not is_of_tower
 
 
 def write_quantized(
