@@ -21,6 +21,7 @@ from enrolment import ENROLLED
 from family_contract import Loaded, load_beside_transformers, load_family
 
 from seesay.checkpoint.parts import Source
+from seesay.contract import checks as contract_checks
 from seesay.device.norm import rms_norm
 from seesay.encoders import (
     fractional_positions,
@@ -64,7 +65,7 @@ from seesay.vl.families import (
     qwen_vl,
     smolvlm,
 )
-from seesay.vl.family import Family, Wording
+from seesay.vl.family import Family, Features, Wording
 from seesay.vl.pixels import PixelSettings
 from seesay.vl.timed_videos import ClipSettings
 from seesay.vl.weight_map import WeightMap
@@ -1037,6 +1038,35 @@ def names_of_newer_checkpoints_are_unknown(patch: Patch) -> None:
 # --- the tests --------------------------------------------------------------------------------------------------------
 
 
+# --- what a family says of itself -------------------------------------------------------------------------------------
+
+
+@caught_by("rows_fill_their_places", "llava")
+def rows_are_those_of_no_picture(patch: Patch) -> None:
+    wrap(patch, TileEncoder, "encode", lambda rows: [0 * each for each in rows])
+
+
+@caught_by("largest_input_is_the_largest", "internvl")
+def memory_is_planned_for_one_tile(patch: Patch) -> None:
+    patch.setattr(internvl.InternVL, "largest_size", lambda self: (30, 30))
+
+
+@caught_by("hostile_sizes_are_bounded", "qwen2_vl")
+def one_line_of_patches_counts_as_none(patch: Patch) -> None:
+    original = DynamicResolutionFamily.num_units
+
+    def count(self: DynamicResolutionFamily, measures: Features) -> int:
+        height, width = measures["resized"]
+        return original(self, measures) if max(height, width) < 100 * min(height, width) else 0
+
+    patch.setattr(DynamicResolutionFamily, "num_units", count)
+
+
+@caught_by("options_are_refused_by_name", "internvl")
+def any_option_is_taken(patch: Patch) -> None:
+    patch.setattr(Family, "_check_options", lambda self, modality, options, known: None)
+
+
 @pytest.fixture(scope="module")
 def load(tiny_checkpoint: Callable[[str], Path]) -> Callable[[str], Loaded]:
     made: dict[str, Loaded] = {}
@@ -1054,7 +1084,8 @@ def run(check: str, loaded: Loaded, scratch: Path) -> None:
         "keys_follow_settings": (scratch,),
         COUNTS: ([*family_checks.random_sizes(400), *ROUNDED],),
     }
-    getattr(family_checks, check)(loaded, *arguments.get(check, ()))
+    owner = family_checks if hasattr(family_checks, check) else contract_checks
+    getattr(owner, check)(loaded, *arguments.get(check, ()))
 
 
 @pytest.mark.parametrize("name", sorted({each.name for each in MUTATIONS if each.check == COUNTS}))

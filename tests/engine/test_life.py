@@ -76,10 +76,9 @@ for k in range(6):
     if sys.argv[1] == "closed":
         pipe.close()
         kept.append(pipe)
-    else:
-        deadline = time.monotonic() + 60  # the pipeline of the round before ends in threads of its own
-        while k and threading.active_count() > num_threads and time.monotonic() < deadline:
-            time.sleep(0.01)
+    deadline = time.monotonic() + 60  # an unclosed pipeline ends in threads of its own, in the round behind
+    while k and threading.active_count() > num_threads and time.monotonic() < deadline:
+        time.sleep(0.01)
     num_threads = num_threads if k else threading.active_count()
     resident_kb = re.search(r"VmRSS:\\s+(\\d+) kB", Path("/proc/self/status").read_text()).group(1)
     print(int(resident_kb) // 1024, threading.active_count(), flush=True)

@@ -15,7 +15,7 @@ from seesay.vl.pixels import DEFAULTS, PixelSettings
 NAMES = ("image_mean", "image_std", "resample")
 
 
-BESIDE_WEIGHTS = ("MiniCPMVImageProcessor", "MolmoImageProcessor", "Phi3VImageProcessor")
+BESIDE_WEIGHTS = ("MiniCPMVImageProcessor", "MolmoImageProcessor", "Phi3VImageProcessor", "QwenVLImageProcessor")
 """Classes that Transformers does not have."""
 
 
