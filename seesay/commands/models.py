@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _INDENT = "  "
 _WIDTH = 100
+_MODULES = (
+    "other models of Transformers for text, or text with pictures, whose attention can be exchanged: Mixtral, OPT, Aya "
+    "Vision and many more (docs/models.md); what cannot run says why when it is opened"
+)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,7 @@ def _run(arguments: argparse.Namespace) -> int:
     out("model families of seesay (name, inputs, architectures in config.json)\n" + _list_families(ours))
     for plugin in registry.plugins:
         out(f"\nmodel families of {plugin.origin}\n" + _list_families(plugin.families.items()))
+    out("\nthrough Transformers' modules\n" + _wrap_text(_MODULES))
     faults = [*map(str, registry.broken), *registry.contested.values()]
     if faults:
         out("\nmodel families that cannot be used\n" + "".join(f"{_INDENT}{fault}\n" for fault in faults))
@@ -54,17 +59,22 @@ def _list_families(claims: Iterable[tuple[str, type[Family]]]) -> str:
         takes = ", ".join(["text", *(modality.value for modality in family.modalities)])
         by_name.setdefault(family.__module__.rpartition(".")[2], (takes, []))[1].append(architecture)
     lines = []
+    width = max(map(len, by_name), default=0) + 2
     for name, (takes, architectures) in sorted(by_name.items()):
         first, *others = sorted(architectures)
-        lines.append(f"{_INDENT}{name:<14}{takes:<20}{first}\n")
-        lines += [f"{_INDENT}{'':<34}{architecture}\n" for architecture in others]
+        lines.append(f"{_INDENT}{name:<{width}}{takes:<20}{first}\n")
+        lines += [f"{_INDENT}{'':<{width + 20}}{architecture}\n" for architecture in others]
     return "".join(lines)
 
 
 def _wrap(names: Iterable[str]) -> str:
+    return _wrap_text("  ".join(names))
+
+
+def _wrap_text(text: str) -> str:
     import textwrap
 
-    lines = textwrap.wrap("  ".join(names), _WIDTH - len(_INDENT), break_on_hyphens=False, break_long_words=False)
+    lines = textwrap.wrap(text, _WIDTH - len(_INDENT), break_on_hyphens=False, break_long_words=False)
     return "".join(f"{_INDENT}{line}\n" for line in lines)
 
 

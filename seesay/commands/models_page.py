@@ -24,6 +24,11 @@ named here as examples. It is a folder or an id on the Hugging Face hub, and its
 the weights is run. [quantization.md](quantization.md) lists the formats of weights,
 [chat_templates.md](chat_templates.md) the templates.
 
+Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
+code where Transformers has none (GLM-4V, MiniCPM-V, Molmo, Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower,
+logits, and greedy answers in all ways of computing them. [Other models](#other-models) run through Transformers'
+modules.
+
 ## Vision-language models
 
 Every family takes several pictures in a prompt, anywhere in the text. A family without videos gets the frames of a
@@ -66,10 +71,10 @@ a step, an encoder of the prompt. Such a model is not quantized, and its steps a
 With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by
 the whole model: tokens and hidden states must agree. Models that differ say in what, and run with text alone under
-`disable_vision_encoder=True` (`--disable-vision-encoder`): those with rotary positions of several axes, pictures
-whose tokens see each other, rows added to further layers, cross-attention, or tokens that depend on the other
-pictures of a prompt. Videos are taken as pictures. Pictures have no options but `detail`, and one with a side more
-than 200 times as long as the other is refused.
+`disable_vision_encoder=True` (`--disable-vision-encoder`): those with rotary positions of several axes, rows added to
+further layers, or tokens that depend on the other pictures of a prompt. Models whose decoder attends to pictures
+beside the text (cross-attention), or lets a prompt's tokens see later ones, do not run. Videos are taken as pictures.
+Pictures have no options but `detail`, and one with a side more than 200 times as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, GPT-NeoX,
 gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE; with pictures Aria, Aya Vision, Command A

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
+_SESSION_LEN = 4096
+"""Tokens of a text, by default, of a model whose configuration has no limit."""
 _MAX_STEP_MS = 40
 """By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
 _STREAMED_TOKENS = 368
@@ -82,14 +84,14 @@ def resolve(
     else:
         stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
         dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
-    num_positions = text_config.max_position_embeddings
-    if config.session_len is not None:
+    num_positions = getattr(text_config, "max_position_embeddings", None)
+    if config.session_len is not None and num_positions is not None:
         _warn_beyond_training(config, text_config)
     max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
         dtype=getattr(torch, dtype),
-        session_len=config.session_len or num_positions,
+        session_len=config.session_len or num_positions or _SESSION_LEN,
         max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
         max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
         kv_format=_pick_kv_format(config, checkpoint, device),

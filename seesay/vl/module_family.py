@@ -99,6 +99,12 @@ class ModuleTextFamily(TextFamily):
 def is_known_to_transformers(architecture: str) -> bool:
     """Return whether Transformers has a causal language model of this name, in whatever case: some checkpoints are
     older than its class. Imports Transformers."""
+    return architecture.lower() in map(str.lower, list_causal_models())
+
+
+def list_causal_models() -> tuple[str, ...]:
+    """Return the names of Transformers' causal language models. Imports Transformers."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    return architecture.lower() in map(str.lower, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values())
+    names = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+    return tuple(name for each in names for name in ((each,) if isinstance(each, str) else each))

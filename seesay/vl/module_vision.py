@@ -129,7 +129,8 @@ class ModuleVisionFamily(ModuleTextFamily):
                 check_pictures(self, self._tower, decoder)
         except (CheckpointError, RequestError) as error:
             raise CheckpointError(
-                f"{self.checkpoint.path}: {self.checkpoint.architecture} cannot take pictures here: {error}. With "
+                f"{self.checkpoint.path}: {self.checkpoint.architecture} cannot take pictures here: "
+                f"{str(error).removeprefix(f'{self.checkpoint.path}: ')}. With "
                 "disable_vision_encoder=True it runs with text alone; docs/models.md lists models that take pictures"
             ) from error
 

@@ -3,6 +3,7 @@ from outside (`plugins.py`)."""
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -17,7 +18,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
-from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers
+from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
 from seesay.vl.module_vision import ModuleVisionFamily, takes_pictures
 from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 
@@ -104,8 +105,13 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
     lost = "".join(f"; not usable: {broken}" for broken in registry.broken)
     if architecture in REASONS:
         raise CheckpointError(f"architecture {architecture!r} does not run here: {REASONS[architecture]}{lost}")
-    supported = ", ".join(sorted(list_layouts(known)))
-    raise CheckpointError(f"architecture {architecture!r} is not supported; supported are: {supported}{lost}")
+    layouts = sorted(list_layouts(known))
+    close = difflib.get_close_matches(architecture, [*layouts, *list_causal_models()], n=1)
+    hint = f" did you mean {close[0]!r}?" if close else ""
+    raise CheckpointError(
+        f"architecture {architecture!r} is not supported;{hint} supported are: {', '.join(layouts)}, and other models "
+        f"of Transformers, which has none of this name; code beside the weights is not run{lost}"
+    )
 
 
 def _without_tower(claimed: str) -> str:

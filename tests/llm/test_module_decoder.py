@@ -53,8 +53,35 @@ def test_an_architecture_without_a_family_runs_through_its_modules(name: str) ->
 
 
 def test_what_neither_we_nor_transformers_have_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="architecture 'NoSuchForCausalLM' is not supported; supported are: Bai"):
-        find_family("NoSuchForCausalLM")
+    with pytest.raises(CheckpointError, match=r"architecture 'Xx' is not supported; supported are: Bai.* none of this"):
+        find_family("Xx")
+    with pytest.raises(CheckpointError, match="did you mean 'GPTNeoXForCausalLM'"):
+        find_family("GPTNeoXForCausalLMX")
+
+
+@pytest.mark.parametrize("name", ["opt", "gpt_neox"])
+def test_a_text_length_that_is_set(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Some have learned positions, and no rotary embedding that could be scaled."""
+    path = tiny_checkpoint(name)
+    config = EngineConfig(device_type="cpu", session_len=64)
+    with AsyncEngine(str(path), backend_config=config) as engine:
+        [output] = ask(engine, parse(["the game"], max_new_tokens=4, ignore_eos=True))
+    assert output.error is None and len(output.token_ids) == 4
+
+
+def test_a_configuration_of_a_much_larger_model_allocates_nothing(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A part of it that is missing has the sizes of a published model: 27 GB of parameters."""
+    folder = shutil.copytree(tiny_checkpoint("mixtral"), tmp_path / "large")
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("hidden_size", "intermediate_size", "num_hidden_layers"):
+        del config[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        CheckpointError, match=r"describes a model of [\d,]{13,} parameters, and the files have [\d,]+:"
+    ):
+        load(folder)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import torch
 
 from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, RequestError
+from seesay.llm.models.kinds import list_backbones
 from seesay.llm.models.module_attention import (
     ATTENTION,
     PROBE,
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _PROBE_TOKENS = 3
 _REFUSED_ROTARY = ("dynamic", "longrope")
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention"])
+_MOST_TIMES, _FEW_ELEMENTS = 2, 1 << 20
+"""How many more parameters than the files have elements a model may have: those of tied weights, and as many more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,9 +62,11 @@ class ModuleModel:
         register()
         self._checkpoint, self._auto_class = checkpoint, auto_class
         self._config = checkpoint.hf_config()
-        _check_config(self._config.get_text_config(decoder=True))
         with self.blaming():
-            self.probed = _probe(self._build_empty())
+            _check_config(self._config.get_text_config(decoder=True))
+            empty = self._build_empty()
+            self.probed = _probe(empty)
+        self._num_elements = sum(parameter.numel() for parameter in empty.parameters())
         self.model: PreTrainedModel | None = None
 
     def load(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -102,6 +108,7 @@ class ModuleModel:
         return model.eval()
 
     def _read(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+        self._check_size(source)
         with _quiet():
             model, report = self._class().from_pretrained(
                 source.path,
@@ -117,19 +124,44 @@ class ModuleModel:
         found: PreTrainedModel = model
         return found
 
+    def _check_size(self, source: Checkpoint) -> None:
+        """Raise `CheckpointError` for a configuration of a much larger model than the files have, which would be made
+        before a tensor is missed: a part of the configuration that is left out has the sizes of some published model.
+        """
+        stored = sum(math.prod(source.find(name).shape) for name in source.tensor_names())
+        if self._num_elements > _MOST_TIMES * stored + _FEW_ELEMENTS:
+            raise CheckpointError(
+                f"{source.path}: config.json describes a model of {self._num_elements:,} parameters, and the files "
+                f"have {stored:,}: a part of the configuration is missing, or is another model's"
+            )
+
     @contextlib.contextmanager
     def blaming(self) -> Iterator[None]:
-        """Turn exceptions of Transformers' code into `CheckpointError`: it is not ours, and may raise anything."""
+        """Name the model in `CheckpointError`s, and turn exceptions of Transformers' code into such: it is not ours,
+        and may raise anything."""
+        path = self._checkpoint.path
         try:
             yield
-        except (CheckpointError, RequestError, MemoryError, torch.OutOfMemoryError):
+        except (RequestError, MemoryError, torch.OutOfMemoryError):
             raise
+        except CheckpointError as error:
+            if str(error).startswith(f"{path}: "):
+                raise
+            raise self._explain(str(error)) from error
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0]
-            raise CheckpointError(
-                f"{self._checkpoint.path}: {self._checkpoint.architecture} does not run through Transformers' modules: "
-                f"{type(error).__name__}: {reason}"
-            ) from error
+            raise self._explain(f"{type(error).__name__}: {reason}") from error
+
+    def _explain(self, reason: str) -> CheckpointError:
+        """Return the error for a model that cannot run, with what can."""
+        checkpoint = self._checkpoint
+        kind = str(checkpoint.text_config.model_type)
+        is_inside = kind in list_backbones() and kind != checkpoint.model_config.model_type
+        nearest = f"text models of type {kind!r} do, and " if is_inside else ""
+        return CheckpointError(
+            f"{checkpoint.path}: {checkpoint.architecture} does not run through Transformers' modules: {reason}; "
+            f"{nearest}docs/models.md lists what runs"
+        )
 
 
 class ModuleWeights:

@@ -68,7 +68,7 @@ def make_rotary(
 
 def read_rope_parameters(config: ModelConfig) -> dict[str, Any]:
     """Return the rotary parameters of a configuration, with the scaling that the first Qwen calls by another option."""
-    parameters = dict(config.rope_parameters or {})
+    parameters = dict(getattr(config, "rope_parameters", None) or {})
     return {**parameters, "rope_type": "doubling"} if getattr(config, "doubles_ntk", False) else parameters
 
 
