@@ -57,7 +57,7 @@ def load_runner(num_rows: int, num_steps: int) -> ModelRunner:
     session_len = PROMPT_TOKENS[1] + num_steps + BLOCK_SIZE
     config = EngineConfig(device_type="cpu", dtype="float32", max_batch_size=num_rows, session_len=session_len)
     opened = open_model(resolve_checkpoint("seesay-demo"), config)
-    resolved = loading.resolve(config, opened.checkpoint, opened.backbone.text_config)
+    resolved = loading.resolve(config, opened.checkpoint, opened.backbone)
     runner = loading.load_runner(opened, resolved, max_step_tokens=num_rows, block_size=BLOCK_SIZE)
     runner.allocate_cache(num_blocks=-(-session_len // BLOCK_SIZE), share=0.5)
     assert runner._cache is not None

@@ -52,7 +52,7 @@ MEMORY_SHARE = 0.8
 def load(model: str) -> ModelRunner:
     config = EngineConfig()
     opened = open_model(resolve_checkpoint(model), config)
-    resolved = resolve(config, opened.checkpoint, opened.backbone.text_config)
+    resolved = resolve(config, opened.checkpoint, opened.backbone)
     return load_runner(opened, resolved, max_step_tokens=8192, block_size=BLOCK_SIZE)
 
 

@@ -125,7 +125,7 @@ def make_grid(*, max_rows: int, max_tokens: int, max_context: int) -> list[Point
 def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
     config = EngineConfig()
     opened = open_model(resolve_checkpoint(model), config)
-    resolved = resolve(config, opened.checkpoint, opened.backbone.text_config)
+    resolved = resolve(config, opened.checkpoint, opened.backbone)
     encoder = build_encoder(opened, config, resolved)
     runner = load_runner(opened, resolved, max_step_tokens=WARM_TOKENS, block_size=BLOCK_SIZE)
     return opened.family, runner, encoder

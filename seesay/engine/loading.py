@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.query import has_fp8, measure_peak, pick_device
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from seesay.llm.runner import ModelRunner
     from seesay.llm.step_policy import StepPolicy
     from seesay.llm.step_times import StepCosts
+    from seesay.vl.family import Backbone
 
 logger = logging.getLogger("seesay")
 
@@ -69,12 +70,13 @@ class ResolvedConfig:
 
 
 def resolve(
-    config: EngineConfig, checkpoint: Checkpoint, text_config: Any, device: torch.device | None = None
+    config: EngineConfig, checkpoint: Checkpoint, backbone: Backbone, device: torch.device | None = None
 ) -> ResolvedConfig:
     """Settle 'auto' and None in `config`, for `device` or else the one that it names. Raises `ConfigError` for a device
     that is not there."""
     import torch
 
+    text_config = backbone.text_config
     device = device or pick_device(config.device_type)
     is_gpu = device.type != "cpu"
     if config.dtype != "auto":
@@ -86,7 +88,7 @@ def resolve(
         dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
     num_positions = getattr(text_config, "max_position_embeddings", None)
     if config.session_len is not None and num_positions is not None:
-        _warn_beyond_training(config, text_config)
+        _warn_beyond_training(config, backbone)
     max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
@@ -100,22 +102,22 @@ def resolve(
     )
 
 
-def _warn_beyond_training(config: EngineConfig, text_config: Any) -> None:
+def _warn_beyond_training(config: EngineConfig, backbone: Backbone) -> None:
     """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
     from seesay.llm.models.rope_parameters import find_covered_length, find_trained_length
 
-    session_len, trained = config.session_len or 0, find_trained_length(text_config)
-    covered = find_covered_length(text_config)
+    session_len, trained = config.session_len or 0, find_trained_length(backbone.text_config)
+    covered = find_covered_length(backbone.text_config)
     if session_len > covered and not config.rope_scaling_factor:
         beyond = "" if covered == trained else f" ({covered} with the rotary scaling of its config.json)"
         logger.warning(
             "session_len=%d is more than the %d positions that the model was trained for%s: answers beyond them are "
-            "seldom good; set rope_scaling_factor=%s (dynamic NTK), or with hf_overrides a rotary scaling that the "
-            "model's authors publish (docs/long_context.md)",
+            "seldom good; set %swith hf_overrides a rotary scaling that the model's authors publish "
+            "(docs/long_context.md)",
             session_len,
             trained,
             beyond,
-            float(-(-session_len // trained)),
+            f"rope_scaling_factor={float(-(-session_len // trained))} (dynamic NTK), or " if backbone.is_ours else "",
         )
 
 
@@ -155,7 +157,7 @@ def load_core(
     of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
     are loaded, `wait_for_kernels` is called. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed():
-        resolved = resolve(config, model.checkpoint, model.backbone.text_config)
+        resolved = resolve(config, model.checkpoint, model.backbone)
         compile_log = _listen_to_compiler(resolved.device)
         parts = _build_parts(model, config, resolved, wait_for_kernels)
         scheduler = _build_scheduler(parts, config, resolved)
@@ -191,7 +193,7 @@ def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, Loa
     pictures without values."""
     import torch
 
-    resolved = resolve(config, model.checkpoint, model.backbone.text_config, torch.device("meta"))
+    resolved = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
     longest = -(-resolved.session_len // config.block_size)
     config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
     parts = _build_parts(model, config, resolved, _nothing)

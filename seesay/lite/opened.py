@@ -57,7 +57,7 @@ def open_source(settings: LiteSettings) -> Opened:
     if checkpoint.quantization is not None:
         raise CheckpointError(f"{folder} is quantized already ({checkpoint.quantization.format}): give the plain model")
     with checkpoint.blamed():
-        resolved = resolve(config, checkpoint, model.backbone.text_config)
+        resolved = resolve(config, checkpoint, model.backbone)
         if settings.calib_seqlen > resolved.session_len:
             raise ConfigError(
                 f"calib_seqlen must be at most {resolved.session_len}, the model's longest text, "

@@ -66,9 +66,10 @@ class Backbone:
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
     num_deep_layers, media_run: see `DecoderConfig`. kind: how the decoder departs from Llama; None: as its `model_type`
-    says.
+    says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
     """
 
+    is_ours: ClassVar[bool] = True
     text_config: ModelConfig
     decoder_name: Callable[[str], str | None]
     tie_word_embeddings: bool

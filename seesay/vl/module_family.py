@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 class ModuleBackbone(Backbone):
     """The decoder of a Transformers model. family: has its modules, which are built when they are needed."""
 
+    is_ours: ClassVar[bool] = False
     family: ModuleTextFamily = field(repr=False)
 
     def decoder_config(

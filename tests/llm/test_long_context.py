@@ -33,6 +33,7 @@ from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.rope_parameters import find_covered_length
 from seesay.llm.sampling_params import SamplingParams
 from seesay.values import GenerationRequest
+from seesay.vl.family import Backbone
 
 TRAINED, LENGTH = 64, 90
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
@@ -277,8 +278,9 @@ def test_a_warning_names_the_setting(
     config = EngineConfig(device_type="cpu", **options)
     overrides = {"max_position_embeddings": 256, **(config.hf_overrides or {})}
     checkpoint = Checkpoint.load(saved("llama-linear-rope").path, overrides)
+    backbone = Backbone(text_config=checkpoint.text_config, decoder_name=str, tie_word_embeddings=False)
     with caplog.at_level(logging.WARNING, logger="seesay"):
-        resolve(config, checkpoint, checkpoint.text_config)
+        resolve(config, checkpoint, backbone)
     messages = [record.getMessage() for record in caplog.records if record.name == "seesay"]
     assert len(messages) == (expected is not None)
     assert expected is None or re.search(expected, messages[0])

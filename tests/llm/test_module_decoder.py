@@ -21,6 +21,8 @@ from safetensors.torch import load_file, save_file
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.loading import resolve
+from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.module_attention import check_masks
 from seesay.llm.models.module_decoder import ModuleDecoder
@@ -67,6 +69,15 @@ def test_a_text_length_that_is_set(name: str, tiny_checkpoint: Callable[[str], P
     with AsyncEngine(str(path), backend_config=config) as engine:
         [output] = ask(engine, parse(["the game"], max_new_tokens=4, ignore_eos=True))
     assert output.error is None and len(output.token_ids) == 4
+
+
+def test_a_length_beyond_the_training_is_told_without_advice_that_would_be_refused(
+    tiny_checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = open_model(tiny_checkpoint("gpt_neox"), EngineConfig(device_type="cpu"))
+    resolve(EngineConfig(device_type="cpu", session_len=1 << 20), opened.checkpoint, opened.backbone)
+    [record] = caplog.records
+    assert "seldom good; set with hf_overrides" in record.getMessage()
 
 
 def test_a_configuration_of_a_much_larger_model_allocates_nothing(
