@@ -70,4 +70,6 @@ def open_source(settings: LiteSettings) -> Opened:
             device=resolved.device,
             dtype=resolved.dtype,
         )
+    if source.config.media_rows is not None:
+        raise ConfigError(f"{folder}: models whose pictures have linear layers of their own cannot be quantized here")
     return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source)

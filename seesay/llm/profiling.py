@@ -31,7 +31,7 @@ def measure_peaks(decoder: Decoder, cache: KVCache, limits: RunnerLimits) -> lis
         plain._replace(mask=np.full(-(-size // 32), -1, np.int32)),
     ]
     peaks = []
-    for inputs, num_rows in build_profile_inputs(limits, has_reaches=decoder.traits.media_run > 0, device=device):
+    for inputs, num_rows in build_profile_inputs(limits, traits=decoder.traits, device=device):
 
         def trial(inputs: ModelInput = inputs, num_rows: int = num_rows) -> None:
             with torch.inference_mode():

@@ -211,8 +211,7 @@ class ModelRunner:
             for inputs, wanted in build_warm_up_inputs(
                 padding,
                 block_size=self.block_size,
-                embedding_size=self.decoder.traits.embedding_size,
-                has_reaches=self.decoder.traits.media_run > 0,
+                traits=self.decoder.traits,
                 device=device,
                 dtype=self.dtype,
             ):

@@ -16,8 +16,8 @@ import torch
 from seesay.device.transfers import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.device_rows import DeviceRows
-from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.traits import DecoderTraits
+from seesay.llm.models.decoder import ModelInput, RowSplit
+from seesay.llm.models.traits import DecoderTraits, MediaTokens
 from seesay.llm.ops import RowLayout
 from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.runner_limits import RunnerLimits
@@ -79,11 +79,12 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splices:
-    """Embedding rows of one sequence's row: target offsets from its first token, and the embeddings in pieces. Both are
-    empty for tokens between media."""
+    """Embedding rows of one sequence's row: target offsets from its first token, the embeddings in pieces, and whether
+    a piece has the last row of its item. All are empty for tokens between media."""
 
     offsets: list[npt.NDArray[np.int64]]
     pieces: list[torch.Tensor]
+    are_ends: list[bool]
 
 
 class PlanSplices(NamedTuple):
@@ -110,7 +111,7 @@ def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, emb
 
 
 def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_size: int) -> Splices:
-    offsets, pieces = [], []
+    offsets, pieces, are_ends = [], [], []
     for splice in member.splices(row.start, row.start + row.num_tokens):
         item = member.items[splice.item_index]
         embedding, expected = embeddings.get(item.hash), (len(item.slots), embedding_size)
@@ -123,7 +124,8 @@ def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_
             )
         offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
         pieces.append(embedding[splice.row_start : splice.row_stop])
-    return Splices(offsets=offsets, pieces=pieces)
+        are_ends.append(splice.row_stop == len(item.slots))
+    return Splices(offsets=offsets, pieces=pieces, are_ends=are_ends)
 
 
 def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices], *, block_size: int) -> StepRows:
@@ -257,6 +259,8 @@ def make_step_input(
     if step.splices:
         targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
         arrays["splice_rows"] = np.concatenate(targets)
+        if traits.media_rows is not None:
+            arrays |= _split_rows(step.splices, layout, traits.media_rows)
     there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
     if len(step.pending):
         tokens = device_rows.words.index_select(0, there["sources"])
@@ -270,8 +274,24 @@ def make_step_input(
         is_long=there.get("is_long"),
         splice_rows=there.get("splice_rows"),
         splice_embeddings=_join_pieces(step.splices, device),
+        media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
     )
     return StepInput(model, there["last_tokens"], there["sampling_slots"])
+
+
+def _split_rows(
+    splices: Mapping[int, Splices], layout: RowLayout, tokens: MediaTokens
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the two arrays of a `RowSplit`, `media_rows` and `text_rows`; nothing where there are no rows of media.
+    `splices` are those of some of the layout's rows."""
+    is_media = np.zeros(int(layout.cu_seqlens_q[-1]), dtype=np.bool_)
+    for index, found in splices.items():
+        for offsets, is_end in zip(found.offsets, found.are_ends, strict=True):
+            chosen = offsets[:-1] if is_end and tokens == "all_but_last" else offsets
+            is_media[layout.cu_seqlens_q[index] + chosen] = True
+    if not is_media.any():
+        return {}
+    return {"media_rows": np.flatnonzero(is_media), "text_rows": np.flatnonzero(~is_media)}
 
 
 def _find_reaches(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:
@@ -350,12 +370,13 @@ def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, 
 
 
 def build_profile_inputs(
-    limits: RunnerLimits, *, has_reaches: bool, device: torch.device
+    limits: RunnerLimits, *, traits: DecoderTraits, device: torch.device
 ) -> Iterator[tuple[ModelInput, int]]:
     """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
     longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
 
-    All rows read and write block 0, so a cache of one block is enough.
+    All rows read and write block 0, so a cache of one block is enough. Tokens of prompts are those of media where these
+    are computed otherwise.
     """
     max_tokens, max_rows, session_len = limits.max_step_tokens, limits.max_batch_size, limits.session_len
     chunk = min(max_tokens, session_len)
@@ -371,8 +392,10 @@ def build_profile_inputs(
             scratch_block=0,
             block_size=limits.block_size,
             device=device,
-            has_reaches=has_reaches,
+            has_reaches=traits.media_run > 0,
         )
+        if traits.media_rows is not None and max(num_new) > 1:
+            inputs = replace(inputs, media_rows=_split_at(sum(num_new), len(inputs.input_ids), device))
         yield inputs, len(num_new)
 
 
@@ -380,13 +403,12 @@ def build_warm_up_inputs(
     padding: StepPadding,
     *,
     block_size: int,
-    embedding_size: int,
-    has_reaches: bool,
+    traits: DecoderTraits,
     device: torch.device,
     dtype: torch.dtype,
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
     """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
-    with an embedding."""
+    with an embedding, or of every size where rows of media are computed otherwise."""
     least = max(padding.row_sizes[-1], min(64, padding.token_sizes[-1]))
     num_new = [[size] for size in padding.token_sizes]
     num_wanted = [1] * len(num_new)
@@ -399,12 +421,21 @@ def build_warm_up_inputs(
             scratch_block=padding.scratch_block,
             block_size=block_size,
             device=device,
-            has_reaches=has_reaches,
+            has_reaches=traits.media_run > 0,
         )
         yield inputs, torch.arange(count, device=device)
+        if traits.media_rows is not None:
+            split = _split_at(max(1, sum(num_tokens) // 2), sum(num_tokens), device)
+            yield replace(inputs, media_rows=split), torch.arange(count, device=device)
     first = torch.zeros(1, dtype=torch.int64, device=device)
-    embedding = torch.zeros(1, embedding_size, dtype=dtype, device=device)
+    embedding = torch.zeros(1, traits.embedding_size, dtype=dtype, device=device)
     yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
+
+
+def _split_at(num_media: int, num_tokens: int, device: torch.device) -> RowSplit:
+    """Return a split whose first rows are those of media."""
+    rows = torch.arange(num_tokens, device=device)
+    return RowSplit(rows[:num_media], rows[num_media:])
 
 
 def make_blank_input(

@@ -24,7 +24,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, measure_peak, pack
 from seesay.llm.models.kinds import DecoderKind
 from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
@@ -65,8 +65,8 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run: see `DecoderConfig`. kind: how the decoder departs from Llama; None: as its `model_type`
-    says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
+    num_deep_layers, media_run, media_rows: see `DecoderConfig`. kind: how the decoder departs from Llama; None: as its
+    `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
     """
 
     is_ours: ClassVar[bool] = True
@@ -75,6 +75,7 @@ class Backbone:
     tie_word_embeddings: bool
     num_deep_layers: int = 0
     media_run: int = 0
+    media_rows: MediaRowsSpec | None = None
     kind: DecoderKind | None = None
 
     def decoder_config(
@@ -88,6 +89,7 @@ class Backbone:
             session_len=session_len,
             num_deep_layers=self.num_deep_layers,
             media_run=self.media_run,
+            media_rows=self.media_rows,
             kind=self.kind,
             rope_scaling_factor=rope_scaling_factor,
             use_logn_attn=use_logn_attn,

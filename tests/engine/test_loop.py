@@ -239,7 +239,7 @@ def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
     layers: Any = composed(world.runner)._layers
     calls: list[Any] = []
     attention = layers[-1]._attention
-    qkv = attention.qkv
+    qkv = attention.qkv.text
 
     class Spoiled:
         def __call__(self, x: Any) -> Any:
@@ -252,7 +252,7 @@ def test_a_transient_nan_ends_one_request_and_is_kept_nowhere(
         def __getattr__(self, name: str) -> Any:
             return getattr(qkv, name)
 
-    monkeypatch.setattr(attention, "qkv", Spoiled())
+    monkeypatch.setattr(attention.qkv, "text", Spoiled())
     bad, *good = world.ask([(question, None) for question in (long, *others)], random.Random(0)).values()
     assert calls and bad.final is not None
     assert bad.final.finish_reason == "error" and "not finite" in str(bad.final.error)

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from seesay.checkpoint.parts import Axis, Part, Source, Weight
 from seesay.device.linear import Linear
 from seesay.llm.kv_layout import LayerCache
+from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import LayerNorm, RmsNorm, make_norm
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
@@ -20,13 +22,14 @@ from seesay.llm.ops import Ops
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
-    factor of each token's query; None is 1."""
+    factor of each token's query; None is 1. rows: those of media; None where there are none."""
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
     slots: torch.Tensor
     plan: Any
     faults: torch.Tensor
     query_scale: torch.Tensor | None = None
+    rows: RowSplit | None = None
 
 
 class Attention:
@@ -39,9 +42,23 @@ class Attention:
         self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
         self._rotary, self.window = layer.rotary, layer.window
-        self.qkv = Linear(config.hidden_size, bias=config.qkv_bias, sources=_qkv_sources(config))
-        self.out = Linear(config.num_heads * config.head_dim, config.hidden_size, bias=config.output_bias)
-        self.linears: Mapping[str, Linear] = {"self_attn.qkv_proj": self.qkv, "self_attn.o_proj": self.out}
+        media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
+        self.qkv = SplitLinear(
+            "self_attn.qkv_proj",
+            config.hidden_size,
+            bias=config.qkv_bias,
+            sources=_qkv_sources(config),
+            media=media,
+            media_bias=media is not None and media.qkv_bias,
+        )
+        self.out = SplitLinear(
+            "self_attn.o_proj",
+            config.num_heads * config.head_dim,
+            config.hidden_size,
+            bias=config.output_bias,
+            media=media,
+        )
+        self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
         self._fused_norms: tuple[RmsNorm, RmsNorm] | None = None
         self._norms: tuple[RmsNorm | LayerNorm | _HeadNorm, ...] = _make_qk_norms(config, f"layers.{index}", ops)
         self.norms = tuple(weight for norm in self._norms for weight in norm.weights)

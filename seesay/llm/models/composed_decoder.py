@@ -122,7 +122,8 @@ class ComposedDecoder:
         """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
         values of all tokens to `caches`, one per layer.
 
-        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. On the meta device,
+        Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. With rows of media
+        it is computed for all. On the meta device,
         which has no values, a layer of each kind stands for all of its kind.
         """
         if self.device.type == "meta":
@@ -150,20 +151,22 @@ class ComposedDecoder:
     ) -> torch.Tensor:
         residual = self.embed(inputs)
         step = self._begin_step(inputs)
-        if 0 < len(residual) <= self._max_few_rows:
+        if 0 < len(residual) <= self._max_few_rows and inputs.media_rows is None:
             for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
                 layer.run_few(residual, cache, step)
                 self._add_deep(residual, inputs, index)
             hidden = self._norm(residual)
             return hidden if wanted is None else hidden.index_select(0, wanted)
+        last_wanted = wanted if inputs.media_rows is None else None  # whose rows are numbered among all tokens
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
             is_last = number == len(layers)
-            delta, residual = layer.run(delta, residual, cache, step, wanted if is_last else None)
+            delta, residual = layer.run(delta, residual, cache, step, last_wanted if is_last else None)
             if not is_last:
                 self._add_deep(residual, inputs, number - 1)
         assert delta is not None
-        return self._norm.add(delta, residual)
+        hidden = self._norm.add(delta, residual)
+        return hidden if wanted is None or last_wanted is not None else hidden.index_select(0, wanted)
 
     # --- layer by layer, where the weights of one layer at a time are loaded ------------------------------------------
 
@@ -200,7 +203,8 @@ class ComposedDecoder:
     def _begin_step(self, inputs: ModelInput) -> AttentionStep:
         turns = [rotary.tables(inputs.positions, inputs.is_long) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, self._scale_queries(inputs.positions))
+        scale = self._scale_queries(inputs.positions)
+        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, scale, inputs.media_rows)
 
     def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""

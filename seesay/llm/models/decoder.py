@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -15,6 +15,13 @@ from seesay.device.loaded_weights import LoadedWeights
 from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.traits import DecoderTraits
 from seesay.llm.ops import DecodeRows, RowLayout
+
+
+class RowSplit(NamedTuple):
+    """Which of T rows are of media, and which are not: int64 [R] and [T - R], both ascending."""
+
+    media: torch.Tensor
+    text: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,7 @@ class ModelInput:
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, embedding_size]: the tokens that take an embedding instead of their
     id's.
+    media_rows: the rows of media (see `DecoderTraits.media_rows`); None where there are none.
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     """
 
@@ -37,6 +45,7 @@ class ModelInput:
     is_long: torch.Tensor | None = None
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None
+    media_rows: RowSplit | None = None
 
 
 class Decoder(Protocol):

@@ -13,9 +13,11 @@ import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Source
 from seesay.device.linear import Linear
+from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm
 from seesay.llm.models.residual import Joint
-from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec
+from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec, MediaRowsSpec
 from seesay.llm.ops import Activation, Ops
 
 
@@ -24,24 +26,29 @@ class FeedForward(Protocol):
 
     linears: Mapping[str, Linear]
 
-    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
-        """Add `delta` to the residual stream [T, hidden] in place, and return the output [T, hidden] for its norm."""
+    def run(
+        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
+    ) -> torch.Tensor:
+        """Add `delta` to the residual stream [T, hidden] in place, and return the output [T, hidden] for its norm.
+        rows: those of media; None where there are none."""
         ...
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
-        """Add the output for the norm of x [T, hidden], which has a few rows, to the residual stream, which may be x,
-        in place."""
+        """Add the output for the norm of x [T, hidden], which has a few rows, none of media, to the residual stream,
+        which may be x, in place."""
         ...
 
 
 class GatedFeedForward:
     """down(activation(gate(x)) · up(x)) (Shazeer 2020). Gate and up are one product."""
 
-    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> None:
+    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None) -> None:
         self._activation, self._ops = spec.activation, ops
-        self._gate_up = Linear(hidden_size, bias=spec.has_bias, sources=self._sources(spec))
-        self._down = Linear(spec.size, hidden_size, bias=spec.has_bias)
-        self.linears: Mapping[str, Linear] = {"mlp.gate_up_proj": self._gate_up, "mlp.down_proj": self._down}
+        self._gate_up = SplitLinear(
+            "mlp.gate_up_proj", hidden_size, bias=spec.has_bias, sources=self._sources(spec), media=media
+        )
+        self._down = SplitLinear("mlp.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
+        self.linears: Mapping[str, Linear] = {**self._gate_up.linears, **self._down.linears}
 
     @staticmethod
     def _sources(spec: FeedForwardSpec) -> list[Source]:
@@ -53,33 +60,42 @@ class GatedFeedForward:
             for start in ((size, 0) if spec.has_up_first else (0, size))
         ]
 
-    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
-        x = norm.multiply(self._gate_up, delta, residual)
-        down = self._down
-        if down.quantized is not None:
-            form, multiply = down.quantized
+    def run(
+        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
+    ) -> torch.Tensor:
+        x = self._gate_up.multiply(norm, delta, residual, rows)
+        if rows is None and self._down.text.quantized is not None:
+            form, multiply = self._down.text.quantized
             return multiply(self._ops.quantize_activation(x, self._activation, form))
-        return down(self._ops.act_and_mul(x, self._activation))
+        return self._down(self._ops.act_and_mul(x, self._activation), rows)
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
-        gated = norm.multiply_gated(self._gate_up, x, self._activation)
-        joint.add_product(residual, self._down, gated)
+        gated = norm.multiply_gated(self._gate_up.text, x, self._activation)
+        joint.add_product(residual, self._down.text, gated)
 
 
 class PlainFeedForward:
     """down(activation(up(x)))."""
 
-    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> None:  # noqa: ARG002
+    def __init__(
+        self,
+        hidden_size: int,
+        spec: FeedForwardSpec,
+        ops: Ops,  # noqa: ARG002
+        media: MediaRowsSpec | None,
+    ) -> None:
         self._activate = _ACTIVATIONS[spec.activation]
-        self._up = Linear(hidden_size, spec.size, bias=spec.has_bias)
-        self._down = Linear(spec.size, hidden_size, bias=spec.has_bias)
-        self.linears: Mapping[str, Linear] = {"mlp.up_proj": self._up, "mlp.down_proj": self._down}
+        self._up = SplitLinear("mlp.up_proj", hidden_size, spec.size, bias=spec.has_bias, media=media)
+        self._down = SplitLinear("mlp.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
+        self.linears: Mapping[str, Linear] = {**self._up.linears, **self._down.linears}
 
-    def run(self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
-        return self._down(self._activate(norm.multiply(self._up, delta, residual)))
+    def run(
+        self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
+    ) -> torch.Tensor:
+        return self._down(self._activate(self._up.multiply(norm, delta, residual, rows)), rows)
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
-        joint.add_product(residual, self._down, self._activate(norm.multiply_few(self._up, x)))
+        joint.add_product(residual, self._down.text, self._activate(norm.multiply_few(self._up.text, x)))
 
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -91,12 +107,14 @@ _ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
 }
-_KINDS: Mapping[FeedForwardKind, Callable[[int, FeedForwardSpec, Ops], FeedForward]] = {
+_KINDS: Mapping[FeedForwardKind, Callable[[int, FeedForwardSpec, Ops, MediaRowsSpec | None], FeedForward]] = {
     "gated": GatedFeedForward,
     "plain": PlainFeedForward,
 }
 
 
-def make_feed_forward(hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> FeedForward:
-    """Return the feed-forward of a layer, without weights."""
-    return _KINDS[spec.kind](hidden_size, spec, ops)
+def make_feed_forward(
+    hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None = None
+) -> FeedForward:
+    """Return the feed-forward of a layer, without weights. media: how it computes rows of media."""
+    return _KINDS[spec.kind](hidden_size, spec, ops, media)

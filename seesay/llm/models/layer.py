@@ -41,13 +41,14 @@ class Layer(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what.
 
-        wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values.
+        wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values. Not in
+        steps with rows of media.
         """
         ...
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
-        """As `run` for a few tokens, whose residual stream [T, hidden] is changed in place: norms, the activation and
-        the sums are fused into the products of layers that have kernels for so many rows."""
+        """As `run` for a few tokens, none of media, whose residual stream [T, hidden] is changed in place: norms,
+        the activation and the sums are fused into the products of layers that have kernels for so many rows."""
         ...
 
 
@@ -57,7 +58,7 @@ class _Parts:
     def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
         spec, name = config.layers[index], f"layers.{index}"
         self._attention = Attention(config, index, ops)
-        self._feed_forward = make_feed_forward(config.hidden_size, spec.feed_forward, ops)
+        self._feed_forward = make_feed_forward(config.hidden_size, spec.feed_forward, ops, config.media_rows)
         linears = {**self._attention.linears, **self._feed_forward.linears}
         self.linears: Mapping[str, Linear] = {f"{name}.{path}": linear for path, linear in linears.items()}
         self._spec, self._ops, self._none = spec, ops, NoNorm(ops)
@@ -100,16 +101,17 @@ class SequentialLayer(_Parts):
         wanted: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         attention = self._attention
-        x = attention.attend(self._input_norm.multiply(attention.qkv, delta, residual), cache, step)
+        x = attention.attend(attention.qkv.multiply(self._input_norm, delta, residual, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
-        delta = self._attended.prepare(attention.out(x))
-        return self._made.prepare(self._feed_forward.run(self._inner_norm, delta, residual)), residual
+        delta = self._attended.prepare(attention.out(x, step.rows))
+        made = self._feed_forward.run(self._inner_norm, delta, residual, step.rows)
+        return self._made.prepare(made), residual
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         attention = self._attention
-        x = attention.attend(self._input_norm.multiply_few(attention.qkv, residual), cache, step)
-        self._attended.add_product(residual, attention.out, x)
+        x = attention.attend(self._input_norm.multiply_few(attention.qkv.text, residual), cache, step)
+        self._attended.add_product(residual, attention.out.text, x)
         self._feed_forward.run_few(self._inner_norm, residual, self._made, residual)
 
 
@@ -134,19 +136,19 @@ class ParallelLayer(_Parts):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         attention = self._attention
         normed = self._input_norm.add(delta, residual)
-        x = attention.attend(attention.qkv(normed), cache, step)
+        x = attention.attend(attention.qkv(normed, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
             normed = normed.index_select(0, wanted)
-        made = self._feed_forward.run(self._none, None, self._own_input(normed, residual))
-        return self._joint.prepare(attention.out(x).add_(made)), residual
+        made = self._feed_forward.run(self._none, None, self._own_input(normed, residual), step.rows)
+        return self._joint.prepare(attention.out(x, step.rows).add_(made)), residual
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         attention = self._attention
         normed = self._input_norm(residual)
         own = self._own_input(normed, residual)
-        x = attention.attend(self._none.multiply_few(attention.qkv, normed), cache, step)
-        self._joint.add_product(residual, attention.out, x)
+        x = attention.attend(self._none.multiply_few(attention.qkv.text, normed), cache, step)
+        self._joint.add_product(residual, attention.out.text, x)
         self._feed_forward.run_few(self._none, own, self._joint, residual)
 
     def _own_input(self, normed: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:

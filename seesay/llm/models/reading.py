@@ -12,7 +12,15 @@ from seesay.llm.models.rope_parameters import (
     read_rope_parameters,
     scale_dynamically,
 )
-from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec, LayerSpec, NormSpec, QKVLayout, RotarySpec
+from seesay.llm.models.spec import (
+    DecoderConfig,
+    FeedForwardSpec,
+    LayerSpec,
+    MediaRowsSpec,
+    NormSpec,
+    QKVLayout,
+    RotarySpec,
+)
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -33,6 +41,7 @@ def read_decoder_config(
     session_len: int | None = None,
     num_deep_layers: int = 0,
     media_run: int = 0,
+    media_rows: MediaRowsSpec | None = None,
     kind: DecoderKind | None = None,
     rope_scaling_factor: float = 0.0,
     use_logn_attn: bool = False,
@@ -84,6 +93,7 @@ def read_decoder_config(
         logit_soft_cap=getattr(config, "final_logit_softcapping", None),
         num_deep_layers=num_deep_layers,
         media_run=media_run,
+        media_rows=media_rows,
         embedding_scale=kind.embedding_scale,
         scales_media=kind.scales_media,
         residual_scale=kind.residual_scale,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.models.traits import DecoderTraits, KVShape
+from seesay.llm.models.traits import DecoderTraits, KVShape, MediaTokens
 
 if TYPE_CHECKING:
     from seesay.llm.ops.interface import Activation
@@ -104,6 +104,23 @@ class LayerSpec:
         return "post_attention_layernorm" if self.norms == "before" else "pre_feedforward_layernorm"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRowsSpec:
+    """How linear layers compute the rows of media otherwise than those of text.
+
+    tokens: which tokens these are. rank: something of this rank is added to what they compute for rows of text, times
+    `scale` (partial LoRA, arXiv 2401.16420); None: rows of media have weights of their own (a visual expert, arXiv
+    2311.03079), of which those of queries, keys and values have a bias with `qkv_bias`. in_attention: whether that
+    holds for attention, too, or for the feed-forward alone.
+    """
+
+    tokens: MediaTokens = "all"
+    rank: int | None = None
+    scale: float = 1.0
+    qkv_bias: bool = False
+    in_attention: bool = True
+
+
 QKVLayout = Literal["separate", "joined", "grouped"]
 """How the checkpoint stores queries, keys and values: as three tensors; as one, `qkv_proj`, one after another; or as
 one in which each key-value head's query heads, key and value lie together."""
@@ -125,6 +142,7 @@ class DecoderConfig:
     take an embedding: an embedding has a further part of `hidden_size` for each of them.
     media_run: most neighbouring tokens that take embeddings; these see each other, and not only those before them. 0:
     no token sees later ones.
+    media_rows: how linear layers compute rows of media; None: as those of text.
     embedding_scale: factor of embeddings looked up by token ids, and with `scales_media` of the others, too.
     attention_scale: factor of attention scores. residual_scale: of what attention and feed-forward add. logit_scale:
     of logits. num_added_tokens: token ids from `vocab_size` on that only prompts have: the checkpoint stores their
@@ -155,6 +173,7 @@ class DecoderConfig:
     logit_soft_cap: float | None = None
     num_deep_layers: int = 0
     media_run: int = 0
+    media_rows: MediaRowsSpec | None = None
     embedding_scale: float = 1.0
     scales_media: bool = False
     residual_scale: float = 1.0
@@ -178,6 +197,7 @@ class DecoderConfig:
             kv_shapes=(KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim),) * self.num_layers,
             num_position_axes=3 if self.rotaries[0].sections else 1,
             media_run=self.media_run,
+            media_rows=None if self.media_rows is None else self.media_rows.tokens,
             short_limit=self.rotaries[0].short_limit,
             flops_per_token=2 * (self.num_layers * attention + self.hidden_size * inner),
         )
