@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from enrolment import ENROLLED, WITH_PICTURES, reference_of
-from oracles import load_oracle
+from enrolment import ENROLLED, WITH_PICTURES
+from oracles import load_oracle, load_text_oracle
 from PIL import Image
 from processing import process
 
@@ -216,14 +216,7 @@ def run_transformers(
     path: Path, name: str, *, new_tokens: int, dtype: torch.dtype = torch.float32, device: str = "cpu"
 ) -> list[Expected]:
     """Each of `make_conversations(name)`, alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    if name in WITH_PICTURES:
-        model, processor = load_oracle(path, dtype)
-    else:
-        path = reference_of(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
-        processor = AutoTokenizer.from_pretrained(path)
+    model, processor = (load_oracle if name in WITH_PICTURES else load_text_oracle)(path, dtype)
     model = model.to(device)
     found = []
     for messages in make_conversations(name):

@@ -43,6 +43,20 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     return model, AutoProcessor.from_pretrained(path)
 
 
+def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Return the model and the tokenizer of the text checkpoint `path`."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = reference_of(path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    config = json.loads((path / "config.json").read_text())
+    if config["model_type"] == "baichuan":
+        from reference.baichuan import Baichuan13B
+
+        return Baichuan13B.load(path).to(dtype), tokenizer
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval(), tokenizer
+
+
 def _tell_videos_apart(model: Any) -> None:
     """Let the model take pictures and videos in one prompt. It refuses that by itself, for it looks for the places of
     both by the same token: those of videos lie between two others."""

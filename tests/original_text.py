@@ -76,6 +76,18 @@ def as_baichuan2(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor
     return {**config, **model}, tensors
 
 
+def as_baichuan2_13b(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
+    """Baichuan 2 of 13B, of a Llama whose positions do not count."""
+    config, tensors = as_baichuan2(tiny, state)
+    del config["max_position_embeddings"], config["z_loss_weight"]
+    return config, tensors
+
+
+def as_mpt(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
+    """MPT with the name of the class beside the weights."""
+    return {**tiny, "architectures": ["MPTForCausalLM"]}, dict(state)
+
+
 def as_minicpm(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
     """MiniCPM, of a Granite."""
     kept = (*SIZES, "max_position_embeddings", "num_key_value_heads", "rms_norm_eps", "hidden_act", "eos_token_id")

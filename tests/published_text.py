@@ -106,6 +106,32 @@ def _phi4_mini(tiny: Json) -> Json:
     }
 
 
+def _publish_bloom(tiny: Json) -> Json:
+    kept = ("architectures", "bos_token_id", "eos_token_id", "layer_norm_epsilon", "model_type", "vocab_size")
+    return {
+        **{name: tiny[name] for name in kept},
+        "apply_residual_connection_post_layernorm": False,
+        "attention_dropout": 0.0,
+        "attention_softmax_in_fp32": True,
+        "bias_dropout_fusion": True,
+        "hidden_dropout": 0.0,
+        "initializer_range": 0.02,
+        "masked_softmax_fusion": True,
+        "n_embed": tiny["hidden_size"],
+        "n_inner": None,
+        "n_layer": tiny["n_layer"],
+        "num_attention_heads": tiny["n_head"],
+        "offset_alibi": 100,
+        "pad_token_id": 3,
+        "pretraining_tp": 2,
+        "seq_length": 2048,
+        "skip_bias_add": True,
+        "slow_but_exact": False,
+        "unk_token_id": 0,
+        "use_cache": True,
+    }
+
+
 def write_tiktoken(source: Path) -> str:
     """Return the lines of the .tiktoken file with the tokens of the folder's tokenizer."""
     letters = bytes_to_unicode()
@@ -267,6 +293,22 @@ TEXT_LAYOUTS: Mapping[str, Layout] = {
     "GLM-4-9B-0414": Layout(
         tiny="glm4",
         config=_plain("head_dim", attention_bias=True, partial_rotary_factor=0.5, rope_scaling=None),
+        template_file="tokenizer_config.json",
+    ),
+    "falcon-rw-1b": Layout(
+        tiny="falcon_alibi",
+        config=_plain(
+            "ffn_hidden_size", "layer_norm_epsilon", "multi_query", "parallel_attn", alibi=True, bias=True,
+            apply_residual_connection_post_layernorm=False, attention_dropout=0.0, hidden_dropout=0.0,
+            auto_map={"AutoConfig": "configuration_falcon.FalconConfig"},
+        ),
+        files={"configuration_falcon.py": CODE, "modeling_falcon.py": CODE},
+        template_file="tokenizer_config.json",
+    ),
+    "bloomz-560m": Layout(
+        tiny="bloom",
+        config=_publish_bloom,
+        rename={"transformer.": ""},
         template_file="tokenizer_config.json",
     ),
     "falcon-7b-instruct": Layout(

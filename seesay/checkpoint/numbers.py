@@ -16,12 +16,14 @@ from seesay.errors import CheckpointError
 _MOST_LAYERS, _MOST_HEADS, _MOST_SIZE, _MOST_POSITIONS = 1 << 10, 1 << 12, 1 << 20, 1 << 30
 
 _COUNTS: Mapping[str, int] = {
-    **dict.fromkeys(("num_hidden_layers", "num_layers", "depth"), _MOST_LAYERS),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth"), _MOST_LAYERS),
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "num_heads", "head_dim"), _MOST_HEADS),
-    **dict.fromkeys(("num_kv_heads", "multi_query_group_num", "kv_channels"), _MOST_HEADS),
+    **dict.fromkeys(("num_kv_heads", "multi_query_group_num", "kv_channels", "n_head", "n_heads"), _MOST_HEADS),
     **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "out_hidden_size"), _MOST_SIZE),
-    **dict.fromkeys(("ffn_hidden_size", "dim_model_base", "mlp_dim", "output_channels"), _MOST_SIZE),
+    **dict.fromkeys(("ffn_hidden_size", "dim_model_base", "mlp_dim", "output_channels", "d_model"), _MOST_SIZE),
     **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings", "seq_length"), _MOST_POSITIONS),
+    "max_seq_len": _MOST_POSITIONS,
+    "expansion_ratio": 1 << 8,
     **dict.fromkeys(("vocab_size", "padded_vocab_size"), 1 << 24),
     "sliding_window": _MOST_POSITIONS,
     "window_size": 1 << 16,
@@ -45,6 +47,8 @@ _POSITIVE: Mapping[str, float] = {
     "long_factor": 1e9,
     "mlp_ratio": 1e3,
     "downsample_ratio": 1.0,
+    "alibi_bias_max": 64,
+    "softmax_scale": 1e6,
     "attn_logit_softcapping": 1e6,
     "final_logit_softcapping": 1e6,
     **dict.fromkeys(("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"), 1e6),

@@ -18,16 +18,57 @@ _GLM_OPTIONS: Mapping[str, Any] = {
 }
 
 
+_FIRST_BAICHUAN_VOCABULARY = 64000
+
+
 def read_baichuan(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a Llama. Raises `CheckpointError` for the models without rotary embeddings."""
-    if config.get("max_position_embeddings") is None:
-        raise CheckpointError("Baichuan without max_position_embeddings has ALiBi (13B), which is not supported")
+    """Return the configuration of a Llama. The models of 13B have ALiBi instead of rotary embeddings: theirs do not say
+    so, but name no `max_position_embeddings`. The second Baichuan, whose head has unit rows, has another vocabulary."""
+    has_alibi = config.get("max_position_embeddings") is None
+    is_second = config.get("architectures") == ["BaichuanForCausalLM"]
+    if has_alibi:
+        is_second = config.get("vocab_size") != _FIRST_BAICHUAN_VOCABULARY
     return {
         **_without_code(config),
         "model_type": "llama",
+        "has_alibi": has_alibi,
+        "has_unit_head": is_second,
+        "max_position_embeddings": read_count(config, "model_max_length" if has_alibi else "max_position_embeddings"),
         "qkv_layout": "joined",
-        "has_unit_head": config.get("architectures") == ["BaichuanForCausalLM"],  # the second Baichuan
     }
+
+
+def read_bloom(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration with the length of texts that BLOOM was trained with: 2048 unless it says another."""
+    return {**_without_code(config), "max_position_embeddings": config.get("seq_length") or 2048}
+
+
+_MPT_OPTIONS: Mapping[str, Any] = {"no_bias": True, "tie_word_embeddings": True}
+_MPT_ATTENTION: Mapping[str, Any] = {
+    "alibi": True,
+    "attn_type": "multihead_attention",
+    "prefix_lm": False,
+    "qk_ln": False,
+}
+
+
+def read_mpt(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration as Transformers' class reads it. Raises `CheckpointError` naming an option which that
+    class leaves out."""
+    attention = config.get("attn_config") or {}
+    if not isinstance(attention, Mapping):
+        raise CheckpointError(f"attn_config must be an object, got {str(attention)[:40]!r}")
+    for place, options, expected in (("", config, _MPT_OPTIONS), ("attn_config.", attention, _MPT_ATTENTION)):
+        for name, value in expected.items():
+            if options.get(name, value) != value:
+                raise CheckpointError(f"{place}{name}={str(options[name])[:40]} is not supported")
+    norm = config.get("norm_type", "low_precision_layernorm")
+    if norm not in ("layernorm", "low_precision_layernorm"):
+        raise CheckpointError(f"norm_type={str(norm)[:40]!r} is not supported")
+    if config.get("logit_scale") is not None:
+        raise CheckpointError(f"logit_scale={str(config['logit_scale'])[:40]!r} is not supported")
+    own = _without_code(config)
+    return {**own, "architectures": ["MptForCausalLM"], "max_position_embeddings": config.get("max_seq_len") or 2048}
 
 
 def read_minicpm(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.original_molmo import read_molmo
 from seesay.checkpoint.original_qwen import read_qwen, read_qwen_vl
-from seesay.checkpoint.original_text import read_baichuan, read_chatglm, read_minicpm
+from seesay.checkpoint.original_text import read_baichuan, read_bloom, read_chatglm, read_minicpm, read_mpt
 from seesay.errors import CheckpointError
 
 
@@ -85,6 +85,7 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: StandIn(config=read_baichuan(config)),
+    "bloom": lambda config: StandIn(config=read_bloom(config)),
     "chatglm": _read_chatglm,
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
@@ -92,6 +93,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
     "molmo": lambda config: StandIn(config=read_molmo(config)),
+    "mpt": lambda config: StandIn(config=read_mpt(config)),
     "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
     "qwen": lambda config: StandIn(config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)),
 }
@@ -106,6 +108,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
     "LlavaLlamaForCausalLM": _LLAVA,
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,
+    "MPTForCausalLM": ("MptForCausalLM",),
 }
 """The architectures that are read as another one, and as which."""
 

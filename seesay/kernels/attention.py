@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, hide_scores, weigh_scores
+from seesay.kernels.online_softmax import cap_scores, find_bias, hide_scores, weigh_scores
 from seesay.kernels.quantized_kv import attend_quantized
 
 
@@ -30,6 +30,7 @@ def _add_tile(
     reaches,
     kv_len,
     kv_head,
+    slopes,
     scale,
     window,
     soft_cap,
@@ -72,6 +73,10 @@ def _add_tile(
         factor = 1.4426950408889634
     else:
         factor = scale * 1.4426950408889634
+    if slopes is not None:
+        bias = find_bias(slopes[:, None], keys[None, :], positions[:, None], scale)
+        scores = scores * factor + bias
+        factor = 1.0
     if MASKED:
         scores = hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW)
     weights, fade, top, total = weigh_scores(scores, factor, top, total, MASKED)
@@ -102,6 +107,7 @@ def _attend(
     kv_head,
     top,
     total,
+    slopes,
     scale,
     window,
     soft_cap,
@@ -128,19 +134,20 @@ def _attend(
         if not HAS_WINDOW:
             for first in range(start, full, BLOCK_N):
                 top, total, output = _add_tile(
-                    query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, scale,
-                    window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP,
+                    query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, slopes,
+                    scale, window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, False, HAS_WINDOW,
+                    HAS_CAP,
                 )  # fmt: skip
         for first in range(full, stop, BLOCK_N):
             top, total, output = _add_tile(
-                query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, scale,
-                window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
+                query, top, total, output, cache_ptr, table_ptr, first, positions, reaches, kv_len, kv_head, slopes,
+                scale, window, soft_cap, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP,
             )  # fmt: skip
     else:
         output, output_high, top, total = attend_quantized(
             query_places, is_inside, cache_ptr, table_ptr, start, full, stop, positions, reaches, kv_len, kv_head, top,
-            total, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
-            BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
+            total, slopes, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M,
+            BLOCK_N, BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     output = output / tl.where(total == 0.0, 1.0, total)[:, None]
     if KV == "int4":
@@ -214,6 +221,7 @@ def decode_kernel(
     lens_ptr,
     items_ptr,
     sinks_ptr,
+    slopes_ptr,
     out_ptr,
     partials_ptr,
     sums_ptr,
@@ -238,8 +246,9 @@ def decode_kernel(
     blocks; `quantized_decode` has the kernel for quantized ones. Unused items
     are last, so that the others are spread evenly over the multiprocessors.
 
-    Sinks [H] are the scores of one additional key without a value; the first split of a row adds them. A row's only
-    split writes the output. Each of several splits writes a partial output [W, H, D] and (maximum, sum) [W, H, 2].
+    Sinks [H] are the scores of one additional key without a value; the first split of a row adds them. Slopes [H] are
+    those of ALiBi. A row's only split writes the output. Each of several splits writes a partial output [W, H, D] and
+    (maximum, sum) [W, H, 2].
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_wait()
@@ -273,10 +282,13 @@ def decode_kernel(
         if start == begin:
             top = tl.load(sinks_ptr + heads, mask=is_head, other=0.0).to(tl.float32) * 1.4426950408889634
             total += 1.0
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = tl.load(slopes_ptr + heads, mask=is_head, other=0.0)
     own_table = table_ptr + row * table_stride
     output, _, top, total = _attend(
         query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, positions, kv_len, kv_head, top,
-        total, scale, window, soft_cap, "plain", NUM_KV_HEADS, DIM, BLOCK_SIZE, 0, 0, BLOCK_M, BLOCK_N, BLOCK_D,
+        total, slopes, scale, window, soft_cap, "plain", NUM_KV_HEADS, DIM, BLOCK_SIZE, 0, 0, BLOCK_M, BLOCK_N, BLOCK_D,
         HAS_WINDOW, HAS_CAP, False,
     )  # fmt: skip
     if num_splits == 1:
@@ -355,6 +367,7 @@ def prefill_kernel(
     cu_seqlens_ptr,
     lens_ptr,
     sinks_ptr,
+    slopes_ptr,
     reaches_ptr,
     out_ptr,
     token_stride,
@@ -430,11 +443,14 @@ def prefill_kernel(
     if sinks_ptr is not None:
         top = tl.load(sinks_ptr + heads).to(tl.float32) * 1.4426950408889634
         total += 1.0
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = tl.load(slopes_ptr + heads)
     own_table = table_ptr + low.to(tl.int64) * table_stride
     output, output_high, _, _ = _attend(
         query_places, is_inside, cache_ptr, own_table, 0, full, stop, positions, reaches, kv_len, kv_head, top, total,
-        scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N, BLOCK_D,
-        HAS_WINDOW, HAS_CAP, HAS_PTX,
+        slopes, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
+        BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,
     )  # fmt: skip
     places = out_ptr + (rows * NUM_HEADS + heads)[:, None] * DIM + dims[None, :]
     tl.store(places, output.to(out_ptr.dtype.element_ty), mask=is_inside)

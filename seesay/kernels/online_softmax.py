@@ -19,6 +19,27 @@ def cap_scores(scores, scale, soft_cap):
 
 
 @triton.jit
+def find_bias(slopes, keys, positions, scale):
+    """Return what slopes add to scaled scores in base 2, for `keys` as seen from `positions`; all three broadcast. See
+    `Ops.attend`.
+    """
+    if slopes.dtype == tl.bfloat16:
+        slopes = slopes.to(tl.float32)
+        bias = _round_to_bfloat16(slopes * _round_to_bfloat16(keys.to(tl.float32)))
+        bias = (bias - slopes * positions.to(tl.float32)) * scale
+    else:
+        bias = slopes * (keys - positions).to(tl.float32)
+    return bias * 1.4426950408889634
+
+
+@triton.jit
+def _round_to_bfloat16(x):
+    """Round float32 to the nearest bfloat16, by integers: Triton's interpreter cuts bits off."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW: tl.constexpr):
     """Set scores [M, N] of keys [N] to -inf that queries at positions [M] do not see: those behind `reaches` [M], those
     from kv_len on, and with HAS_WINDOW those that are `window` or more positions back."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores
+from seesay.kernels.online_softmax import cap_scores, find_bias
 from seesay.kernels.quantized_kv import UNIT, load_bytes, load_params
 
 OFFSET = tl.constexpr(1024.0)
@@ -30,6 +30,7 @@ def decode_quantized_kernel(
     lens_ptr,
     items_ptr,
     sinks_ptr,
+    slopes_ptr,
     out_ptr,
     partials_ptr,
     sums_ptr,
@@ -88,6 +89,9 @@ def decode_quantized_kernel(
         if start == begin:
             top = tl.load(sinks_ptr + heads, mask=is_head, other=0.0).to(tl.float32) * 1.4426950408889634
             total += 1.0
+    slopes = None
+    if slopes_ptr is not None:
+        slopes = tl.load(slopes_ptr + heads, mask=is_head, other=0.0)
     query_places = query_ptr + row * token_stride + heads[None, :] * head_stride + dims[:, None]
     query, query_high, query_sum, added = _load_query(query_places, is_inside, ROW, KV)
     output = tl.zeros([BLOCK_D, BLOCK_M], tl.float32)
@@ -96,14 +100,14 @@ def decode_quantized_kernel(
     for first in range(start, full, BLOCK_N):
         top, total, output, output_high = _add_tile(
             query, query_high, query_sum, added, top, total, output, output_high, cache_ptr, own_table, first,
-            first_seen, kv_len, kv_head, scale, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT,
-            BLOCK_N, BLOCK_D, False, HAS_CAP, HAS_PTX,
+            first_seen, kv_len, kv_head, slopes, scale, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES,
+            PARAMS_AT, BLOCK_N, BLOCK_D, False, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     for first in range(full, stop, BLOCK_N):
         top, total, output, output_high = _add_tile(
             query, query_high, query_sum, added, top, total, output, output_high, cache_ptr, own_table, first,
-            first_seen, kv_len, kv_head, scale, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT,
-            BLOCK_N, BLOCK_D, True, HAS_CAP, HAS_PTX,
+            first_seen, kv_len, kv_head, slopes, scale, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES,
+            PARAMS_AT, BLOCK_N, BLOCK_D, True, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     inverse = (1.0 / UNIT) / tl.where(total == 0.0, 1.0, total)
     if num_splits == 1:
@@ -162,6 +166,7 @@ def _add_tile(
     first_seen,
     kv_len,
     kv_head,
+    slopes,
     scale,
     soft_cap,
     KV: tl.constexpr,
@@ -222,6 +227,8 @@ def _add_tile(
         scores = cap_scores(scores * key_scale[:, None], scale, soft_cap) * 1.4426950408889634
     else:
         scores *= (key_scale * (scale * 1.4426950408889634))[:, None]
+    if slopes is not None:
+        scores += find_bias(slopes[None, :], keys[:, None], kv_len - 1, scale)
     is_seen = (keys >= first_seen) & (keys < kv_len)
     if MASKED:
         scores = tl.where(is_seen[:, None], scores, float("-inf"))

@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, hide_scores, weigh_scores
+from seesay.kernels.online_softmax import cap_scores, find_bias, hide_scores, weigh_scores
 
 UNIT = tl.constexpr(1024.0)
 """The factor of weights times scales of values, which are small: float16 has few digits for numbers below 2^-14."""
@@ -37,6 +37,7 @@ def attend_quantized(
     kv_head,
     top,
     total,
+    slopes,
     scale,
     window,
     soft_cap,
@@ -74,13 +75,13 @@ def attend_quantized(
         for first in range(start, full, BLOCK_N):
             top, total, shift, output, output_high = _add_tile(
                 query, query_high, query_sum, top, total, shift, output, output_high, cache_ptr, table_ptr, first,
-                positions, reaches, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
+                positions, reaches, kv_len, kv_head, slopes, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
                 BLOCK_BYTES, PARAMS_AT, BLOCK_N, BLOCK_D, False, HAS_WINDOW, HAS_CAP, HAS_PTX,
             )  # fmt: skip
     for first in range(full, stop, BLOCK_N):
         top, total, shift, output, output_high = _add_tile(
             query, query_high, query_sum, top, total, shift, output, output_high, cache_ptr, table_ptr, first,
-            positions, reaches, kv_len, kv_head, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
+            positions, reaches, kv_len, kv_head, slopes, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE,
             BLOCK_BYTES, PARAMS_AT, BLOCK_N, BLOCK_D, True, HAS_WINDOW, HAS_CAP, HAS_PTX,
         )  # fmt: skip
     if KV == "int4":
@@ -105,6 +106,7 @@ def _add_tile(
     reaches,
     kv_len,
     kv_head,
+    slopes,
     scale,
     window,
     soft_cap,
@@ -165,6 +167,8 @@ def _add_tile(
         scores = cap_scores(scores * key_scale[None, :], scale, soft_cap) * 1.4426950408889634
     else:
         scores *= (key_scale * (scale * 1.4426950408889634))[None, :]
+    if slopes is not None:
+        scores += find_bias(slopes[:, None], keys[None, :], positions[:, None], scale)
     if MASKED:
         scores = hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW)
     weights, fade, top, total = weigh_scores(scores, 1.0, top, total, MASKED)

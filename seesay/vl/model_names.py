@@ -23,12 +23,7 @@ _LONGROPE = "LongRoPE, which Transformers' modules choose by the longest text of
 MODEL_NAMES: tuple[ModelName, ...] = (
     ModelName(name="Baichuan", example="baichuan-inc/Baichuan-7B", architecture="BaiChuanForCausalLM"),
     ModelName(name="Baichuan2 7B", example="baichuan-inc/Baichuan2-7B-Chat", architecture="BaichuanForCausalLM"),
-    ModelName(
-        name="Baichuan2 13B",
-        example="baichuan-inc/Baichuan2-13B-Chat",
-        architecture="BaichuanForCausalLM",
-        why_not="ALiBi instead of rotary positions",
-    ),
+    ModelName(name="Baichuan2 13B", example="baichuan-inc/Baichuan2-13B-Chat", architecture="BaichuanForCausalLM"),
     ModelName(name="ChatGLM2, ChatGLM3", example="THUDM/chatglm3-6b", architecture="ChatGLMModel"),
     ModelName(name="ChemVLM 8B", example="AI4Chem/ChemVLM-8B", architecture="InternVLChatModel"),
     ModelName(name="ChemVLM 26B", example="AI4Chem/ChemVLM-26B", architecture="InternVLChatModel"),

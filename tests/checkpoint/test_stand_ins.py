@@ -58,6 +58,7 @@ CHATGLM = {
     "multi_query_attention": True, "multi_query_group_num": 1, "kv_channels": 16,
 }  # fmt: skip
 BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
+MPT = {"model_type": "mpt", "d_model": 32, "n_heads": 2, "n_layers": 1}
 QWEN = {
     "model_type": "qwen", "intermediate_size": 96, "kv_channels": 16, "vocab_size": 100, "seq_length": 64,
     "max_position_embeddings": 256, "layer_norm_epsilon": 1e-5,
@@ -71,7 +72,12 @@ def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Pa
     first = load(tmp_path, **{**BAICHUAN, "architectures": ["BaiChuanForCausalLM"]}, max_position_embeddings=64)
     assert first.text_config.model_type == "llama" and first.text_config.qkv_layout == "joined"
     assert not first.text_config.has_unit_head
-    assert load(tmp_path, **BAICHUAN, max_position_embeddings=64).text_config.has_unit_head
+    second = load(tmp_path, **BAICHUAN, max_position_embeddings=64).text_config
+    assert second.has_unit_head and not second.has_alibi
+    large = load(tmp_path, **BAICHUAN, model_max_length=4096, vocab_size=125696).text_config
+    assert large.has_unit_head and large.has_alibi and large.max_position_embeddings == 4096
+    first_large = load(tmp_path, **BAICHUAN, model_max_length=4096, vocab_size=64000).text_config
+    assert first_large.has_alibi and not first_large.has_unit_head
     minicpm = load(tmp_path, model_type="minicpm", scale_emb=12, scale_depth=1.4, dim_model_base=8, num_hidden_layers=4)
     factors = minicpm.text_config
     assert (factors.embedding_multiplier, factors.logits_scaling, factors.tie_word_embeddings) == (12.0, 4.0, True)
@@ -103,7 +109,15 @@ def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (BAICHUAN, "ALiBi"),
+        (BAICHUAN, "model_max_length must be a positive integer"),
+        ({**MPT, "no_bias": False}, "no_bias=False is not supported"),
+        ({**MPT, "norm_type": "rmsnorm"}, "norm_type='rmsnorm' is not supported"),
+        ({**MPT, "logit_scale": "inv_sqrt_d_model"}, "logit_scale='inv_sqrt_d_model' is not supported"),
+        ({**MPT, "logit_scale": 2.0}, "logit_scale='2.0' is not supported"),
+        ({**MPT, "attn_config": {"alibi": False}}, "attn_config.alibi=False is not supported"),
+        ({**MPT, "attn_config": {"qk_ln": True}}, "attn_config.qk_ln=True is not supported"),
+        ({**MPT, "attn_config": {"alibi_bias_max": 0}}, "alibi_bias_max must be a number above 0"),
+        ({**MPT, "attn_config": [8]}, "attn_config must be an object"),
         ({"model_type": "minicpm", "num_experts": 8}, "num_experts=8 is not supported"),
         ({"model_type": "minicpm", "sparse_config": {"kernel_size": 32}}, "sparse_config"),
         ({"model_type": "minicpm", "scale_depth": "deep"}, "scale_depth must be a number above 0"),

@@ -111,6 +111,8 @@ def call_attention(dtype: torch.dtype) -> None:
     for dim, lengths in ((128, few), (128, large), (128, many), (256, few)):
         attend(lengths, dim, dtype)
     attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
+    attend(few, 128, dtype, slopes=empty(HEADS))
+    attend(few, 64, dtype, slopes=empty(HEADS, dtype=torch.bfloat16))
     attend(few, 256, dtype, has_reaches=True)
     attend(few, 256, dtype, window=1024, has_reaches=True)
 
@@ -128,6 +130,7 @@ def call_quantized_kv(dtype: torch.dtype) -> None:
             attend(lengths, 128, dtype, format=format)
         attend([32], 128, dtype, format=format, has_reaches=True)
         attend([1, 32], 256, dtype, format=format)
+        attend([1, 32], 128, dtype, format=format, slopes=empty(HEADS))
         attend([1, 32], 80, dtype, block_size=16, window=4096, soft_cap=50.0, format=format)
 
 
@@ -145,6 +148,7 @@ def attend(
     window: int | None = None,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
+    slopes: torch.Tensor | None = None,
     format: KVFormat = "plain",
     has_reaches: bool = False,
 ) -> None:
@@ -163,7 +167,7 @@ def attend(
     ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)
     cache = make_cache(dim, dtype, block_size, format)
-    ops.attend(query, cache, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks)
+    ops.attend(query, cache, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)
 
 
 def call_gemv(dtype: torch.dtype) -> None:

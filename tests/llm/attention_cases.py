@@ -19,7 +19,7 @@ from seesay.llm.ops.torch_ops import TorchOps
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """rows: (new tokens, all tokens), those with one new token first. run: tokens see each other in groups of so many
-    places; None: each sees those before it alone."""
+    places; None: each sees those before it alone. slopes: the type of ALiBi's; None: none."""
 
     rows: list[tuple[int, int]]
     heads: tuple[int, int] = (6, 2)
@@ -29,6 +29,7 @@ class Case:
     soft_cap: float | None = None
     has_sinks: bool = False
     run: int | None = None
+    slopes: torch.dtype | None = None
     format: KVFormat = "plain"
     dtype: torch.dtype = torch.float32
 
@@ -36,6 +37,7 @@ class Case:
     def name(self) -> str:
         parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
         more = f"{f'runs of {self.run}-' if self.run else ''}{'sinks-' if self.has_sinks else ''}"
+        more += f"{self.slopes}-" if self.slopes else ""
         return f"{parts}-{self.window}-{self.soft_cap}-{more}{self.dtype}-{self.format}"
 
     @property
@@ -43,8 +45,16 @@ class Case:
         return random(self.heads[0], dtype=self.dtype, seed=7) * 3 if self.has_sinks else None
 
     @property
+    def head_slopes(self) -> torch.Tensor | None:
+        """Uneven ones, of which some let the first keys vanish and some do not."""
+        if self.slopes is None:
+            return None
+        return torch.tensor([0.7**head for head in range(self.heads[0])], dtype=self.slopes, device=DEVICE)
+
+    @property
     def options(self) -> dict[str, Any]:
-        return {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
+        shared = {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
+        return {**shared, "slopes": self.head_slopes}
 
     def find_reaches(self, start: int, length: int) -> np.ndarray:
         """The last place that each token from `start` on sees, in a sequence of `length`."""
@@ -65,6 +75,12 @@ def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) ->
         scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
         if case.soft_cap is not None:
             scores = case.soft_cap * torch.tanh(scores / case.soft_cap)
+        if case.slopes is not None:
+            slope = case.head_slopes[head]
+            if case.slopes == torch.bfloat16:
+                scores = scores + ((slope * seen.bfloat16()).double() - slope.double() * own) * scale
+            else:
+                scores = scores + slope.double() * (seen - own)
         scores = scores.masked_fill(hidden, float("-inf"))
         if case.sinks is not None:
             scores = torch.cat((scores, case.sinks[head].double().expand(n, 1)), dim=1)
@@ -135,6 +151,7 @@ def random_cases(seed: int, count: int, *, longest: int = 3000) -> list[Case]:
                 soft_cap=[None, None, 20.0][rng.integers(3)],
                 has_sinks=bool(rng.integers(3) == 0),
                 run=[None, None, 256, 19][rng.integers(4)],
+                slopes=[None, None, torch.float32, torch.bfloat16][rng.integers(4)],
                 dtype=DTYPES[rng.integers(len(DTYPES))],
             )
         )

@@ -65,6 +65,8 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
         "cohere",
         "falcon-groups",
         "starcoder2",
+        "falcon-alibi",
+        "mpt",
     ),
     block_size=(1, 4, 16),
 )
@@ -132,7 +134,6 @@ def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
         ({"layer_types": ["linear_attention"] * 3}, "linear_attention"),
         ({"layer_types": ["sliding_attention"] * 3}, "sliding_window"),
         ({"qkv_layout": "mixed"}, "qkv_layout must be one of"),
-        ({"model_type": "falcon", "alibi": True}, "alibi=True"),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(saved: Any, changes: dict[str, Any], word: str) -> None:

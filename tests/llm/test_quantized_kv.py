@@ -202,6 +202,7 @@ CASES = [
     Case(rows=[(1, 70), (20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
     Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
+    Case(rows=SMALL, heads=(4, 2), slopes=torch.float32),
 ]
 MORE_CASES = [
     Case(rows=SMALL, block_size=128, dim=64),
@@ -210,6 +211,8 @@ MORE_CASES = [
     Case(rows=SMALL, dtype=torch.float16, dim=128, heads=(7, 1)),
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, has_sinks=True, window=140, heads=(2, 1)),
     Case(rows=SMALL[:3], dim=64, heads=(12, 1), dtype=torch.float16, has_sinks=True),
+    Case(rows=SMALL, dim=128, heads=(5, 5), dtype=torch.float16, slopes=torch.float32, soft_cap=5.0),
+    Case(rows=[(1, 300), (1, 2), (70, 400)], dim=16, heads=(4, 2), slopes=torch.bfloat16, has_sinks=True),
 ]
 
 

@@ -183,6 +183,8 @@ CASES = [
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(20, 40)], dim=256, heads=(2, 1)),
     Case(rows=SMALL, run=7),
+    Case(rows=SMALL, slopes=torch.float32),
+    Case(rows=[(1, 300), (1, 2), (70, 400)], dim=16, heads=(4, 2), slopes=torch.bfloat16),
     Case(rows=[(1, 9), (70, 130)], heads=(2, 1), dim=16, run=50, window=20, block_size=16),
     Case(rows=[], heads=(2, 1)),
 ]
@@ -194,6 +196,8 @@ MORE_CASES = [
     Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),
     Case(rows=[(1, 17)], heads=(20, 1)),
+    Case(rows=SMALL, slopes=torch.float32, heads=(5, 5), window=20, soft_cap=5.0, has_sinks=True, dim=80),
+    Case(rows=SMALL, slopes=torch.float32, dtype=torch.float16, dim=128, block_size=16, run=7),
     Case(rows=SMALL, has_sinks=True),
     Case(rows=[(1, 300), (1, 2)], dim=16, heads=(2, 1)),
     Case(rows=[(1, 300), (1, 2), (1, 150)], dim=16, window=140, heads=(2, 1)),
@@ -214,6 +218,8 @@ def large_cases() -> list[Case]:
         Case(rows=[(1, 1), (2000, 3000)], heads=(8, 8), dim=256, dtype=torch.float16, soft_cap=50.0, window=1000),
         Case(rows=[(500, 700)], heads=(8, 1), dim=256),
         Case(rows=[(1, 900), (500, 700)], heads=(64, 1), dim=128, dtype=torch.bfloat16),
+        Case(rows=[(1, 9000), (500, 4000)], heads=(40, 40), dim=128, dtype=torch.bfloat16, slopes=torch.float32),
+        Case(rows=[(1, 9000), (500, 4000)], heads=(64, 64), dim=64, dtype=torch.bfloat16, slopes=torch.bfloat16),
     ]
     return fixed + random_cases(1, 40)
 

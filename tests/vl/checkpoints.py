@@ -18,11 +18,22 @@ import transformers
 from enrolment import SIBLING
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
 from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
-from original_text import as_baichuan, as_baichuan2, as_chatglm, as_minicpm, as_qwen, publish_qwen
+from original_text import (
+    as_baichuan,
+    as_baichuan2,
+    as_baichuan2_13b,
+    as_chatglm,
+    as_minicpm,
+    as_mpt,
+    as_qwen,
+    publish_qwen,
+)
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import write_fast_vlm, write_perception_lm, write_timm_perception_lm
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
     CLIPImageProcessor,
     CLIPVisionConfig,
     CohereConfig,
@@ -91,6 +102,8 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     MistralConfig,
     MistralForCausalLM,
+    MptConfig,
+    MptForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
     OlmoConfig,
@@ -181,6 +194,8 @@ QWEN_TEXT = {
 
 
 HEADS: dict[str, Any] = {"num_key_value_heads": 4}
+SIX_HEADS: dict[str, Any] = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6}
+MPT_SIZES: dict[str, Any] = {"hidden_size": 96, "num_attention_heads": 6, "attn_config": {"clip_qkv": 4.0}}
 GRANITE_FACTORS: dict[str, Any] = {
     "attention_multiplier": 0.25,
     "embedding_multiplier": 12.0,
@@ -341,6 +356,16 @@ def _original_text(write: Callable[[Path], None], convert: Any) -> Callable[[Pat
         (path / "config.json").write_text(json.dumps(config))
 
     return write_original
+
+
+def _without_sibling(write: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Return a writer of what `write` writes, for a model that has a reference of its own."""
+
+    def write_alone(path: Path) -> None:
+        write(path)
+        shutil.rmtree(path / SIBLING)
+
+    return write_alone
 
 
 def _make_unit_head(path: Path) -> None:
@@ -1084,9 +1109,24 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
         new_decoder_architecture=True,
         num_kv_heads=2,
     ),
+    "falcon_alibi": _text(
+        FalconConfig,
+        FalconForCausalLM,
+        alibi=True,
+        bias=True,
+        multi_query=False,
+        parallel_attn=False,
+        tie_word_embeddings=False,
+    ),
+    "bloom": _text(BloomConfig, BloomForCausalLM, **SIX_HEADS),
+    "mpt": _text(MptConfig, MptForCausalLM, **MPT_SIZES),
+    "mpt_original": _original_text(_text(MptConfig, MptForCausalLM, **MPT_SIZES), as_mpt),
     "minicpm": _original_text(_text(GraniteConfig, GraniteForCausalLM, **GRANITE_FACTORS), as_minicpm),
     "baichuan": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan),
     "baichuan2": _original_text(_text(LlamaConfig, LlamaForCausalLM, **HEADS), as_baichuan2),
+    "baichuan2_13b": _without_sibling(
+        _original_text(_text(LlamaConfig, LlamaForCausalLM, **SIX_HEADS), as_baichuan2_13b)
+    ),
     "chatglm": _original_text(_text(GlmConfig, GlmForCausalLM, head_dim=16), as_chatglm),
     "qwen": _original_text(
         _text(Qwen2Config, Qwen2ForCausalLM, special=QWEN_SPECIAL, vocab_size=480, **HEADS), as_qwen

@@ -22,7 +22,8 @@ from seesay.llm.ops import Ops
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
-    factor of each token's query; None is 1. rows: those of media; None where there are none."""
+    factor of each token's query; None is 1. rows: those of media; None where there are none. slopes: see `Ops.attend`.
+    """
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
     slots: torch.Tensor
@@ -30,6 +31,7 @@ class AttentionStep:
     faults: torch.Tensor
     query_scale: torch.Tensor | None = None
     rows: RowSplit | None = None
+    slopes: torch.Tensor | None = None
 
 
 class Attention:
@@ -91,6 +93,7 @@ class Attention:
             scale=self._scale,
             window=self.window,
             soft_cap=self._soft_cap,
+            slopes=step.slopes,
         )
         return output.reshape(len(qkv), -1)
 

@@ -19,7 +19,7 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.spec import AlibiSpec, DecoderConfig
 from seesay.llm.models.traits import DecoderTraits
 from seesay.llm.ops import pick_ops
 
@@ -42,8 +42,12 @@ class ComposedDecoder:
             self._layers = [make_layer(config, index, self._ops) for index in range(config.num_layers)]
             self._head = Linear(config.hidden_size, config.vocab_size, bias=False, has_unit_rows=config.has_unit_head)
         self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)
+        self._embedding_norm = (
+            make_norm("embed_norm", config.hidden_size, config.norm, self._ops) if config.has_embedding_norm else None
+        )
         self._max_few_rows = 0
         self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
+        self._slopes = None if config.alibi is None else _make_slopes(config.alibi, device)
         self._windows = frozenset(layer.window for layer in config.layers)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
@@ -114,7 +118,8 @@ class ComposedDecoder:
     @property
     def plain_weights(self) -> list[Weight]:
         """All weights that belong to no linear layer."""
-        return [self._embed, *self._norm.weights, *(norm for layer in self._layers for norm in layer.norms)]
+        first = () if self._embedding_norm is None else self._embedding_norm.weights
+        return [self._embed, *first, *self._norm.weights, *(norm for layer in self._layers for norm in layer.norms)]
 
     def forward(
         self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
@@ -180,7 +185,7 @@ class ComposedDecoder:
             self._ops.splice(residual, inputs.splice_rows, first)
         if self._embedding_scale != 1.0 and self.config.scales_media:
             residual.mul_(self._embedding_scale)
-        return residual
+        return residual if self._embedding_norm is None else self._embedding_norm(residual)
 
     def _add_deep(self, residual: torch.Tensor, inputs: ModelInput, index: int) -> None:
         """Add to the residual stream behind layer `index` what the embeddings have for it, if anything."""
@@ -204,7 +209,7 @@ class ComposedDecoder:
         turns = [rotary.tables(inputs.positions, inputs.is_long) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         scale = self._scale_queries(inputs.positions)
-        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, scale, inputs.media_rows)
+        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, scale, inputs.media_rows, self._slopes)
 
     def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""
@@ -226,6 +231,12 @@ class ComposedDecoder:
             logits.mul_(self.config.logit_scale)
         cap = self.config.logit_soft_cap
         return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+
+
+def _make_slopes(spec: AlibiSpec, device: torch.device) -> torch.Tensor:
+    """Return the slopes of all heads, as `Ops.attend` takes them."""
+    slopes = torch.tensor(spec.slopes, dtype=torch.float32, device=device)
+    return slopes.to(torch.bfloat16) if spec.is_rounded else slopes
 
 
 def _make_table(config: DecoderConfig) -> Weight:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.spec import FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
+from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
+from seesay.llm.models.spec import AlibiSpec, FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
+    from seesay.llm.ops.interface import Activation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +20,9 @@ class DecoderKind:
     """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
     and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
 
-    joins_gate_up: see `FeedForwardSpec.is_joined`. activation_option: the configuration's name of it. sections: see
-    `RotarySpec`, where the configuration has none.
+    joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
+    called `activation_option`. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary
+    embedding.
     """
 
     norm: NormSpec | None = None
@@ -32,10 +35,13 @@ class DecoderKind:
     qkv_limit: float | None = None
     turns_neighbours: bool = False
     sections: tuple[int, ...] = ()
+    alibi: AlibiSpec | None = None
+    has_embedding_norm: bool = False
     feed_forward: FeedForwardKind = "gated"
     inner_size: int | None = None
     inner_bias: bool | None = None
     joins_gate_up: bool = False
+    activation: Activation | None = None
     activation_option: str = "hidden_act"
     attention_scale: float | None = None
     embedding_scale: float = 1.0
@@ -54,6 +60,24 @@ def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm
     )
 
 
+def _bloom(config: ModelConfig) -> DecoderKind:
+    if config.apply_residual_connection_post_layernorm:
+        raise CheckpointError("apply_residual_connection_post_layernorm=True is not supported")
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.layer_norm_epsilon, has_bias=True),
+        num_kv_heads=config.num_attention_heads,
+        qkv="grouped",
+        qkv_bias=True,
+        output_bias=True,
+        alibi=make_alibi(config.num_attention_heads),
+        has_embedding_norm=True,
+        feed_forward="plain",
+        inner_size=4 * config.hidden_size,
+        inner_bias=True,
+        activation="gelu_tanh",
+    )
+
+
 def _cohere(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         norm=NormSpec(kind="layer", eps=config.layer_norm_eps),
@@ -65,8 +89,6 @@ def _cohere(config: ModelConfig) -> DecoderKind:
 
 
 def _falcon(config: ModelConfig) -> DecoderKind:
-    if config.alibi:
-        raise CheckpointError("alibi=True is not supported")
     is_new = config.new_decoder_architecture
     norms: NormPlacement = "before"
     if is_new and config.num_ln_in_parallel_attn in (None, 2):
@@ -81,6 +103,7 @@ def _falcon(config: ModelConfig) -> DecoderKind:
         qkv="grouped",
         qkv_bias=config.bias,
         output_bias=config.bias,
+        alibi=make_alibi(config.num_attention_heads, is_rounded=True) if config.alibi else None,
         feed_forward="plain",
         inner_size=config.ffn_hidden_size,
         inner_bias=config.bias,
@@ -95,6 +118,28 @@ def _granite(config: ModelConfig) -> DecoderKind:
         scales_media=True,
         residual_scale=float(config.residual_multiplier),
         logit_scale=1.0 / config.logits_scaling,
+    )
+
+
+def _llama(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(alibi=make_alibi(config.num_attention_heads) if getattr(config, "has_alibi", False) else None)
+
+
+def _mpt(config: ModelConfig) -> DecoderKind:
+    attention = config.attn_config
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.layer_norm_epsilon),
+        num_kv_heads=config.num_attention_heads,
+        qkv="joined",
+        qkv_bias=False,
+        output_bias=False,
+        qkv_limit=attention.clip_qkv,
+        alibi=make_mpt_alibi(config.num_attention_heads, attention.alibi_bias_max),
+        feed_forward="plain",
+        inner_size=config.expansion_ratio * config.hidden_size,
+        inner_bias=False,
+        activation="gelu",
+        attention_scale=attention.softmax_scale,
     )
 
 
@@ -114,6 +159,7 @@ def _starcoder2(config: ModelConfig) -> DecoderKind:
 
 _GLM = DecoderKind(output_bias=False, turns_neighbours=True, joins_gate_up=True)
 _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
+    "bloom": _bloom,
     "cohere": _cohere,
     "falcon": _falcon,
     "gemma": _gemma,
@@ -123,8 +169,9 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm4": replace(_GLM, norms="around"),
     "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
     "granite": _granite,
-    "llama": DecoderKind(),
+    "llama": _llama,
     "mistral": DecoderKind(),
+    "mpt": _mpt,
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
     "phi3": DecoderKind(qkv="joined", joins_gate_up=True),

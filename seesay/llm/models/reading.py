@@ -78,10 +78,11 @@ def read_decoder_config(
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         norm=kind.norm or NormSpec(eps=config.rms_norm_eps),
-        max_position_embeddings=config.max_position_embeddings,
         attention_scale=float(scale if kind.attention_scale is None else kind.attention_scale),
         rotaries=rotaries,
         layers=layers,
+        alibi=kind.alibi,
+        has_embedding_norm=kind.has_embedding_norm,
         qkv=_qkv_layout(config, kind),
         qkv_bias=attention_bias if kind.qkv_bias is None else kind.qkv_bias,
         output_bias=attention_bias if kind.output_bias is None else kind.output_bias,
@@ -126,7 +127,7 @@ def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
     return FeedForwardSpec(
         kind=kind.feed_forward,
         size=kind.inner_size or config.intermediate_size,
-        activation=_activation(config, kind.activation_option),
+        activation=kind.activation or _activation(config, kind.activation_option),
         has_bias=bool(getattr(config, "mlp_bias", False)) if kind.inner_bias is None else kind.inner_bias,
         is_joined=kind.joins_gate_up or has_up_first,
         has_up_first=has_up_first,
@@ -151,12 +152,14 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = _windows(config)
-    parameters = read_rope_parameters(config)
+    parameters = {} if kind.alibi else read_rope_parameters(config)
     if kind.sections:
         parameters.setdefault("mrope_section", kind.sections)
     if rope_scaling_factor:
         parameters = scale_dynamically(parameters, rope_scaling_factor)
-    if parameters.keys() & set(_LAYER_TYPES):  # by type of layer
+    if kind.alibi:
+        rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
+    elif parameters.keys() & set(_LAYER_TYPES):  # by type of layer
         types = [_LAYER_TYPES[window is not None] for window in windows]
         found = sorted(set(types))
         rotaries = [
@@ -169,7 +172,7 @@ def _make_layers(
         if unturned := [i for i, turns in enumerate(getattr(config, "no_rope_layers", None) or ()) if not turns]:
             if unturned[-1] >= len(windows):
                 raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
-            rotaries.append(_make_still(rotaries[0]))
+            rotaries.append(_make_still(rotaries[0].dim, rotaries[0].sections))
             choices = [int(i in unturned) for i in range(len(windows))]
     feed_forward = _feed_forward(config, kind)
     layers = (
@@ -188,9 +191,9 @@ def _of_layer_type(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
     return found
 
 
-def _make_still(rotary: RotarySpec) -> RotarySpec:
-    """Return a rotary embedding of the same form whose angles are all 0: it turns nothing."""
-    return RotarySpec(dim=rotary.dim, sections=rotary.sections, inv_freq=(0.0,) * len(rotary.inv_freq))
+def _make_still(dim: int, sections: tuple[int, ...] = ()) -> RotarySpec:
+    """Return a rotary embedding whose angles are all 0: it turns nothing."""
+    return RotarySpec(dim=dim // 2 * 2, sections=sections, inv_freq=(0.0,) * (dim // 2))
 
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")

@@ -16,6 +16,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import CheckpointError
+from seesay.llm.models.kinds import find_kind
 from seesay.llm.models.spec import RotarySpec
 
 if TYPE_CHECKING:
@@ -93,9 +94,12 @@ def find_covered_length(config: ModelConfig) -> int:
     """Return how many positions are covered by the training and the rotary scaling of the configuration.
 
     Some configurations have in `max_position_embeddings` the length with the scaling, some that without: yarn says
-    which by `original_max_position_embeddings`. Dynamic scaling covers any length.
+    which by `original_max_position_embeddings`. Dynamic scaling covers any length, and so does ALiBi.
     """
     trained = find_trained_length(config)
+    own = find_kind(config)
+    if own is not None and own.alibi is not None:
+        return 1 << 62
     parameters = read_rope_parameters(config)
     kind, factor = parameters.get("rope_type", "default"), parameters.get("factor")
     if kind in _BY_LENGTH:

@@ -45,6 +45,15 @@ class RotarySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AlibiSpec:
+    """Attention with linear biases (Press et al. 2022): scores fall with the distance of keys by these slopes, one per
+    head. is_rounded: in bfloat16, as Falcon computes it (see `Ops.attend`)."""
+
+    slopes: tuple[float, ...]
+    is_rounded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NormSpec:
     """The norms of a decoder: x / sqrt(mean(x²) + eps), or that of x less its mean.
 
@@ -134,7 +143,8 @@ class DecoderConfig:
     """Options of the decoder.
 
     rotaries: those that layers choose from. All turn the same components by the same rows of positions, and only the
-    first one may have long frequencies. layers: one entry per layer.
+    first one may have long frequencies. A decoder without any has one that turns nothing. layers: one entry per layer.
+    alibi: of all layers; None for attention without biases. has_embedding_norm: embeddings go through a norm first.
     turns_neighbours: of the checkpoint's heads, components 2 i and 2 i + 1 are turned together, and not i and
     i + dim / 2: outputs of q and k are reordered while they are loaded.
     qkv_limit: queries, keys and values are clamped to ± this.
@@ -158,16 +168,17 @@ class DecoderConfig:
     num_kv_heads: int
     head_dim: int
     norm: NormSpec
-    max_position_embeddings: int
     attention_scale: float
     rotaries: tuple[RotarySpec, ...]
     layers: tuple[LayerSpec, ...]
+    alibi: AlibiSpec | None = None
     qkv: QKVLayout = "separate"
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: QKNorm | None = None
     turns_neighbours: bool = False
     qkv_limit: float | None = None
+    has_embedding_norm: bool = False
     tied_embeddings: bool = False
     attention_soft_cap: float | None = None
     logit_soft_cap: float | None = None

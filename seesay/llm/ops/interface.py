@@ -116,13 +116,17 @@ class Ops(Protocol):
         window: int | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
 
         The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i,
         or as far as the layout of the plan says.
         Scores s become soft_cap · tanh(s / soft_cap) when a cap is given. Sinks [H] are each head's score of one more
-        key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss).
+        key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss). Slopes [H]: head h's score of
+        the key at place j for the query at place i gets slopes[h] · (j - i) more (Press et al. 2022, ALiBi), behind the
+        cap. Those of bfloat16 are added before scores are scaled, j and slopes[h] · j being rounded to bfloat16, as
+        Falcon does; others are float32.
         """
 
     def forget_blocks(self) -> None:

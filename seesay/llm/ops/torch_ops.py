@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from seesay.llm.kv_layout import LayerCache
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
+from seesay.llm.ops.slopes import find_bias
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -35,12 +36,13 @@ MAX_KEPT_MASK_ELEMENTS = 1 << 20
 class DecodeGroup:
     """Decode rows start … stop - 1, gathered from `blocks` [rows · M].
 
-    `masks`, by window, are additive: [rows, 1, 1, M · block_size].
+    `places` int64 [rows]: those of their tokens. `masks`, by window, are additive: [rows, 1, 1, M · block_size].
     """
 
     start: int
     stop: int
     blocks: torch.Tensor
+    places: torch.Tensor
     masks: dict[int | None, torch.Tensor]
 
 
@@ -168,21 +170,23 @@ class TorchOps:
         window: int | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        options: dict[str, Any] = {"scale": scale, "soft_cap": soft_cap, "sinks": sinks}
         outputs = []
         if plan.context is not None:
             keys, values = self._kept.read(cache, plan.context)
             bias = plan.context.bias(window, cache.layout.num_kv_heads)
+            if slopes is not None:
+                places = torch.arange(plan.context.longest)
+                leaning = find_bias(slopes, places, plan.context.last_places[:, None, None], scale)
+                bias = bias + leaning.view(len(bias), -1, len(places))
             rows = query[: plan.context.num_rows]
-            outputs.append(_attend_kept(rows, keys, values, bias, scale=scale, soft_cap=soft_cap, sinks=sinks))
+            outputs.append(_attend_kept(rows, keys, values, bias, **options))
         for group in plan.groups:
-            outputs.append(
-                _attend_group(query, cache, group, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
-            )
+            outputs.append(_attend_group(query, cache, group, window=window, slopes=slopes, **options))
         for piece in plan.pieces:
-            outputs.append(
-                _attend_piece(query, cache, piece, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
-            )
+            outputs.append(_attend_piece(query, cache, piece, window=window, slopes=slopes, **options))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
@@ -219,7 +223,13 @@ def _make_group(
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None]
         masks[window] = torch.from_numpy(mask).to(device, dtype, non_blocking=True)
     blocks = np.ascontiguousarray(layout.block_table[start:stop, :num_blocks]).reshape(-1)
-    return DecodeGroup(start=start, stop=stop, blocks=torch.from_numpy(blocks).to(device), masks=masks)
+    return DecodeGroup(
+        start=start,
+        stop=stop,
+        blocks=torch.from_numpy(blocks).to(device),
+        places=torch.from_numpy(kv_lens[:, 0] - 1).to(device),
+        masks=masks,
+    )
 
 
 def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[Piece]:
@@ -266,6 +276,7 @@ def _attend_group(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
 ) -> torch.Tensor:
     """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
     takes both a mask and grouped heads; on the CPU one does, and is faster. For what `DecodeKVCopy` does not take."""
@@ -273,13 +284,18 @@ def _attend_group(
     pairs = read_blocks(cache, group.blocks, query.dtype).view(num_rows, -1, 2, num_kv_heads, head_dim)
     key, value = pairs[:, :, 0].transpose(1, 2), pairs[:, :, 1].transpose(1, 2)
     rows, mask = query[group.start : group.stop], group.masks[window]
-    if soft_cap is None and sinks is None and not query.is_cuda:
+    if slopes is not None:
+        places = torch.arange(key.shape[2], device=query.device)
+        mask = mask.float() + find_bias(slopes, places, group.places[:, None, None], scale)[:, :, None]
+    if soft_cap is None and sinks is None and not query.is_cuda and mask.dtype == query.dtype:
         output = F.scaled_dot_product_attention(
             rows.unsqueeze(2), key, value, attn_mask=mask, scale=scale, enable_gqa=rows.shape[1] != num_kv_heads
         )
         return output.squeeze(2)
     grouped = rows.reshape(num_rows, num_kv_heads, -1, head_dim)
     own = None if sinks is None else sinks.view(1, num_kv_heads, -1, 1)
+    if slopes is not None:
+        mask = mask.view(num_rows, num_kv_heads, -1, mask.shape[-1])
     output = _attend(grouped, key, value, mask, scale=scale, soft_cap=soft_cap, sinks=own)
     return output.reshape(num_rows, -1, head_dim)
 
@@ -294,8 +310,8 @@ def _attend_kept(
     soft_cap: float | None,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Query [B, H, D] over keys and values [B · G, L, D] with bias [B · G, 1, L]. For one token per row plain products
-    are faster than `scaled_dot_product_attention`."""
+    """Query [B, H, D] over keys and values [B · G, L, D] with bias [B · G, 1 or H / G, L]. For one token per row plain
+    products are faster than `scaled_dot_product_attention`."""
     grouped = query.reshape(len(keys), -1, query.shape[2])
     if soft_cap is None:
         scores = torch.baddbmm(bias, grouped, keys.transpose(1, 2), alpha=scale)
@@ -318,13 +334,14 @@ def _attend_piece(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
 ) -> torch.Tensor:
     num_kv_heads, head_dim = cache.layout.num_kv_heads, cache.layout.head_dim
     pairs = read_blocks(cache, piece.blocks, query.dtype).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
     num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
-    if soft_cap is None and sinks is None and not is_windowed and piece.reaches is None:
+    if soft_cap is None and sinks is None and slopes is None and not is_windowed and piece.reaches is None:
         is_gqa = part.shape[1] != num_kv_heads
         if num_tokens == piece.kv_len:
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
@@ -340,7 +357,20 @@ def _attend_piece(
     group = part.shape[1] // num_kv_heads
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
     own = None if sinks is None else sinks.view(1, -1, 1, 1)
-    return _attend(part, key, value, mask, scale=scale, soft_cap=soft_cap, sinks=own)[0].transpose(0, 1)
+    if slopes is None:
+        return _attend(part, key, value, mask, scale=scale, soft_cap=soft_cap, sinks=own)[0].transpose(0, 1)
+    keys = torch.arange(piece.kv_len, device=query.device)
+    places = torch.arange(piece.first, piece.first + num_tokens, device=query.device)[None, :, None]
+    outputs, count = [], max(1, MAX_MASK_ELEMENTS // mask.numel())
+    for first in range(0, len(slopes), count):  # each head has a mask of its own
+        heads = slice(first, first + count)
+        masks = mask.float() + find_bias(slopes[heads, None], keys, places, scale)
+        sink = None if own is None else own[:, heads]
+        found = _attend(
+            part[:, heads], key[:, heads], value[:, heads], masks, scale=scale, soft_cap=soft_cap, sinks=sink
+        )
+        outputs.append(found)
+    return torch.cat(outputs, dim=1)[0].transpose(0, 1)
 
 
 def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Tensor:
@@ -370,7 +400,7 @@ def _attend(
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:
     """Query, keys and values [·, ·, ·, D] under an additive mask; sinks broadcast to a column of the scores."""
-    if soft_cap is None and sinks is None:
+    if soft_cap is None and sinks is None and mask.dtype == query.dtype:
         return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
     scores = torch.matmul(query, key.transpose(-1, -2)).float().mul_(scale)
     if soft_cap is not None:

@@ -105,14 +105,15 @@ def attend(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `Ops.attend`."""
     assert cache.data.is_contiguous() and query.stride(2) == 1 and scale > 0
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     if plan.num_decode:
-        _decode(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+        _decode(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)
     if len(query) > plan.num_decode:
-        _prefill(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+        _prefill(query, cache, plan, out, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)
     return out
 
 
@@ -126,6 +127,7 @@ def _decode(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
 ) -> None:
     num_heads, head_dim = query.shape[1:]
     num_kv_heads = cache.layout.num_kv_heads
@@ -149,6 +151,7 @@ def _decode(
         plan.kv_lens,
         work.items,
         sinks,
+        slopes,
         out,
         work.partials,
         work.sums,
@@ -243,6 +246,7 @@ def _prefill(
     window: int | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
 ) -> None:
     assert plan.cu_seqlens_q is not None
     num_tokens, num_heads, head_dim = query.shape
@@ -263,6 +267,7 @@ def _prefill(
         plan.cu_seqlens_q,
         plan.kv_lens,
         sinks,
+        slopes,
         plan.reaches,
         out,
         query.stride(0),

@@ -95,5 +95,8 @@ class TritonOps:
         window: int | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
+        slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return triton_attention.attend(query, cache, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks)
+        return triton_attention.attend(
+            query, cache, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes
+        )

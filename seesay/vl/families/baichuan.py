@@ -1,5 +1,5 @@
-"""Baichuan and Baichuan 2 of 7B: a Llama with one tensor for queries, keys and values. The second one's head is
-normalized."""
+"""Baichuan and Baichuan 2: a Llama with one tensor for queries, keys and values. The models of 13B have ALiBi. The head
+of the second one is normalized."""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ from seesay.vl.weight_map import BARE_DECODER, WeightMap
 
 
 class Baichuan(TextFamily):
-    """Configuration and model are code beside the weights; none of it is run. ALiBi (13B) is refused."""
+    """Configuration and model are code beside the weights; none of it is run. The first one of 13B has the name of the
+    second one's architecture."""
 
     architectures = ("BaiChuanForCausalLM", "BaichuanForCausalLM")
     published = (
         Published(decoder="llama", names=("baichuan-inc/Baichuan-7B",), architecture="BaiChuanForCausalLM"),
-        Published(decoder="llama", names=("baichuan-inc/Baichuan2-7B-Chat",), architecture="BaichuanForCausalLM"),
+        Published(
+            decoder="llama",
+            names=(
+                "baichuan-inc/Baichuan2-7B-Chat",
+                "baichuan-inc/Baichuan2-13B-Chat",
+                "baichuan-inc/Baichuan-13B-Chat",
+            ),
+            architecture="BaichuanForCausalLM",
+        ),
     )
     weights = WeightMap(
         decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."},

@@ -1,5 +1,5 @@
-"""Falcon: attention and feed-forward beside each other, from one layer norm or two; one tensor for queries, keys and
-values, with those of a group of heads together."""
+"""Falcon: attention and feed-forward beside each other, from one layer norm or two, or after each other; one tensor for
+queries, keys and values, with those of a group of heads together; rotary positions or ALiBi."""
 
 from __future__ import annotations
 
@@ -7,14 +7,31 @@ from seesay.vl.families.text import TextFamily
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
+HEADS_TOGETHER = (
+    (r"^word_embeddings\.", "embed_tokens."),
+    (r"^h\.", "layers."),
+    (r"^ln_f\.", "norm."),
+    (r"\.self_attention\.query_key_value\.", ".self_attn.qkv_proj."),
+    (r"\.self_attention\.dense\.", ".self_attn.o_proj."),
+    (r"\.mlp\.dense_h_to_4h\.", ".mlp.up_proj."),
+    (r"\.mlp\.dense_4h_to_h\.", ".mlp.down_proj."),
+)
+"""`WeightMap.decoder_patterns` of BLOOM, and those of Falcon beside names of norms."""
+
 
 class Falcon(TextFamily):
-    """Those with rotary embeddings; ALiBi (Falcon-RW) is refused."""
+    """Falcon-RW has ALiBi."""
 
     architectures = ("FalconForCausalLM",)
     published = (
         Published(
-            decoder="falcon", names=("tiiuae/falcon-7b-instruct", "tiiuae/falcon-40b-instruct", "tiiuae/falcon-11B")
+            decoder="falcon",
+            names=(
+                "tiiuae/falcon-7b-instruct",
+                "tiiuae/falcon-40b-instruct",
+                "tiiuae/falcon-11B",
+                "tiiuae/falcon-rw-1b",
+            ),
         ),
     )
     weights = WeightMap(
@@ -24,14 +41,8 @@ class Falcon(TextFamily):
             "lm_head.": "lm_head.",
         },
         decoder_patterns=(
-            (r"^word_embeddings\.", "embed_tokens."),
-            (r"^h\.", "layers."),
-            (r"^ln_f\.", "norm."),
             (r"\.ln_attn\.", ".input_layernorm."),
             (r"\.ln_mlp\.", ".pre_feedforward_layernorm."),
-            (r"\.self_attention\.query_key_value\.", ".self_attn.qkv_proj."),
-            (r"\.self_attention\.dense\.", ".self_attn.o_proj."),
-            (r"\.mlp\.dense_h_to_4h\.", ".mlp.up_proj."),
-            (r"\.mlp\.dense_4h_to_h\.", ".mlp.down_proj."),
+            *HEADS_TOGETHER,
         ),
     )
