@@ -25,7 +25,7 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     On the CPU it holds a packed copy instead of `weight`, so that the caller can free `weight`.
     """
     if weight.device.type == "cpu":
-        packed = _try_packed(weight, bias)
+        packed = try_packed(weight, bias)
         if packed is not None:
             return packed
 
@@ -55,8 +55,9 @@ def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
     return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1
 
 
-def _try_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product | None:
-    """Return the product with a packed weight, or None if this build of torch or this CPU has none for the dtype."""
+def try_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product | None:
+    """Return the product with a packed weight, which is the first of its tensors, or None if this build of torch or this
+    CPU has none for the dtype. `weight` is on the CPU."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return None
     try:

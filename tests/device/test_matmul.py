@@ -20,7 +20,7 @@ def test_is_the_plain_formula(
     monkeypatch: pytest.MonkeyPatch, rows: int, in_features: int, out_features: int, has_bias: bool, is_packed: bool
 ) -> None:
     if not is_packed:
-        monkeypatch.setattr(matmul, "_try_packed", lambda weight, bias: None)
+        monkeypatch.setattr(matmul, "try_packed", lambda weight, bias: None)
     torch.manual_seed(0)
     weight, x = torch.randn(out_features, in_features), torch.randn(rows, in_features)
     bias = torch.randn(out_features) if has_bias else None

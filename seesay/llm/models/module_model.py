@@ -28,6 +28,7 @@ from seesay.llm.models.module_attention import (
     probing,
     register,
 )
+from seesay.llm.models.module_linear import pack_layers, packed_layers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -75,6 +76,8 @@ class ModuleModel:
             with self.blaming():
                 self.model = self._build_empty() if device.type == "meta" else self._read(self._checkpoint, dtype)
             self.model = self.model.to(device).eval().requires_grad_(False)
+            if device.type == "cpu":
+                pack_layers(self.model)
         return self.model
 
     def bind(self, holder: StepHolder) -> None:
@@ -184,7 +187,8 @@ class ModuleWeights:
     def tensors(self) -> list[torch.Tensor]:
         model = self._owner.model
         assert model is not None
-        return [*model.parameters(), *model.buffers()]
+        packed = [tensor for _, layer in packed_layers(model) for tensor in layer.packed]
+        return [*model.parameters(), *model.buffers(), *packed]
 
     def check(self, source: TensorSource, *, is_partial: bool) -> None:
         """Raise what `replace` would raise."""
@@ -198,10 +202,14 @@ class ModuleWeights:
             if not tensor.numel():
                 tensor.data = tensor.new_empty(new[name].shape)
             tensor.data.copy_(new[name])
+        for name, layer in packed_layers(self._owner.model):
+            layer.take(new[f"{name}.weight"])
 
     def drop(self) -> None:
         """Free all weights."""
         assert self._owner.model is not None
+        for _, layer in packed_layers(self._owner.model):
+            layer.drop()
         for parameter in self._owner.model.parameters():
             parameter.data = parameter.data.new_empty(0)
 
