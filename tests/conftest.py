@@ -136,10 +136,11 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use: by one of
     the processes of a run for all of them. No test may write into it.
 
-    Names: those of `enrolment.CHECKPOINTS`, `MODULES` and `VISION_MODULES`. An architecture without a checkpoint, which
-    is enrolled under its own name, fails the test; one that needs a package which is not installed skips it.
+    Names: those of `enrolment.CHECKPOINTS`, `MODULES`, `VISION_MODULES` and `OWN_CODE`. An architecture without a
+    checkpoint, which is enrolled under its own name, fails the test; one that needs a package which is not installed
+    skips it.
     """
-    from enrolment import CHECKPOINTS, MODULES, VISION_MODULES, without_checkpoint
+    from enrolment import CHECKPOINTS, MODULES, OWN_CODE, VISION_MODULES, without_checkpoint
 
     made: dict[str, Path] = {}
     shared = tmp_path_factory.getbasetemp()
@@ -147,7 +148,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         shared = shared.parent
 
     def get(name: str) -> Path:
-        if name not in {*CHECKPOINTS, *MODULES, *VISION_MODULES}:
+        if name not in {*CHECKPOINTS, *MODULES, *VISION_MODULES, *OWN_CODE}:
             pytest.fail(without_checkpoint(name))
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
             pytest.importorskip(package, reason=f"the tower of {name} is compared with that of {package}")

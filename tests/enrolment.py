@@ -133,6 +133,10 @@ VISION_MODULES: Mapping[str, str] = {
 them, pictures of any size, tiles with learned rows, rows of several layers."""
 
 
+OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}
+"""Those whose code lies beside their weights (`tests/own_code`): of texts, and of texts with pictures."""
+
+
 def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:
     """Return the family of each name that is tested: of every checkpoint, and of every architecture that has none.
     Raises `ValueError` naming a checkpoint of an architecture that no family claims."""
@@ -180,7 +184,7 @@ def takes(name: str, modality: Modality) -> bool:
 
 ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalities)
 """Every checkpoint of a family with a tower, variants included."""
-WITH_PICTURES = (*ALL_VISION, *VISION_MODULES)
+WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
 VARIANTS = tuple(filter(is_variant, ENROLLED))

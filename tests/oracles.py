@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from enrolment import reference_of
+from enrolment import OWN_CODE, reference_of
 
 
 def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -37,10 +37,11 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         return Glm4V.load(path).to(dtype), Glm4VProcessor(path, vision=config["vision_config"])
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).eval()
+    runs_code = architecture in OWN_CODE.values()
+    model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, trust_remote_code=runs_code).eval()
     if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
         _tell_videos_apart(model)
-    return model, AutoProcessor.from_pretrained(path)
+    return model, AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
 
 
 def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -48,13 +49,14 @@ def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[An
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     path = reference_of(path)
-    tokenizer = AutoTokenizer.from_pretrained(path)
     config = json.loads((path / "config.json").read_text())
+    runs_code = config["architectures"][0] in OWN_CODE.values()
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=runs_code)
     if config["model_type"] == "baichuan":
         from reference.baichuan import Baichuan13B
 
         return Baichuan13B.load(path).to(dtype), tokenizer
-    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval(), tokenizer
+    return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=runs_code).eval(), tokenizer
 
 
 def _tell_videos_apart(model: Any) -> None:

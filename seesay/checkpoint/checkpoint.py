@@ -16,6 +16,7 @@ from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
+from seesay.checkpoint.own_code import CONFIG, OwnCode
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
 from seesay.checkpoint.stand_ins import ConfigReader, StandIn, read_as_known
 from seesay.checkpoint.tensors import (
@@ -56,7 +57,9 @@ class _Described(NamedTuple):
 class Checkpoint:
     """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
     `quantization`: how linear layers are stored or to be quantized; None for plain weights. `readers`: what reads
-    config.json, by the architecture in it, of families from outside of this package."""
+    config.json, by the architecture in it, of families from outside of this package. `code`: the Python that makes
+    configuration and model; None where Transformers has both, or no code may be run. `runs_code`: whether that of
+    processors may be."""
 
     remedy: ClassVar[str] = "download the checkpoint again"
 
@@ -67,6 +70,8 @@ class Checkpoint:
     quantization: Quantization | None
     revision_digest: bytes = field(repr=False)
     readers: Mapping[str, ConfigReader] = field(default_factory=dict, repr=False)
+    code: OwnCode | None = None
+    runs_code: bool = False
 
     @classmethod
     def load(
@@ -76,6 +81,7 @@ class Checkpoint:
         *,
         quantization: InFlight | None = None,
         readers: Mapping[str, ConfigReader] | None = None,
+        runs_code: bool = False,
     ) -> Checkpoint:
         """Read the folder's JSON files and the headers of its safetensors files. Tensors are not read yet.
 
@@ -114,17 +120,27 @@ class Checkpoint:
             quantization=quantized,
             revision_digest=digest.digest(),
             readers=readers or {},
+            runs_code=runs_code,
         )
 
     @property
     def architecture(self) -> str:
-        """The first entry of config.json's `architectures`, or else the base model of its `model_type`; of the one that
-        it is read as, where `ORIGINALS` has it."""
+        """The first entry of config.json's `architectures`, or else the class that its `auto_map` names, or the base
+        model of its `model_type`; of the one that it is read as, where `ORIGINALS` has it."""
         config = self._stand_in.config if self._own_reader is None else self.config
         names = config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
-        return names[0] if names else f"{self._config_class.__name__.removesuffix('Config')}Model"
+        if names:
+            return str(names[0])
+        if (code := self.own_code) is not None:
+            return code.architecture
+        return f"{self._config_class.__name__.removesuffix('Config')}Model"
+
+    @property
+    def own_code(self) -> OwnCode | None:
+        """The code in the folder that config.json names for the model, whether it may be run or not."""
+        return OwnCode.find(self.path, self.config)
 
     @property
     def tower_type(self) -> str:
@@ -137,6 +153,8 @@ class Checkpoint:
     def _config_class(self) -> type[PretrainedConfig]:
         from transformers import CONFIG_MAPPING
 
+        if self.code is not None and CONFIG in self.code.classes:
+            return self.code.load_class(CONFIG)
         kind = self._stand_in.config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
@@ -185,6 +203,8 @@ class Checkpoint:
 
     @cached_property
     def _described(self) -> _Described:
+        if self.code is not None:  # which may change without config.json
+            return self._describe(self._read_described())
         made_from = [_serialize(self.config), _serialize(self._stand_in.config)]
         key = make_key(_KEPT_CONFIG, ["transformers"], made_from)
         kept = read_kept(key)
@@ -192,10 +212,13 @@ class Checkpoint:
             check_numbers(self.path / "config.json", self.config)
             with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged file
                 return self._describe(kept)
-        config = self.hf_config()
-        made = {"config": as_plain(config), "text": as_plain(self._hf_text_config()), "options": list_options(config)}
+        made = self._read_described()
         keep(key, made)
         return self._describe(made)
+
+    def _read_described(self) -> dict[str, Any]:
+        config = self.hf_config()
+        return {"config": as_plain(config), "text": as_plain(self._hf_text_config()), "options": list_options(config)}
 
     def _describe(self, kept: Mapping[str, Any]) -> _Described:
         return _Described(
@@ -211,12 +234,12 @@ class Checkpoint:
         try:
             return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._stand_in.config))))
         except Exception as error:
-            kind = self.config["model_type"]
+            kind = self.config.get("model_type")
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:
-        """The Transformers config, with overrides applied. Never runs code of the checkpoint. Imports Transformers,
-        which takes seconds."""
+        """The Transformers config, with overrides applied. Runs no code of the checkpoint but `code`. Imports
+        Transformers, which takes seconds."""
         return self._hf_config
 
     def _hf_text_config(self) -> PretrainedConfig:

@@ -11,6 +11,7 @@ from seesay.errors import CheckpointError
 
 DEMO_MODEL = "seesay-demo"
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+CODE_PATTERNS = ("*.py",)
 
 
 def resolve_checkpoint(
@@ -18,10 +19,12 @@ def resolve_checkpoint(
     *,
     revision: str | None = None,
     download_dir: str | os.PathLike[str] | None = None,
+    with_code: bool = False,
 ) -> Path:
     """Return the local folder of `model_path`: a folder, 'seesay-demo', or a hub id (downloaded if needed).
 
-    revision: branch, tag or commit; download_dir: the cache folder. Both apply to hub ids only.
+    revision: branch, tag or commit; download_dir: the cache folder; with_code: whether Python files are downloaded,
+    too. They apply to hub ids only.
     Raises `CheckpointError` if there is no such folder or the download fails.
     """
     if not isinstance(model_path, str | os.PathLike):
@@ -41,10 +44,13 @@ def resolve_checkpoint(
             f"model path {name!r}: no such folder. Pass a folder with config.json and safetensors files, "
             f"a hub id like 'Qwen/Qwen2.5-VL-3B-Instruct', or {DEMO_MODEL!r}"
         )
-    return _download(name, revision=revision, download_dir=download_dir)
+    patterns = [*HUB_PATTERNS, *CODE_PATTERNS] if with_code else list(HUB_PATTERNS)
+    return _download(name, revision=revision, download_dir=download_dir, patterns=patterns)
 
 
-def _download(repo_id: str, *, revision: str | None, download_dir: str | os.PathLike[str] | None) -> Path:
+def _download(
+    repo_id: str, *, revision: str | None, download_dir: str | os.PathLike[str] | None, patterns: list[str]
+) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -55,7 +61,7 @@ def _download(repo_id: str, *, revision: str | None, download_dir: str | os.Path
             repo_id,
             revision=revision,
             cache_dir=None if download_dir is None else os.fspath(download_dir),
-            allow_patterns=list(HUB_PATTERNS),
+            allow_patterns=patterns,
             tqdm_class=_make_bar_class(),
         )
     except HFValidationError as error:

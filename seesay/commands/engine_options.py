@@ -195,7 +195,7 @@ _ENGINE = (
     _Option(
         "--trust-remote-code",
         "trust_remote_code",
-        "run the checkpoint's own tokenizer code; only if you trust it",
+        "run the checkpoint's own code, of its tokenizer or of an unknown model; only if you trust it",
         _ON,
     ),
 )

@@ -20,9 +20,9 @@ _HEAD = """\
 Made by `seesay list --markdown > docs/models.md` of what the model families declare.
 
 A checkpoint is found by the architecture in its config.json, so fine-tuned and renamed models run like those that are
-named here as examples. It is a folder or an id on the Hugging Face hub, and its weights are safetensors; no code beside
-the weights is run. [quantization.md](quantization.md) lists the formats of weights,
-[chat_templates.md](chat_templates.md) the templates.
+named here as examples. It is a folder or an id on the Hugging Face hub, and its weights are safetensors; code beside
+the weights is run only for [other models](#other-models), and only with `trust_remote_code=True`.
+[quantization.md](quantization.md) lists the formats of weights, [chat_templates.md](chat_templates.md) the templates.
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
 code where Transformers has none (Baichuan 2 of 13B, GLM-4V, MiniCPM-V, Molmo, Phi-3-vision, Qwen-VL): tokens, pixels,
@@ -66,7 +66,15 @@ Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts 
 with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its safetensors. The
 model is probed before its weights are read, and compared with its own attention behind that. What cannot run says
 why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the longest text of
-a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs.
+a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs. On the CPU its linear
+layers have packed weights, as those of our decoders.
+
+A model that neither we nor Transformers have, but whose code lies beside its weights (`auto_map` in config.json), runs
+in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-code`), with its own configuration, model
+and processor, if its code asks Transformers' interface for attention, as recent code does; the error of other code
+counts the layers that do. The code runs in your process and in that of the engine, with all their rights. Without the
+option none of it runs, and the error names it. A model that we or Transformers have never runs the code beside its
+weights, and new weights (`update_weights`) run with the code of the folder that the engine was started with.
 
 With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by

@@ -88,7 +88,9 @@ class EngineConfig:
     custom_module_map: LMDeploy's name for the same by architecture: {architecture: 'package.module.Class'}, or a Python
         file with such a dict MODULE_MAP, whose classes may be in the file. The classes are model families, as those of
         `plugins`.
-    trust_remote_code: run code from the checkpoint (tokenizers only). Set it only if you trust the checkpoint.
+    trust_remote_code: run Python from the checkpoint, in this process and in that of the engine: its tokenizer, and its
+        model and processor where neither this package nor Transformers has the model. Set it only if you trust the
+        checkpoint.
     """
 
     dtype: DTypeName = "auto"

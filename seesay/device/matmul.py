@@ -56,7 +56,7 @@ def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
 
 
 def try_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product | None:
-    """Return the product with a packed weight, which is the first of its tensors, or None if this build of torch or this
+    """Return the product with a packed weight, which is the first of its tensors; None if this build of torch or this
     CPU has none for the dtype. `weight` is on the CPU."""
     if weight.dtype not in (torch.float32, torch.bfloat16):
         return None

@@ -131,7 +131,12 @@ class AsyncEngine:
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
         vision_config = vision_config or VisionConfig()
         self.media_limits = media_limits or MediaLimits()
-        folder = resolve_checkpoint(model_path, revision=self.config.revision, download_dir=self.config.download_dir)
+        folder = resolve_checkpoint(
+            model_path,
+            revision=self.config.revision,
+            download_dir=self.config.download_dir,
+            with_code=self.config.trust_remote_code,
+        )
         self.model_path = os.fspath(model_path)
         starting = CoreStart(folder, self.config, vision_config, address=engine_address, read_status=read_status)
         try:

@@ -46,7 +46,10 @@ class ModelWeights:
     def open_folder(self, folder: str) -> Checkpoint:
         """Return the checkpoint in a folder. Raises `CheckpointError` where it is another model's, or stored in another
         format, or quantized already where the model quantizes plain weights."""
-        checkpoint = Checkpoint.load(folder, self._config.hf_overrides, readers=self._checkpoint.readers)
+        checkpoint = replace(
+            Checkpoint.load(folder, self._config.hf_overrides, readers=self._checkpoint.readers),
+            code=self._checkpoint.code,  # that of the new folder is not run
+        )
         where = Path(folder) / "config.json"
         if (in_flight := self._config.quantization) is not None:
             if checkpoint.quantization is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seesay.checkpoint import Checkpoint
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.registry import find_family, open_registry
+from seesay.vl.registry import find_model, open_registry
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
@@ -53,10 +53,14 @@ def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     `ConfigError` for a plugin that cannot be used."""
     registry = open_registry(config.plugins, config.custom_module_map)
     checkpoint = Checkpoint.load(
-        folder, config.hf_overrides, quantization=config.quantization, readers=registry.readers
+        folder,
+        config.hf_overrides,
+        quantization=config.quantization,
+        readers=registry.readers,
+        runs_code=config.trust_remote_code,
     )
     checkpoint.expect_format(config.model_format)
-    family_type = find_family(checkpoint.architecture, checkpoint.tower_type, registry)
+    family_type, checkpoint = find_model(checkpoint, registry)
     tokenizer = Tokenizer.load(folder, trust_remote_code=config.trust_remote_code)
     with checkpoint.blamed():
         family = family_type(checkpoint, tokenizer)

@@ -86,7 +86,12 @@ def _serve_with_fronts(
     from seesay.checkpoint import resolve_checkpoint
     from seesay.templates import as_portable
 
-    folder = resolve_checkpoint(model_path, revision=backend_config.revision, download_dir=backend_config.download_dir)
+    folder = resolve_checkpoint(
+        model_path,
+        revision=backend_config.revision,
+        download_dir=backend_config.download_dir,
+        with_code=backend_config.trust_remote_code,
+    )
     start = Start(
         index=0,
         num_fronts=settings.num_frontends,

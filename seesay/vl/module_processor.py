@@ -43,8 +43,9 @@ class Planned:
 
 
 class ModuleProcessor:
-    """The processor of `checkpoint`, which is found by the names in its JSON files among the classes of Transformers:
-    no code of the checkpoint runs. marker: the text of a picture. image_token: the id of tokens that take a row."""
+    """The processor of `checkpoint`, which is found by the names in its JSON files among the classes of Transformers,
+    or is code in its folder where that may be run. marker: the text of a picture. image_token: the id of tokens that
+    take a row."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `CheckpointError` where it cannot be made, or has no marker for pictures."""
@@ -139,7 +140,9 @@ def _load(checkpoint: Checkpoint) -> Any:
     from transformers import AutoProcessor
 
     try:
-        processor = AutoProcessor.from_pretrained(str(checkpoint.path), local_files_only=True, trust_remote_code=False)
+        processor = AutoProcessor.from_pretrained(
+            str(checkpoint.path), local_files_only=True, trust_remote_code=checkpoint.runs_code
+        )
     except Exception as error:
         raise CheckpointError(
             f"{checkpoint.path}: its processor cannot be loaded: {type(error).__name__}: {error}"

@@ -10,10 +10,10 @@ import os
 import pkgutil
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
-from seesay.checkpoint import ORIGINALS, ConfigReader
+from seesay.checkpoint import ORIGINALS, Checkpoint, ConfigReader
 from seesay.errors import CheckpointError, ConfigError
 from seesay.vl import families
 from seesay.vl.family import Family
@@ -49,6 +49,10 @@ class Registry:
         """What reads the config.json of the families from outside, by its architecture."""
         outside = {family for plugin in self.plugins for family in plugin.families.values()}
         return {name: family.read_config for name, family in self.claims.items() if family in outside}
+
+    def list_broken(self) -> str:
+        """Return the end of a message about an architecture that no family claims: packages that may have one."""
+        return "".join(f"; not usable: {broken}" for broken in self.broken)
 
 
 def open_registry(plugins: Iterable[str | os.PathLike[str]] = (), module_map: ModuleMap | None = None) -> Registry:
@@ -86,6 +90,44 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
     does not run, where that is known, or lists those that do, and `ConfigError` for one that is contested.
     """
     registry = Registry(claims=list_families()) if registry is None else registry
+    found = _try_find(architecture, tower, registry)
+    if found is not None:
+        return found
+    if architecture in REASONS:
+        raise CheckpointError(
+            f"architecture {architecture!r} does not run here: {REASONS[architecture]}{registry.list_broken()}"
+        )
+    layouts = sorted(list_layouts(registry.claims))
+    close = difflib.get_close_matches(architecture, [*layouts, *list_causal_models()], n=1)
+    hint = f" did you mean {close[0]!r}?" if close else ""
+    raise CheckpointError(
+        f"architecture {architecture!r} is not supported;{hint} supported are: {', '.join(layouts)}, other models of "
+        "Transformers, which has none of this name, and code beside the weights, which config.json's auto_map would "
+        f"name{registry.list_broken()}"
+    )
+
+
+def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family], Checkpoint]:
+    """Return the family of a checkpoint, and the checkpoint as that family reads it: with the code in its folder, where
+    nothing else makes its model and the code may be run. Raises as `find_family` does, and `CheckpointError` for code
+    that may not."""
+    architecture, code = checkpoint.architecture, checkpoint.own_code
+    found = _try_find(architecture, checkpoint.tower_type, registry)
+    if found is not None:
+        return found, checkpoint
+    if code is None or (architecture in REASONS and not checkpoint.runs_code):
+        return find_family(architecture, checkpoint.tower_type, registry), checkpoint
+    if not checkpoint.runs_code:
+        raise CheckpointError(
+            f"{checkpoint.path}: architecture {architecture!r} is neither one of ours nor one of Transformers, but "
+            f"Python in this folder ({code.files}), which would be executed: if you trust it, set "
+            f"trust_remote_code=True (--trust-remote-code){registry.list_broken()}"
+        )
+    family = ModuleVisionFamily if code.takes_pictures else ModuleTextFamily
+    return family, replace(checkpoint, code=code)
+
+
+def _try_find(architecture: str, tower: str, registry: Registry) -> type[Family] | None:
     known = registry.claims
     for name in (f"{architecture}{WITH_TOWER}{tower}", architecture):
         if name in registry.contested:
@@ -98,20 +140,11 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
             return known[name]
-    if architecture not in REASONS and takes_pictures(architecture):
-        return ModuleVisionFamily
-    if architecture not in REASONS and is_known_to_transformers(architecture):
-        return ModuleTextFamily
-    lost = "".join(f"; not usable: {broken}" for broken in registry.broken)
     if architecture in REASONS:
-        raise CheckpointError(f"architecture {architecture!r} does not run here: {REASONS[architecture]}{lost}")
-    layouts = sorted(list_layouts(known))
-    close = difflib.get_close_matches(architecture, [*layouts, *list_causal_models()], n=1)
-    hint = f" did you mean {close[0]!r}?" if close else ""
-    raise CheckpointError(
-        f"architecture {architecture!r} is not supported;{hint} supported are: {', '.join(layouts)}, and other models "
-        f"of Transformers, which has none of this name; code beside the weights is not run{lost}"
-    )
+        return None
+    if takes_pictures(architecture):
+        return ModuleVisionFamily
+    return ModuleTextFamily if is_known_to_transformers(architecture) else None
 
 
 def _without_tower(claimed: str) -> str:

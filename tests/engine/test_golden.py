@@ -30,7 +30,7 @@ from asking import (
     run_transformers,
     run_video_in_transformers,
 )
-from enrolment import BACKBONES, FAMILIES, MODULES, VARIANTS, VIDEO_FAMILIES, VISION_MODULES
+from enrolment import BACKBONES, FAMILIES, MODULES, OWN_CODE, VARIANTS, VIDEO_FAMILIES, VISION_MODULES
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -43,9 +43,9 @@ NEW_TOKENS = 32
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
-IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", "aya_vision", *FAMILIES)
-"""Every family, and two that run through Transformers' modules: text with and without a place at which all is computed
-again, and each kind of media."""
+IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", "aya_vision", "orbit_vl", *FAMILIES)
+"""Every family, and three that run through Transformers' modules or their own: text with and without a place at which
+all is computed again, and each kind of media."""
 THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "gpt_oss", "aya_vision")
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
 arranged rows; modules of Transformers, with a tower and without."""
@@ -69,8 +69,8 @@ def in_forms(
     return pytest.mark.parametrize(("case", "open_engine"), cases, indirect=True)
 
 
-MODELS = (*BACKBONES, *FAMILIES, *MODULES, *VISION_MODULES)
-COMPARED = (*BACKBONES, *FAMILIES, *MODULES, "aya_vision")
+MODELS = (*BACKBONES, *FAMILIES, *MODULES, *VISION_MODULES, *OWN_CODE)
+COMPARED = (*BACKBONES, *FAMILIES, *MODULES, *OWN_CODE, "aya_vision")
 """Those that are always compared alone."""
 IN_THREAD = pytest.mark.parametrize(
     "case", [pytest.param(name, marks=() if name in THOROUGH else pytest.mark.slow) for name in MODELS], indirect=True
@@ -187,7 +187,8 @@ def check_prompt_logprobs(output: Response, expected: Expected) -> None:
 
 
 def build(case: Case, **options: Any) -> AsyncEngine:
-    return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
+    config = EngineConfig(device_type="cpu", trust_remote_code=case.name in OWN_CODE, **options)
+    return AsyncEngine(str(case.path), backend_config=config)
 
 
 @in_forms(MODELS, in_thread=COMPARED)

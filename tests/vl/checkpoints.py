@@ -1192,7 +1192,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),
 }
 
-
+OWN_CODE = Path(__file__).parents[1] / "own_code"
 FACTORIES |= {
     "cohere2": _of_modules("Cohere2", head_dim=16, sliding_window=32, logit_scale=0.5, sliding_window_pattern=2),
     "deepseek_v3": _of_modules(
@@ -1235,6 +1235,58 @@ def _of_vision_modules(checkpoint: ModuleCheckpoint) -> Callable[[Path], None]:
 
 
 FACTORIES |= {name: _of_vision_modules(checkpoint) for name, checkpoint in MODULE_CHECKPOINTS.items()}
+
+
+def _add_code(path: Path, names: Sequence[str], **auto_map: str) -> None:
+    """Put the code of a model beside its weights, and name its classes in config.json."""
+    for name in names:
+        shutil.copy(OWN_CODE / f"{name}.py", path)
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "auto_map": auto_map}))
+
+
+def _orbit(path: Path) -> None:
+    from own_code.configuration_orbit import OrbitConfig
+    from own_code.modeling_orbit import OrbitForCausalLM
+
+    tokenizer = make_tokenizer(CHATML)
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    save_model(OrbitForCausalLM(OrbitConfig(**ids)), path)
+    tokenizer.save_pretrained(path)
+    _add_code(
+        path,
+        ["configuration_orbit", "modeling_orbit"],
+        AutoConfig="configuration_orbit.OrbitConfig",
+        AutoModelForCausalLM="modeling_orbit.OrbitForCausalLM",
+    )
+
+
+def _orbit_vl(path: Path) -> None:
+    from own_code.configuration_orbit_vl import OrbitVLConfig
+    from own_code.modeling_orbit_vl import OrbitVLForConditionalGeneration
+
+    template = CHATML.replace("@image@", "<image>")
+    tokenizer = make_tokenizer(template, image_token="<image>")
+    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad", "image")}
+    save_model(OrbitVLForConditionalGeneration(OrbitVLConfig(**ids)), path)
+    tokenizer.save_pretrained(path)
+    code = "processing_orbit_vl.OrbitVL"
+    for file, auto, kind in (
+        ("processor", "AutoProcessor", "Processor"),
+        ("preprocessor", "AutoImageProcessor", "ImageProcessor"),
+    ):
+        settings = {"auto_map": {auto: f"{code}{kind}"}}
+        (path / f"{file}_config.json").write_text(json.dumps(settings))
+    _add_code(
+        path,
+        ["configuration_orbit", "modeling_orbit", "configuration_orbit_vl", "modeling_orbit_vl", "processing_orbit_vl"],
+        AutoConfig="configuration_orbit_vl.OrbitVLConfig",
+        AutoModelForImageTextToText="modeling_orbit_vl.OrbitVLForConditionalGeneration",
+        AutoProcessor=f"{code}Processor",
+    )
+
+
+FACTORIES |= {"orbit": _orbit, "orbit_vl": _orbit_vl}
 
 
 def make_checkpoint(name: str, path: Path) -> Path:

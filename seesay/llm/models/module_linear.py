@@ -48,8 +48,8 @@ class PackedLinear(torch.nn.Linear):
 
 
 def pack_layers(model: torch.nn.Module) -> None:
-    """Pack the linear layers of `model`, which is on the CPU, where this build of torch can. They stay the same objects,
-    which other modules may refer to. Layers of derived classes are left alone."""
+    """Pack the linear layers of `model`, which is on the CPU, where this build of torch can. They stay the same
+    objects, which other modules may refer to. Layers of derived classes are left alone."""
     for module in model.modules():
         if type(module) is torch.nn.Linear:
             product = try_packed(module.weight.data, _bias_of(module))

@@ -1,7 +1,7 @@
 """A model of Transformers as modules: probed on the meta device, loaded strictly, its weights replaced and dropped.
 
 Transformers maps the names of stored tensors to its modules and joins those that it joins (experts, say). Nothing is
-unpickled, and no code of a checkpoint runs.
+unpickled. No code of a checkpoint runs but that of `Checkpoint.code`, which is there where the user allows it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ModuleModel:
 
     def __init__(self, checkpoint: Checkpoint, auto_class: str) -> None:
         """Build the modules without weights and probe them. `auto_class`: the name of the class of Transformers that
-        makes the model, such as 'AutoModelForCausalLM'. Raises `CheckpointError` saying what cannot run."""
+        makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. Raises `CheckpointError`
+        saying what cannot run."""
         register()
         self._checkpoint, self._auto_class = checkpoint, auto_class
         self._config = checkpoint.hf_config()
@@ -100,14 +101,20 @@ class ModuleModel:
             return self._read(source, dtype)
 
     def _class(self) -> Any:
+        """Return what has `from_pretrained`: the auto class, or the model's own."""
         import transformers
 
-        return getattr(transformers, self._auto_class)
+        code = self._checkpoint.code
+        return getattr(transformers, self._auto_class) if code is None else code.load_class(code.model)
 
     def _build_empty(self) -> PreTrainedModel:
         config = copy.deepcopy(self._config)
         with torch.device("meta"), _quiet():
-            model: PreTrainedModel = self._class().from_config(config, trust_remote_code=False)
+            maker = self._class()
+            is_own = self._checkpoint.code is not None
+            model: PreTrainedModel = (
+                maker._from_config(config) if is_own else maker.from_config(config, trust_remote_code=False)
+            )
         return model.eval()
 
     def _read(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
