@@ -8,7 +8,7 @@ and answers of 4 to 256 tokens, most of them short, is answered greedily in floa
 `generate` takes the queue in batches of that size, as it comes: prompts are padded to the longest, and a batch lasts
 as long as its longest answer. Here a finished answer makes room for the next. Only tokens asked for are counted. In
 the figures that end in `_uniform` all prompts have one length, and all answers have 64 tokens, two batches of them,
-so that neither side's places are ever empty: both are then bound by the same products with the same modules' weights.
+so that neither side's places are ever empty: both are then bound by the same products, which read the same weights.
 
 The sides take turns in each round, which has texts and pictures of its own, so no cache helps. Prints one JSON line:
 medians of the rounds' ratios (ours over theirs), tokens/s, and the share of equal answers.
