@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from plotting import add_plot_option, make_bars, save_plot
 
+from seesay.device.packed_product import to_kernel
 from seesay.device.packed_weight import PackedWeight, Packer
 
 NUM_LAYERS, HIDDEN, WIDE = 28, 3584, 18944
@@ -37,19 +38,34 @@ DTYPE = torch.bfloat16
 NUM_REPLAYS = 9
 
 FEW_TILINGS = (
+    (16, 2, 4, 0),
+    (16, 2, 4, 16),
+    (16, 4, 2, 0),
     (16, 4, 3, 0),
     (16, 4, 3, 16),
-    (16, 4, 4, 16),
+    (16, 8, 2, 0),
+    (16, 8, 2, 16),
     (16, 8, 3, 16),
-    (32, 4, 1, 0),
     (32, 4, 2, 0),
     (32, 4, 3, 16),
-    (32, 8, 2, 16),
 )
 """(outputs, warps, stages, prefetched blocks)."""
-TILINGS = ((64, 64, 4, 3), (64, 128, 4, 3), (128, 128, 8, 2), (128, 128, 4, 2), (128, 256, 8, 2))
-"""(rows, outputs, warps, stages)."""
-OUTPUTS_AT_ONCE = (4096, 1 << 20)
+TILINGS = (
+    (32, 64, 4, 4, 32),
+    (32, 128, 4, 3, 32),
+    (64, 64, 4, 3, 32),
+    (64, 64, 4, 4, 32),
+    (64, 128, 8, 3, 32),
+    (128, 64, 4, 2, 32),
+    (128, 64, 4, 3, 32),
+    (128, 128, 8, 2, 32),
+    (128, 128, 8, 3, 32),
+    (256, 64, 4, 2, 32),
+    (256, 128, 8, 2, 32),
+    (128, 64, 4, 2, 64),
+)
+"""(rows, outputs, warps, stages, words at a time)."""
+OUTPUTS_AT_ONCE = (4096, 8192, 1 << 20)
 
 Way = Callable[[int], object]
 """Computes the product with one of the copies."""
@@ -111,7 +127,7 @@ def list_ways(shape: Shape, num_rows: int, packed: Sequence[Any]) -> Mapping[str
             tiling=packed_tilings.FewRowTiling(*tiling),
         )
 
-    def tiles(tiling: tuple[int, int, int, int]) -> Way:
+    def tiles(tiling: tuple[int, int, int, int, int]) -> Way:
         return lambda copy: packed_matmul.multiply_tiles(
             x, packed[copy % len(packed)], None, tiling=packed_tilings.Tiling(*tiling)
         )
@@ -169,7 +185,7 @@ def compile_part(part: int, num_parts: int, rows: Iterable[int], group_size: int
     """Compile every `num_parts`-th of the kernels. Triton keeps them on disk."""
     seen: set[tuple[object, ...]] = set()
     for shape in SHAPES:
-        packed = [to_kernel(make_matrix(shape, group_size, bits))]
+        packed = [to_kernel(make_matrix(shape, group_size, bits), DTYPE)]
         for num_rows in rows:
             for way, tilings in list_ways(shape, num_rows, packed).items():
                 for name, run in tilings.items():
@@ -177,12 +193,6 @@ def compile_part(part: int, num_parts: int, rows: Iterable[int], group_size: int
                     if key not in seen and len(seen) % num_parts == part:
                         try_once(name, run)
                     seen.add(key)
-
-
-def to_kernel(weight: PackedWeight) -> Any:
-    from seesay.kernels.packed_numbers import PackedTensors
-
-    return PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
 
 
 def find_limits(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
@@ -210,11 +220,9 @@ def measure_shape(shape: Shape, rows: Iterable[int], options: argparse.Namespace
     first = make_matrix(shape, options.group_size, options.bits)
     num_bytes = sum(tensor.nbytes for tensor in first.tensors)
     num_copies = max(1, min(16, COPIES_BYTES // num_bytes))
-    packed = [to_kernel(first)]
+    packed = [to_kernel(first, DTYPE)]
     for _ in range(num_copies - 1):
-        packed.append(
-            packed[0]._replace(**{name: getattr(first, name).clone() for name in ("words", "scales", "zeros")})
-        )
+        packed.append(packed[0]._replace(**{name: getattr(packed[0], name).clone() for name in ("words", "factors")}))
     plain_copies = max(1, min(16, COPIES_BYTES // (2 * shape.num_outputs * shape.num_inputs)))
     plain = torch.randn(plain_copies, shape.num_outputs, shape.num_inputs, dtype=DTYPE, device="cuda")
     records = []

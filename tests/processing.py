@@ -87,7 +87,8 @@ def _process_apart(
     order = [tokens[found] for found in re.findall("|".join(map(re.escape, tokens)), text)]
     written: dict[str, list[str]] = {kind: [] for kind in tokens.values()}
     pixels, masks = [], []
-    merged = processor._merge_kwargs(tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **kwargs)
+    kinds = processor.valid_processor_kwargs
+    merged = processor._merge_kwargs(kinds, tokenizer_init_kwargs=processor.tokenizer.init_kwargs, **kwargs)
     pictures_left, clips_left = iter(pictures["images"]), iter(zip(clips["videos"], clips["video_metadata"]))
     for kind in order:
         if kind == "images":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,9 @@ import torch.nn.functional as F
 from seesay.device.backends import has_kernels
 from seesay.device.linear_method import FusedKernel, Product
 from seesay.device.packed_weight import PackedWeight, cut_outputs
+
+if TYPE_CHECKING:
+    from seesay.kernels.packed_numbers import PackedTensors
 
 logger = logging.getLogger("seesay")
 
@@ -36,7 +40,7 @@ def make_packed_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: 
     if reason is not None:
         _warn_once(reason)
         return make_torch_product(weight, bias)
-    return _make_kernel_product(weight, bias)
+    return _make_kernel_product(weight, bias, dtype)
 
 
 def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Product:
@@ -50,7 +54,7 @@ def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Produ
         ]
         return torch.cat(pieces, dim=1)
 
-    return _make_product(weight, bias, multiply)
+    return _make_product(weight.tensors, bias, multiply)
 
 
 def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Product:
@@ -67,19 +71,19 @@ def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Pro
     return Product(tensors=tensors if bias is None else (*tensors, bias), run=run, add=add)
 
 
-def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None) -> Product:
+def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
     from seesay.kernels import packed_matmul
-    from seesay.kernels.packed_numbers import PackedTensors, multiply_out
-    from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, MAX_TILED_ROWS
+    from seesay.kernels.packed_numbers import multiply_out
+    from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, max_tiled_rows
 
-    packed = PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
-    num_outputs = len(weight.words)
+    packed, num_outputs = to_kernel(weight, dtype), len(weight.words)
+    most_tiled = max_tiled_rows(num_outputs)
 
     def multiply(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         x = x if x.stride(1) == 1 else x.contiguous()
         if len(x) <= MAX_FUSED_ROWS:
             return packed_matmul.multiply_few(x, packed, bias)
-        if len(x) <= MAX_TILED_ROWS:
+        if len(x) <= most_tiled:
             return packed_matmul.multiply_tiles(x, packed, bias)
         x = x[:, : weight.num_inputs]
         pieces = [
@@ -89,17 +93,32 @@ def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None) -> Pro
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     fused = partial(packed_matmul.multiply_few, packed=packed, bias=bias)
-    return _make_product(weight, bias, multiply, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
+    return _make_product(packed.tensors, bias, multiply, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
+
+
+def to_kernel(weight: PackedWeight, dtype: torch.dtype) -> PackedTensors:
+    """Return the matrix as kernels read it for rows of a 16-bit type."""
+    from seesay.kernels.packed_numbers import PackedTensors, join_factors
+
+    return PackedTensors(
+        words=weight.words,
+        factors=join_factors(weight.scales, weight.zeros, weight.bits, dtype),
+        order=weight.order,
+        num_inputs=weight.num_inputs,
+        group_size=weight.group_size,
+        width=weight.width,
+        bits=weight.bits,
+    )
 
 
 def _make_product(
-    weight: PackedWeight,
+    tensors: tuple[torch.Tensor, ...],
     bias: torch.Tensor | None,
     multiply: _Multiply,
     fused: FusedKernel | None = None,
     max_fused_rows: int = 0,
 ) -> Product:
-    num_outputs = len(weight.words)
+    num_outputs = len(tensors[0])
 
     def run(x: torch.Tensor) -> torch.Tensor:
         shape = (*x.shape[:-1], num_outputs)
@@ -109,7 +128,7 @@ def _make_product(
         if x.numel():
             target.add_(multiply(x, None))
 
-    tensors = weight.tensors if bias is None else (*weight.tensors, bias)
+    tensors = tensors if bias is None else (*tensors, bias)
     return Product(tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_fused_rows)
 
 

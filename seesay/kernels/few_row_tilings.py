@@ -42,7 +42,7 @@ def tile_one_row(num_outputs: int, size: int, is_gated: bool, num_bytes: int) ->
         if tiling is not None:
             return tiling
     if num_bytes == 1 and is_gated:
-        span, num_warps, num_stages, outputs = 256, 1, 4, 16
+        span, num_warps, num_stages, outputs = 256, 1, 5, 16
     elif is_gated or num_outputs > 65536:
         span = 4096
     elif size <= 8192:

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
-from seesay.kernels.packed_numbers import PackedTensors, find_group, load_zeros, unpack_planes
+from seesay.kernels.packed_numbers import PackedTensors, find_group, split_factors, unpack_planes
 from seesay.kernels.packed_tilings import (
     MAX_FUSED_ROWS,
     MAX_GATED_ROWS,
@@ -39,38 +39,30 @@ def _prefetch(places, num_blocks, COUNT: tl.constexpr, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def _add_planes(
+def _add_group(
     total,
-    words,
+    planes,
     xs,
-    scale_ptr,
-    zero_ptr,
-    blocks,
-    is_inside,
-    num_sums,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    LAST: tl.constexpr,
-    BITS: tl.constexpr,
-    IS_COMPILED: tl.constexpr,
+    sums,
+    factors,
+    FIRST: tl.constexpr,
+    COUNT: tl.constexpr,
 ):
-    """Return total [SPLITS, OUTPUTS, ROWS] plus the products of words [SPLITS, OUTPUTS, WIDTH] with xs, one
-    [SPLITS, WIDTH, ROWS] per plane. Scales multiply the sums of a plane, of which there are fewer than numbers."""
-    planes = unpack_planes(words, xs[0].dtype, BITS, IS_COMPILED)
-    for plane in tl.static_range(16 // BITS):
-        places = (find_group(blocks, plane, 16 // BITS, WIDTH, GROUP, LAST) * num_sums)[:, None]
-        scale = tl.load(scale_ptr + places, mask=is_inside, other=0.0).to(tl.float32)
-        zeros = load_zeros(zero_ptr + places, is_inside, xs[0].dtype, BITS)
-        total += tl.dot(planes[plane] - zeros[:, :, None], xs[plane]) * scale[:, :, None]
-    return total
+    """Return total [SPLITS, OUTPUTS, ROWS] plus the products of COUNT planes [SPLITS, OUTPUTS, WIDTH] from FIRST on,
+    which have the same factors [SPLITS, OUTPUTS], with xs, one [SPLITS, WIDTH, ROWS] per plane, of which `sums` are the
+    sums. These, times the zero points, leave the product once, instead of every number its zero point."""
+    product = tl.dot(planes[FIRST], xs[FIRST])
+    for plane in tl.static_range(FIRST + 1, FIRST + COUNT):
+        product = tl.dot(planes[plane], xs[plane], product)
+    scales, zeros = split_factors(factors, xs[0].dtype)
+    return total + (product - zeros[:, :, None] * sums) * scales[:, :, None]
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def packed_few_rows_kernel(
     x_ptr,
     words_ptr,
-    scale_ptr,
-    zero_ptr,
+    factor_ptr,
     order_ptr,
     bias_ptr,
     out_ptr,
@@ -85,6 +77,7 @@ def packed_few_rows_kernel(
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
+    JOINED: tl.constexpr,
     STAGES: tl.constexpr,
     PREFETCHED: tl.constexpr,
     HAS_ORDER: tl.constexpr,
@@ -107,7 +100,9 @@ def packed_few_rows_kernel(
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows, columns, splits = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, SPLITS)
     is_output, is_row = outputs < num_outputs, rows < num_rows
-    num_sums = num_outputs if GATE is None else 2 * num_outputs
+    num_factors = num_outputs if GATE is None else 2 * num_outputs
+    kind: tl.constexpr = x_ptr.dtype.element_ty
+    ones = tl.full([SPLITS, OUTPUTS, WIDTH], 1.0, kind)
     own = words_ptr + outputs.to(tl.int64)[None, :, None] * (num_blocks * WIDTH) + columns[None, None, :]
     other = own + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH)
     total = tl.zeros([SPLITS, OUTPUTS, ROWS], tl.float32)
@@ -133,40 +128,41 @@ def packed_few_rows_kernel(
             x_places = x_ptr + rows[None, None, :] * x_stride + inputs[:, :, None]
             x = tl.load(x_places, mask=is_row[None, None, :] & is_input[:, :, None], other=0.0)
             xs = xs + (x,)  # noqa: RUF005  # Triton has no starred tuples
-        total = _add_planes(
-            total, words, xs, scale_ptr + outputs[None, :], zero_ptr + outputs[None, :], blocks, is_inside, num_sums,
-            WIDTH, GROUP, last, BITS, IS_COMPILED,
-        )  # fmt: skip
+        numbers = unpack_planes(words, kind, BITS, IS_COMPILED)
         if GATE is not None:
             words = tl.load(other + starts, mask=is_inside[:, :, None], other=0, eviction_policy="evict_first")
-            ups = num_outputs + outputs[None, :]
-            up_total = _add_planes(
-                up_total, words, xs, scale_ptr + ups, zero_ptr + ups, blocks, is_inside, num_sums,
-                WIDTH, GROUP, last, BITS, IS_COMPILED,
-            )  # fmt: skip
-    kind = out_ptr.dtype.element_ty
+            ups = unpack_planes(words, kind, BITS, IS_COMPILED)
+        for plane in tl.static_range(0, planes, JOINED):
+            sums = tl.dot(ones, xs[plane])
+            for same in tl.static_range(plane + 1, plane + JOINED):
+                sums = tl.dot(ones, xs[same], sums)
+            places = find_group(blocks, plane, planes, WIDTH, GROUP, last)[:, None] * num_factors + outputs[None, :]
+            factors = tl.load(factor_ptr + places, mask=is_inside, other=0)
+            total = _add_group(total, numbers, xs, sums, factors, plane, JOINED)
+            if GATE is not None:
+                factors = tl.load(factor_ptr + num_outputs + places, mask=is_inside, other=0)
+                up_total = _add_group(up_total, ups, xs, sums, factors, plane, JOINED)
     product = tl.sum(total, axis=0)
     if HAS_BIAS:
         product += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
-    product = product.to(kind).to(tl.float32)
+    product = product.to(out_ptr.dtype.element_ty).to(tl.float32)
     if GATE is not None:
         up = tl.sum(up_total, axis=0)
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
-        product = activate(product, GATE) * up.to(kind).to(tl.float32)
+        product = activate(product, GATE) * up.to(out_ptr.dtype.element_ty).to(tl.float32)
     target = out_ptr + rows[None, :] * out_stride + outputs[:, None]
     is_inside = is_output[:, None] & is_row[None, :]
     if ADDS:
         product += tl.load(target, mask=is_inside, other=0.0).to(tl.float32)
-    tl.store(target, product.to(kind), mask=is_inside)
+    tl.store(target, product.to(out_ptr.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def packed_tiles_kernel(
     x_ptr,
     words_ptr,
-    scale_ptr,
-    zero_ptr,
+    factor_ptr,
     order_ptr,
     bias_ptr,
     out_ptr,
@@ -179,38 +175,40 @@ def packed_tiles_kernel(
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
     STAGES: tl.constexpr,
     HAS_ORDER: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     IS_COMPILED: tl.constexpr,
 ):
     """Program (i, j) computes rows i · ROWS … and columns j · OUTPUTS … of out [num_rows, num_outputs], which is
-    contiguous, from x [num_rows, SIZE]. Scales multiply the numbers, which are fewer than the products."""
+    contiguous, from x [num_rows, SIZE], with COLUMNS ≤ WIDTH words of each output at a time."""
     planes: tl.constexpr = 16 // BITS
     num_blocks: tl.constexpr = (SIZE + WIDTH * planes - 1) // (WIDTH * planes)
     last: tl.constexpr = (SIZE - 1) // GROUP
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     outputs = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
-    columns = tl.arange(0, WIDTH)
+    columns = tl.arange(0, COLUMNS)
     is_output, is_row = outputs < num_outputs, rows < num_rows
     own = words_ptr + outputs.to(tl.int64)[:, None] * (num_blocks * WIDTH) + columns[None, :]
     total = tl.zeros([OUTPUTS, ROWS], tl.float32)
     kind = out_ptr.dtype.element_ty
-    for block in tl.range(0, num_blocks, num_stages=STAGES):
-        words = tl.load(own + block * WIDTH, mask=is_output[:, None], other=0)
+    for step in tl.range(0, num_blocks * (WIDTH // COLUMNS), num_stages=STAGES):
+        block = step // (WIDTH // COLUMNS)
+        words = tl.load(own + step * COLUMNS, mask=is_output[:, None], other=0)
         numbers = unpack_planes(words, kind, BITS, IS_COMPILED)
         for plane in tl.static_range(planes):
-            inputs = (block * planes + plane) * WIDTH + columns
-            is_input = inputs < SIZE
+            inputs = (block * planes + plane) * WIDTH + step % (WIDTH // COLUMNS) * COLUMNS + columns
+            is_input = is_row[None, :]
+            if SIZE % (WIDTH * planes) != 0:
+                is_input = is_input & (inputs < SIZE)[:, None]
             if HAS_ORDER:
-                inputs = tl.load(order_ptr + inputs, mask=is_input, other=0)
-            x_places = x_ptr + rows[None, :] * x_stride + inputs[:, None]
-            x = tl.load(x_places, mask=is_row[None, :] & is_input[:, None], other=0.0)
+                inputs = tl.load(order_ptr + inputs, mask=inputs < SIZE, other=0)
+            x = tl.load(x_ptr + rows[None, :] * x_stride + inputs[:, None], mask=is_input, other=0.0)
             places = find_group(block, plane, planes, WIDTH, GROUP, last) * num_outputs + outputs
-            scale = tl.load(scale_ptr + places, mask=is_output, other=0.0).to(tl.float32)
-            zeros = load_zeros(zero_ptr + places, is_output, kind, BITS)
-            exact = (numbers[plane] - zeros[:, None]).to(tl.float32) * scale[:, None]
-            total = tl.dot(exact.to(kind), x, total)
+            scales, zeros = split_factors(tl.load(factor_ptr + places, mask=is_output, other=0), kind)
+            exact = (numbers[plane] - zeros.to(kind)[:, None]) * scales.to(kind)[:, None]
+            total = tl.dot(exact, x, total)
     if HAS_BIAS:
         total += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
     target = out_ptr + rows[None, :] * num_outputs + outputs[:, None]
@@ -251,8 +249,7 @@ def multiply_few(
     packed_few_rows_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         packed.words,
-        packed.scales,
-        packed.zeros,
+        packed.factors,
         packed.words if packed.order is None else packed.order,
         x if bias is None else bias,
         out,
@@ -263,6 +260,7 @@ def multiply_few(
         ROWS=padded_rows,
         OUTPUTS=tiling.num_outputs,
         SPLITS=tiling.num_warps,
+        JOINED=packed.num_joined,
         STAGES=tiling.num_stages,
         PREFETCHED=tiling.num_prefetched,
         HAS_BIAS=bias is not None,
@@ -283,13 +281,12 @@ def multiply_tiles(
     num_rows, num_outputs = len(x), len(packed.words)
     assert num_rows > 0 and x.stride(1) == 1 and x.itemsize == 2 and x.shape[1] >= packed.num_inputs
     if tiling is None:
-        tiling = tile_rows(num_rows, has_large_shared_memory(x.get_device()))
+        tiling = tile_rows(num_rows, num_outputs, has_large_shared_memory(x.get_device()))
     out = x.new_empty(num_rows, num_outputs)
     packed_tiles_kernel[(-(-num_rows // tiling.num_rows), -(-num_outputs // tiling.num_outputs))](
         x,
         packed.words,
-        packed.scales,
-        packed.zeros,
+        packed.factors,
         packed.words if packed.order is None else packed.order,
         x if bias is None else bias,
         out,
@@ -298,6 +295,7 @@ def multiply_tiles(
         x.stride(0),
         ROWS=tiling.num_rows,
         OUTPUTS=tiling.num_outputs,
+        COLUMNS=min(tiling.num_columns, packed.width),
         STAGES=tiling.num_stages,
         HAS_BIAS=bias is not None,
         num_warps=tiling.num_warps,

@@ -32,17 +32,23 @@ _UNPACK_FLOAT16 = tl.constexpr(_UNPACK_BFLOAT16.value.replace("0x43004300", "0x6
 
 
 class PackedTensors(NamedTuple):
-    """A packed matrix [outputs, num_inputs]: see `seesay.device.packed_weight.PackedWeight`, which has these fields.
+    """A packed matrix [outputs, num_inputs] for rows of one 16-bit type: the fields of
+    `seesay.device.packed_weight.PackedWeight`, but factors int32 [groups, outputs] have the scale, rounded to that
+    type, in their lower half, and in the upper one the zero point with the offset of `unpack_planes`.
     group_size: of a matrix with one group, any size that is at least num_inputs."""
 
     words: torch.Tensor
-    scales: torch.Tensor
-    zeros: torch.Tensor
+    factors: torch.Tensor
     order: torch.Tensor | None
     num_inputs: int
     group_size: int
     width: int
     bits: int
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        kept = (self.words, self.factors)
+        return kept if self.order is None else (*kept, self.order)
 
     @property
     def options(self) -> dict[str, int]:
@@ -55,10 +61,24 @@ class PackedTensors(NamedTuple):
             "IS_COMPILED": self.words.get_device() >= 0,
         }
 
+    @property
+    def num_joined(self) -> int:
+        """How many planes of a block, one after another, always are of one group."""
+        planes = 16 // self.bits
+        if self.group_size >= self.num_inputs or self.group_size % (planes * self.width) == 0:
+            return planes
+        return self.group_size // self.width if planes * self.width % self.group_size == 0 else 1
+
+
+def join_factors(scales: torch.Tensor, zeros: torch.Tensor, bits: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return the factors of `PackedTensors` for scales and zero points [groups, outputs]."""
+    offset = 0 if bits == 8 else 128 if dtype == torch.bfloat16 else 1024
+    return torch.stack([scales.to(dtype), (zeros.short() + offset).to(dtype)], dim=-1).view(torch.int32).squeeze(-1)
+
 
 @triton.jit
 def unpack_planes(words, KIND: tl.constexpr, BITS: tl.constexpr, IS_COMPILED: tl.constexpr):
-    """Return the numbers of all planes, each in KIND and more by the offset of `load_zeros`.
+    """Return the numbers of all planes, each in KIND and more by the offset of their zero points.
 
     Four bits become the lowest ones of a number whose last bit counts 1: 128 (bfloat16) or 1024 (float16).
     """
@@ -93,12 +113,14 @@ def unpack_planes(words, KIND: tl.constexpr, BITS: tl.constexpr, IS_COMPILED: tl
 
 
 @triton.jit
-def load_zeros(places, is_inside, KIND: tl.constexpr, BITS: tl.constexpr):
-    """Return the zero points with the offset of `unpack_planes`, so that differences to the numbers are exact."""
-    zeros = tl.load(places, mask=is_inside, other=0).to(tl.float32)
-    if BITS == 4:
-        zeros += 128.0 if KIND == tl.bfloat16 else 1024.0
-    return zeros.to(KIND)
+def split_factors(factors, KIND: tl.constexpr):
+    """Return the scales and the zero points that `join_factors` has joined for KIND, in float32."""
+    if KIND == tl.bfloat16:  # the upper half of a float32
+        scales, zeros = (factors << 16).to(tl.float32, bitcast=True), (factors & -65536).to(tl.float32, bitcast=True)
+    else:
+        scales = (factors & 0xFFFF).to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+        zeros = (factors >> 16).to(tl.int16).to(KIND, bitcast=True).to(tl.float32)
+    return scales, zeros
 
 
 @triton.jit
@@ -114,8 +136,7 @@ def find_group(block, PLANE: tl.constexpr, PLANES: tl.constexpr, WIDTH: tl.const
 @triton.jit
 def multiply_out_kernel(
     words_ptr,
-    scale_ptr,
-    zero_ptr,
+    factor_ptr,
     order_ptr,
     out_ptr,
     start,
@@ -142,13 +163,12 @@ def multiply_out_kernel(
         inputs = (block * planes + plane) * WIDTH + columns
         is_input = inputs < SIZE
         places = find_group(block, plane, planes, WIDTH, GROUP, (SIZE - 1) // GROUP) * num_outputs + outputs
-        scale = tl.load(scale_ptr + places, mask=is_output, other=0.0).to(tl.float32)
-        zeros = load_zeros(zero_ptr + places, is_output, kind, BITS)
-        exact = (numbers[plane] - zeros[:, None]).to(tl.float32) * scale[:, None]
+        scales, zeros = split_factors(tl.load(factor_ptr + places, mask=is_output, other=0), kind)
+        exact = (numbers[plane] - zeros.to(kind)[:, None]) * scales.to(kind)[:, None]
         if HAS_ORDER:
             inputs = tl.load(order_ptr + inputs, mask=is_input, other=0)
         target = out_ptr + (outputs - start).to(tl.int64)[:, None] * SIZE + inputs[None, :]
-        tl.store(target, exact.to(kind), mask=is_output[:, None] & is_input[None, :])
+        tl.store(target, exact, mask=is_output[:, None] & is_input[None, :])
 
 
 def multiply_out(packed: PackedTensors, start: int, stop: int, dtype: torch.dtype) -> torch.Tensor:
@@ -158,8 +178,7 @@ def multiply_out(packed: PackedTensors, start: int, stop: int, dtype: torch.dtyp
     num_blocks = packed.words.shape[1] // packed.width
     multiply_out_kernel[(-(-(stop - start) // _OUTPUTS_OF_PROGRAM), num_blocks)](
         packed.words,
-        packed.scales,
-        packed.zeros,
+        packed.factors,
         packed.words if packed.order is None else packed.order,
         out,
         start,

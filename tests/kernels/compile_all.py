@@ -237,8 +237,8 @@ def call_packed(dtype: torch.dtype) -> None:
     from seesay.kernels.packed_numbers import multiply_out
 
     norm = (empty(HIDDEN, dtype=dtype), 1e-6)
-    plain = make_packed(HIDDEN, INNER), make_packed(2 * INNER, HIDDEN)
-    sorted_inputs = make_packed(HIDDEN, INNER, group_size=32, bits=8, has_order=True)
+    plain = make_packed(HIDDEN, INNER, dtype), make_packed(2 * INNER, HIDDEN, dtype)
+    sorted_inputs = make_packed(HIDDEN, INNER, dtype, group_size=32, bits=8, has_order=True)
     for num_rows in (1, 8, 16, 32):
         x, inner = empty(num_rows, HIDDEN, dtype=dtype), empty(num_rows, INNER, dtype=dtype)
         multiply_few(x, plain[1], empty(2 * INNER, dtype=dtype), norm=norm, activation="silu")
@@ -252,10 +252,16 @@ def call_packed(dtype: torch.dtype) -> None:
 
 
 def make_packed(
-    num_outputs: int, num_inputs: int, *, group_size: int = 128, bits: int = 4, has_order: bool = False
+    num_outputs: int,
+    num_inputs: int,
+    dtype: torch.dtype,
+    *,
+    group_size: int = 128,
+    bits: int = 4,
+    has_order: bool = False,
 ) -> Any:
+    from seesay.device.packed_product import to_kernel
     from seesay.device.packed_weight import Packer
-    from seesay.kernels.packed_numbers import PackedTensors
 
     packer = Packer(
         num_outputs=num_outputs,
@@ -266,7 +272,7 @@ def make_packed(
     )
     scales = empty(-(-num_inputs // group_size), num_outputs, dtype=torch.float16)
     weight = packer.finish(scales, scales, empty(num_inputs, dtype=int32) if has_order else None)
-    return PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
+    return to_kernel(weight, dtype)
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -13,10 +12,8 @@ import torch.nn.functional as F
 from kernels.products import ALONG, Along, assert_close, check_in_a_graph, check_product
 from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
 
+from seesay.device.packed_product import make_packed_product, make_torch_product, to_kernel
 from seesay.device.packed_weight import PackedWeight, Packer
-
-if TYPE_CHECKING:
-    from seesay.kernels.packed_numbers import PackedTensors
 
 DTYPES = [torch.float16] if IS_INTERPRETED else [torch.float16, torch.bfloat16]
 """The interpreter multiplies matrices of bfloat16 wrongly."""
@@ -41,14 +38,15 @@ CASES = [
 def make_matrix(
     num_outputs: int, num_inputs: int, group_size: int | None, bits: int, has_order: bool, *, seed: int = 0
 ) -> tuple[PackedWeight, torch.Tensor]:
-    """Return a packed matrix of random numbers, all of which are in it, and the same in float64."""
+    """Return a packed matrix of random numbers, all of which are in it, and the same in float64. Scales are numbers of
+    both 16-bit types."""
     generator = torch.Generator().manual_seed(seed)
     size = num_inputs if group_size is None else group_size
     groups = torch.arange(num_inputs) // size
     most = 1 << bits
     numbers = torch.randint(0, most, (num_outputs, num_inputs), generator=generator)
     zeros = torch.randint(0, most + 1, (int(groups[-1]) + 1, num_outputs), generator=generator)
-    scales = (torch.rand(zeros.shape, generator=generator) + 0.5).mul_(1 / most / num_inputs**0.5).half()
+    scales = (torch.rand(zeros.shape, generator=generator) + 0.5).mul_(1 / most / num_inputs**0.5).bfloat16().half()
     order = torch.randperm(num_inputs, generator=generator) if has_order else None
     packer = Packer(num_outputs=num_outputs, num_inputs=num_inputs, group_size=group_size, bits=bits, device=DEVICE)
     shuffled = numbers if order is None else torch.empty_like(numbers).index_copy_(1, order, numbers)
@@ -59,12 +57,6 @@ def make_matrix(
     if order is not None:
         exact = torch.empty_like(exact).index_copy_(1, order, exact)
     return packer.finish(scales.to(DEVICE), zeros.to(DEVICE), order), exact
-
-
-def to_kernel(weight: PackedWeight) -> PackedTensors:
-    from seesay.kernels.packed_numbers import PackedTensors
-
-    return PackedTensors(**{name: getattr(weight, name) for name in PackedTensors._fields})
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -83,7 +75,9 @@ def test_the_kernel_multiplies_out_the_same(case: tuple[int, int, int | None, in
 
     weight, _ = make_matrix(*case)
     for start, stop in ((0, case[0]), (2, 5)):
-        assert torch.equal(multiply_out(to_kernel(weight), start, stop, dtype), weight.multiply_out(start, stop, dtype))
+        assert torch.equal(
+            multiply_out(to_kernel(weight, dtype), start, stop, dtype), weight.multiply_out(start, stop, dtype)
+        )
 
 
 @runs_here
@@ -97,7 +91,7 @@ def test_few_rows_with_what_rides_along(
     from seesay.kernels.packed_matmul import multiply_few
 
     weight, exact_weight = make_matrix(case[0] * (2 if along.activation else 1), *case[1:])
-    multiply = partial(multiply_few, packed=to_kernel(weight))
+    multiply = partial(multiply_few, packed=to_kernel(weight, dtype))
     x = random(num_rows, case[1], dtype=dtype) + 0.5
     check_product(multiply, exact_weight, x, along)
 
@@ -112,7 +106,7 @@ def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, boo
     weight, exact_weight = make_matrix(*case)
     x = random(num_rows, case[1] + 8, dtype=dtype)  # columns behind the inputs are padding
     bias = random(case[0], dtype=dtype, seed=2) if num_rows == 33 else None
-    found = multiply_tiles(x, to_kernel(weight), bias)
+    found = multiply_tiles(x, to_kernel(weight, dtype), bias)
     assert_close(found, F.linear(x.double()[:, : case[1]], exact_weight, None if bias is None else bias.double()))
 
 
@@ -127,7 +121,7 @@ def test_random_shapes(seed: int) -> None:
     case = (chance.randint(1, 60), chance.randrange(8, 1500, 2), group_size, chance.choice((4, 8)))
     along, dtype = chance.choice(ALONG), chance.choice(DTYPES)
     weight, exact = make_matrix(case[0] * (2 if along.activation else 1), *case[1:], chance.random() < 0.5, seed=seed)
-    packed = to_kernel(weight)
+    packed = to_kernel(weight, dtype)
     check_product(
         partial(multiply_few, packed=packed), exact, random(chance.randint(1, 32), case[1], dtype=dtype), along
     )
@@ -142,8 +136,6 @@ def test_random_shapes(seed: int) -> None:
 @pytest.mark.parametrize("num_rows", [1, 32, 256, 300])
 def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
     """Each way of the GPU, and that of torch."""
-    from seesay.device.packed_product import make_packed_product, make_torch_product
-
     weight, exact = make_matrix(1536, 3584, 128, 4, True)
     bias = random(1536, dtype=torch.bfloat16, seed=2)
     x = random(num_rows, 3584, dtype=torch.bfloat16)
@@ -164,8 +156,12 @@ def test_products_that_depend_on_each_other_in_a_graph(num_rows: int, num_prefet
     from seesay.kernels.packed_tilings import FewRowTiling
 
     multiply, size, wide = partial(multiply_few, tiling=FewRowTiling(16, 4, 2, num_prefetched)), 3584, 5120
-    up = [partial(multiply, packed=to_kernel(make_matrix(2 * wide, size, 128, 4, False, seed=i)[0])) for i in range(4)]
+    up = [
+        partial(multiply, packed=to_kernel(make_matrix(2 * wide, size, 128, 4, False, seed=i)[0], torch.bfloat16))
+        for i in range(4)
+    ]
     down = [
-        partial(multiply, packed=to_kernel(make_matrix(size, wide, 128, 4, False, seed=10 + i)[0])) for i in range(4)
+        partial(multiply, packed=to_kernel(make_matrix(size, wide, 128, 4, False, seed=10 + i)[0], torch.bfloat16))
+        for i in range(4)
     ]
     check_in_a_graph(up * 4, down * 4, num_rows, size)
