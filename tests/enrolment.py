@@ -98,6 +98,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "idefics3": Tiny(architecture="Idefics3ForConditionalGeneration"),
     "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration"),
     "deepseek_vl": Tiny(architecture="DeepseekVLForConditionalGeneration"),
+    "deepseek_vl_original": _original("MultiModalityCausalLM", "DeepseekVLForConditionalGeneration"),
+    "deepseek_vl_hybrid_original": _original("MultiModalityCausalLM", "DeepseekVLHybridForConditionalGeneration"),
     "ovis2": Tiny(architecture="Ovis2ForConditionalGeneration"),
     "ovis2_hard": Tiny(architecture="Ovis2ForConditionalGeneration", variant=True),
     "deepseek_vl_hybrid": Tiny(architecture="DeepseekVLHybridForConditionalGeneration"),

@@ -12,7 +12,7 @@ from enrolment import OWN_CODE, reference_of
 
 def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Return the model and the processor of the vision-language checkpoint `path`."""
-    path = reference_of(path)
+    published, path = path, reference_of(path)
     config = json.loads((path / "config.json").read_text())
     architecture = config["architectures"][0]
     if architecture == "MiniCPMV":
@@ -41,7 +41,26 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, trust_remote_code=runs_code).eval()
     if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
         _tell_videos_apart(model)
-    return model, AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
+    processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
+    if architecture.startswith("DeepseekVL") and published != path:
+        _fit_as_authors(processor.image_processor, published)
+    return model, processor
+
+
+def _fit_as_authors(processor: Any, path: Path) -> None:
+    """Let the processor round the sizes of pictures down, and take the color of all padding from the file of the
+    authors' processor."""
+    kind = type(processor)
+
+    def resize(self: Any, image: Any, size: Any, min_size: int, resample: Any, **_: Any) -> Any:
+        longest = max(image.shape[-2:])
+        height, width = (max(int(side / longest * size.height), min_size) for side in image.shape[-2:])
+        fitted = type(size)(height=height, width=width)
+        return super(kind, self).resize(image, size=fitted, resample=resample, antialias=True)
+
+    processor.resize = resize.__get__(processor)
+    mean = json.loads((path / "preprocessor_config.json").read_text())["image_mean"]
+    processor.background_color = processor.high_res_background_color = tuple(int(value * 255) for value in mean)
 
 
 def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:

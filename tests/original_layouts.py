@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +266,116 @@ def write_original_llava(path: Path, name: str) -> None:
         published["image_grid_pinpoints"] = [[width, height] for height, width in config["image_grid_pinpoints"]]
     (path / "config.json").write_text(json.dumps(published))
     copy_tokenizer(path, "<image>", *(["<video>"] if "video_token_index" in config else []))
+
+
+# --- DeepSeek-VL ------------------------------------------------------------------------------------------------------
+
+_SAM_NECK = ((".conv1.", ".0."), (".layer_norm1.", ".1."), (".conv2.", ".2."), (".layer_norm2.", ".3."))
+_SAM = (
+    ("high_res_vision_model.vision_encoder.", "vision_model.vision_tower_high.vision_tower."),
+    ("high_res_vision_neck.", "vision_model.vision_tower_high.vision_tower.neck_hd."),
+    ("high_res_vision_proj.conv1.", "vision_model.vision_tower_high.vision_tower.downsamples.0."),
+    ("high_res_vision_proj.conv2.", "vision_model.vision_tower_high.vision_tower.downsamples.1."),
+    ("high_res_vision_alpha", "vision_model.vision_tower_high.vision_tower.hd_alpha_downsamples"),
+    (".patch_embed.projection.", ".patch_embed.proj."),
+    (".layers.", ".blocks."),
+    (".layer_norm", ".norm"),
+)
+_TIMM_SIGLIP = (
+    (".embeddings.position_embedding.weight", ".pos_embed"),
+    (".embeddings.patch_embedding.", ".patch_embed.proj."),
+    (".encoder.layers.", ".blocks."),
+    (".self_attn.out_proj.", ".attn.proj."),
+    (".layer_norm", ".norm"),
+    (".post_layernorm.", ".norm."),
+)
+_DEEPSEEK_ALIGNER = (
+    ("aligner.linear1.", "aligner.layers.0."),
+    ("aligner.linear2.", "aligner.layers.2."),
+    ("aligner.vision_proj.", "aligner.low_up_proj."),
+    ("aligner.high_res_vision_proj.", "aligner.high_up_proj."),
+    ("aligner.proj.", "aligner.layers.1."),
+)
+
+
+def write_original_deepseek_vl(path: Path) -> None:
+    """Write a MultiModalityCausalLM of the DeepSeek-VL in `path / SIBLING`. Its towers are small ones, whose sizes
+    stand beside their names."""
+    sibling = path / SIBLING
+    config = json.loads((sibling / "config.json").read_text())
+    settings = json.loads((sibling / "processor_config.json").read_text())["image_processor"]
+    decoder, others = split_state(sibling)
+    tensors = {f"language_model.{name}": tensor for name, tensor in name_as_causal(decoder).items()}
+    is_hybrid = "high_res_vision_config" in config
+    tensors |= _name_as_deepseek(others, "vision_tower_low.vision_tower" if is_hybrid else "vision_tower")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(_publish_deepseek_vl(config, settings)))
+    processor = {
+        "background_color": [127, 127, 127], "image_processor_type": "VLMImageProcessor", "min_size": 3,
+        "processor_class": "VLChatProcessor", "rescale_factor": 1 / 255, "image_size": 36 if is_hybrid else 20,
+        "do_normalize": not is_hybrid, "image_mean": settings["image_mean"], "image_std": settings["image_std"],
+    }  # fmt: skip
+    (path / "preprocessor_config.json").write_text(json.dumps(processor))
+    chat = {"add_special_token": False, "ignore_id": -100, "image_tag": "<image_placeholder>", "mask_prompt": True}
+    chat |= {"num_image_tokens": 25, "processor_class": "VLChatProcessor", "sft_format": "deepseek"}
+    (path / "processor_config.json").write_text(json.dumps(chat))
+    copy_tokenizer(path)
+
+
+def _name_as_deepseek(state: State, low: str) -> State:
+    """Return the tensors of towers and aligner under the authors' names. low: that of the SigLIP in its tower."""
+    tensors: State = {f"vision_model.{low}.attn_pool.latent": torch.zeros(1, 1, 4)}
+    if "low" in low:
+        tensors |= {f"vision_model.{side}_layer_norm.weight": torch.ones(4) for side in ("high", "low")}
+    for name, tensor in state.items():
+        if name.startswith("high_res_"):
+            neck = _SAM_NECK if "neck." in name else ()
+            tensors[_replace(name, (*neck, *_SAM))] = tensor
+        elif name.startswith("aligner."):
+            tensors[_replace(name, _DEEPSEEK_ALIGNER)] = tensor
+        elif ".head." not in name:
+            inner = name.removeprefix("vision_model.").removeprefix("vision_model.")
+            renamed = _replace(f"vision_model.{low}.{inner}", _TIMM_SIGLIP)
+            if ".q_proj." in name:
+                parts = [state[name.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
+                tensors[renamed.replace(".self_attn.q_proj.", ".attn.qkv.")] = torch.cat(parts)
+            elif ".k_proj." not in name and ".v_proj." not in name:
+                tensors[renamed] = tensor[None] if renamed.endswith(".pos_embed") else tensor
+    return tensors
+
+
+def _replace(name: str, pairs: Iterable[tuple[str, str]]) -> str:
+    for known, original in pairs:
+        name = name.replace(known, original)
+    return name
+
+
+def _publish_deepseek_vl(config: Json, settings: Json) -> Json:
+    siglip = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size")
+    sam = (*(name for name in siglip if name != "intermediate_size"), "mlp_dim", "output_channels", "window_size")
+    own, high = config["vision_config"], config.get("high_res_vision_config")
+    chosen = {"select_feature": "same", "select_layer": -1, "image_size": own["image_size"]}
+    low = {"model_name": "siglip_large_patch16_384", **chosen, **{name: own[name] for name in siglip}}
+    size = config["text_config"]["hidden_size"]
+    projector = {"depth": 2, "input_dim": own["hidden_size"], "n_embed": size, "projector_type": "mlp_gelu"}
+    vision: Json = {"cls": "CLIPVisionTower", "model_type": "vision", "params": low}
+    if high is not None:
+        large = {"model_name": "sam_b_downsample", "ckpt_path": "", **chosen, "image_size": high["image_size"]}
+        large |= {name: high[name] for name in (*sam, "global_attn_indexes")}
+        large |= {f"pixel_{name}": settings[f"high_res_image_{name}"] for name in ("mean", "std")}
+        low |= {f"pixel_{name}": settings[f"image_{name}"] for name in ("mean", "std")}
+        both = {"concat_type": "tuple", "freeze_high": True, "freeze_low": True, "high_res_cfg": large}
+        vision = {"cls": "HybridVisionTower", "model_type": "vision", "params": {**both, "low_res_cfg": low}}
+        projector["projector_type"] = "low_high_hybrid_split_mlp_gelu"
+    return {
+        "aligner_config": {"cls": "MlpProjector", "model_type": "aligner", "params": projector},
+        "architectures": ["MultiModalityCausalLM"],
+        "language_config": publish_text(config["text_config"], architectures=["LlamaForCausalLM"]),
+        "model_type": "multi_modality",
+        "torch_dtype": "float32",
+        "transformers_version": "4.38.2",
+        "vision_config": vision,
+    }
 
 
 # --- whole configurations ---------------------------------------------------------------------------------------------

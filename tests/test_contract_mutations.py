@@ -438,6 +438,11 @@ def squares_are_padded_at_one_side(patch: Patch) -> None:
     patch.setattr(deepseek_vl, "pad_to", lambda _size, target, color: (Pad(target, (0, 0), color),))
 
 
+@caught_by("pixels_equal_the_processors", "deepseek_vl_original")
+def sizes_of_the_authors_are_rounded_up_too(patch: Patch) -> None:
+    patch.setattr(deepseek_vl, "floored_edge_size", images.longest_edge_size)
+
+
 @caught_by("pixels_equal_the_processors", "deepseek_vl_hybrid")
 def the_small_picture_is_made_of_the_original(patch: Patch) -> None:
     def chain_frames(self: Any, modality: Modality, size: Any, measures: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seesay.checkpoint.original_deepseek import read_deepseek_vl
 from seesay.checkpoint.original_flat import read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
@@ -93,6 +94,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
     "molmo": lambda config: StandIn(config=read_molmo(config)),
+    "multi_modality": lambda config: StandIn(config=read_deepseek_vl(config)),
     "mpt": lambda config: StandIn(config=read_mpt(config)),
     "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
     "qwen": lambda config: StandIn(config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)),
@@ -109,6 +111,10 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,
     "MPTForCausalLM": ("MptForCausalLM",),
+    "MultiModalityCausalLM": (
+        "DeepseekVLForConditionalGeneration",
+        "DeepseekVLHybridForConditionalGeneration",
+    ),
 }
 """The architectures that are read as another one, and as which."""
 

@@ -19,6 +19,16 @@ _CHATML = Pieces(
     stop_words=("<|im_end|>", "<|endoftext|>"),
 )
 
+_DEEPSEEK = Pieces(
+    eosys="\n\n",
+    user="User: ",
+    eoh="\n\n",
+    assistant="Assistant: ",
+    generation_prompt="Assistant:",
+    eoa="<｜end▁of▁sentence｜>",  # noqa: RUF001
+    stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
+)
+
 _VICUNA = Pieces(
     meta_instruction="A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions.",
@@ -251,14 +261,14 @@ _BUILTIN: dict[str, Pieces] = {
         puts_media_first=True,
         stop_words=("<|endoftext|>",),
     ),
-    "deepseek": Pieces(
-        eosys="\n\n",
-        user="User: ",
-        eoh="\n\n",
-        assistant="Assistant: ",
-        generation_prompt="Assistant:",
-        eoa="<｜end▁of▁sentence｜>",  # noqa: RUF001
-        stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
+    "deepseek": _DEEPSEEK,
+    "deepseek-vl": _DEEPSEEK.with_changes(
+        {
+            "meta_instruction": "You are a helpful language and vision assistant. You are able to understand "
+            "the visual content that the user provides, and assist the user with a variety of tasks using natural "
+            "language.",
+            "after_media": "",
+        }
     ),
 }
 

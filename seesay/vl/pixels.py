@@ -52,6 +52,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "SiglipImageProcessor": (_HALVES, _BICUBIC),
     "Siglip2ImageProcessor": (_HALVES, _BILINEAR),
     "SmolVLMImageProcessor": (_HALVES, _LANCZOS),
+    "VLMImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "SmolVLMVideoProcessor": (_HALVES, _LANCZOS),
 }
 """((mean, std), resample) of each processor class, where a checkpoint's file leaves them out."""

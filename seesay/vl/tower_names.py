@@ -18,6 +18,9 @@ CLIP_TOWER: Patterns = (
 )
 """CLIP and SigLIP."""
 
+TIMM_TOWER: Patterns = ((r"^tower\.patch_embed\.proj\.", "tower.patch_embed."),)
+"""timm's SigLIP, as DeepSeek-VL's authors have it."""
+
 INTERN_TOWER: Patterns = (
     (r"^tower\.embeddings\.(?:cls_token|class_embedding)$", "tower.cls_token"),
     (r"^tower\.embeddings\.patch_embedding(?:s\.projection)?\.", "tower.patch_embed."),
@@ -64,6 +67,7 @@ SAM_TOWER: Patterns = (
     (r"^(high\.blocks\.\d+)\.mlp\.lin(\d)\.", r"\1.mlp.fc\2."),
 )
 """SAM, beside another tower."""
+
 MOLMO_TOWER: Patterns = (
     (r"^tower\.class_embedding$", "tower.cls_token"),
     (r"^tower\.positional_embedding$", "tower.pos_embed"),

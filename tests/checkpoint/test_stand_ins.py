@@ -59,6 +59,23 @@ CHATGLM = {
 }  # fmt: skip
 BAICHUAN = {"model_type": "baichuan", "architectures": ["BaichuanForCausalLM"]}
 MPT = {"model_type": "mpt", "d_model": 32, "n_heads": 2, "n_layers": 1}
+SIGLIP = {"model_name": "siglip_large_patch16_384", "image_size": 384, "select_feature": "same", "select_layer": -1}
+SAM = {"model_name": "sam_b_downsample", "image_size": 1024}
+ALIGNER = {"params": {"projector_type": "mlp_gelu", "depth": 2}}
+DEEPSEEK_VL = {
+    "model_type": "multi_modality", "architectures": ["MultiModalityCausalLM"],
+    "language_config": {"model_type": "llama", "vocab_size": 100}, "aligner_config": ALIGNER,
+    "vision_config": {"cls": "CLIPVisionTower", "params": SIGLIP},
+}  # fmt: skip
+HYBRID = {"cls": "HybridVisionTower", "params": {"low_res_cfg": SIGLIP, "high_res_cfg": SAM}}
+HYBRID_ALIGNER = {"params": {"projector_type": "low_high_hybrid_split_mlp_gelu", "depth": 2}}
+DEEPSEEK_HYBRID = {**DEEPSEEK_VL, "vision_config": HYBRID, "aligner_config": HYBRID_ALIGNER}
+
+
+def with_tower(**fields: object) -> dict[str, object]:
+    return {**DEEPSEEK_VL, "vision_config": {"cls": "CLIPVisionTower", "params": {**SIGLIP, **fields}}}
+
+
 QWEN = {
     "model_type": "qwen", "intermediate_size": 96, "kv_channels": 16, "vocab_size": 100, "seq_length": 64,
     "max_position_embeddings": 256, "layer_norm_epsilon": 1e-5,
@@ -85,6 +102,18 @@ def test_layouts_of_authors_are_read_as_models_with_the_same_layers(tmp_path: Pa
     glm = load(tmp_path, **CHATGLM, rope_ratio=500).text_config
     assert (glm.model_type, glm.rope_parameters["rope_theta"]) == ("glm", 5e6)
     assert (glm.rope_parameters["partial_rotary_factor"], glm.num_key_value_heads) == (0.5, 1)
+
+
+def test_deepseek_vl_has_towers_of_published_sizes(tmp_path: Path) -> None:
+    low = load(tmp_path, **DEEPSEEK_VL)
+    assert low.architecture == "DeepseekVLForConditionalGeneration" and low.text_config.vocab_size == 100
+    vision = low.model_config.vision_config
+    assert (vision.hidden_size, vision.num_hidden_layers, vision.patch_size) == (1024, 24, 16)
+    assert low.model_config.tower_statistics == {"low": None}
+    both = load(tmp_path, **DEEPSEEK_HYBRID)
+    assert both.architecture == "DeepseekVLHybridForConditionalGeneration"
+    high = both.model_config.high_res_vision_config
+    assert (high.hidden_size, high.mlp_dim, high.global_attn_indexes) == (768, 3072, [2, 5, 8, 11])
 
 
 def test_the_first_qwen_is_a_qwen2(tmp_path: Path) -> None:
@@ -124,6 +153,20 @@ def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
         ({"model_type": "minicpm", "dim_model_base": 0}, "dim_model_base must be"),
         ({**CHATGLM, "rmsnorm": False}, "rmsnorm=False is not supported"),
         ({**CHATGLM, "original_rope": False}, "original_rope=False is not supported"),
+        ({**DEEPSEEK_VL, "vision_config": [1]}, "vision_config must be an object"),
+        ({**DEEPSEEK_VL, "vision_config": {"cls": "Eye", "params": SIGLIP}}, "cls must be CLIPVisionTower or Hybrid"),
+        ({**DEEPSEEK_VL, "vision_config": {"cls": "CLIPVisionTower"}}, "vision_config.params must be an object"),
+        ({**DEEPSEEK_VL, "aligner_config": HYBRID_ALIGNER}, "projector_type must be mlp_gelu with a CLIPVisionTower"),
+        ({**DEEPSEEK_VL, "aligner_config": {"params": {"projector_type": "mlp_gelu"}}}, "params.depth must be 2"),
+        ({**DEEPSEEK_VL, "language_config": None}, "language_config must be an object"),
+        (with_tower(model_name="sam_b_downsample"), "model_name of a siglip_vision_model must be siglip_large"),
+        (with_tower(model_name=["x"]), "model_name of a siglip_vision_model must be siglip_large"),
+        (with_tower(select_layer=-2), "select_layer must be -1"),
+        (with_tower(image_size=None), "image_size must be a positive integer"),
+        (
+            {**DEEPSEEK_HYBRID, "vision_config": {**HYBRID, "params": {"concat_type": "add"}}},
+            "concat_type must be tuple, got 'add'",
+        ),
         ({**QWEN, "no_bias": False}, "no_bias=False is not supported"),
         ({**QWEN, "rotary_pct": 0.5}, "rotary_pct=0.5 is not supported"),
         ({**QWEN, "audio": {"n_mels": 80}}, "Qwen-Audio"),

@@ -17,7 +17,12 @@ import torch
 import transformers
 from enrolment import SIBLING
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
-from original_layouts import name_as_internlm2, write_internvl_chat, write_original_llava
+from original_layouts import (
+    name_as_internlm2,
+    write_internvl_chat,
+    write_original_deepseek_vl,
+    write_original_llava,
+)
 from original_text import (
     as_baichuan,
     as_baichuan2,
@@ -655,10 +660,10 @@ def _mistral3(path: Path) -> None:
     processor.save_pretrained(path)
 
 
-def _siglip(image_size: int) -> Any:
+def _siglip(image_size: int, **more: Any) -> Any:
     return SiglipVisionConfig(
         hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=image_size,
-        patch_size=4, vision_use_head=False,
+        patch_size=4, vision_use_head=False, **more,
     )  # fmt: skip
 
 
@@ -687,7 +692,7 @@ def _llava_interleave(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
-def _deepseek_vl(path: Path, *, is_hybrid: bool = False) -> None:
+def _deepseek_vl(path: Path, *, is_hybrid: bool = False, **vision: Any) -> None:
     """Pictures of 5 x 5 patches, the thinnest of which are 3 pixels; for the SAM of 9 x 9, in windows of 4, the last of
     which are padded."""
     template = CHATML.replace("@image@", "<image_placeholder>")
@@ -697,7 +702,7 @@ def _deepseek_vl(path: Path, *, is_hybrid: bool = False) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
     own: dict[str, Any] = {
-        "vision_config": _siglip(20), "text_config": text, "tie_word_embeddings": False,
+        "vision_config": _siglip(20, **vision), "text_config": text, "tie_word_embeddings": False,
         "image_token_id": tokenizer.convert_tokens_to_ids("<image_placeholder>"),
     }  # fmt: skip
     if is_hybrid:
@@ -722,6 +727,11 @@ def _deepseek_vl(path: Path, *, is_hybrid: bool = False) -> None:
         image_processor=DeepseekVLImageProcessor(size={"height": 20, "width": 20}, min_size=3, **STATISTICS),
         tokenizer=tokenizer, num_image_tokens=25, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
+
+
+def _deepseek_vl_original(path: Path, *, is_hybrid: bool = False) -> None:
+    _deepseek_vl(path / SIBLING, is_hybrid=is_hybrid, hidden_act="gelu")
+    write_original_deepseek_vl(path)
 
 
 def _llava_onevision(
@@ -1163,6 +1173,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     ),
     "deepseek_vl": _deepseek_vl,
     "deepseek_vl_hybrid": partial(_deepseek_vl, is_hybrid=True),
+    "deepseek_vl_original": _deepseek_vl_original,
+    "deepseek_vl_hybrid_original": partial(_deepseek_vl_original, is_hybrid=True),
     "ovis2": _ovis2,
     "ovis2_hard": partial(_ovis2, tokenize="st_argmax", covers=False),
     "llava_next": _llava_next(LlamaConfig),

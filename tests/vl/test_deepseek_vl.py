@@ -11,6 +11,8 @@ import torch
 from family_contract import draw_image, edit_json, load_family, preprocess
 
 from seesay.errors import CheckpointError
+from seesay.frame_chain import Resize
+from seesay.values import MediaSize, Modality
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 
@@ -43,6 +45,43 @@ def change(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[.
 def test_settings_that_cannot_be(fields: Mapping[str, Any], message: str, change: Callable[..., Path]) -> None:
     with pytest.raises(CheckpointError, match=message):
         load_family(change("deepseek_vl", **fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("deepseek_vl_hybrid_original", {"do_normalize": True}, "normalized twice"),
+        ("deepseek_vl_hybrid_original", {"image_size": 40}, r"high_res_size=40, the tower takes \(36, 36\)"),
+        ("deepseek_vl_original", {"image_size": 24}, r"size=24, the tower takes \(20, 20\)"),
+        ("deepseek_vl_original", {"min_size": 0}, "min_size must be"),
+    ],
+    ids=str,
+)
+def test_settings_of_the_authors_that_cannot_be(
+    name: str, fields: Mapping[str, Any], message: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        load_family(
+            edit_json(
+                tiny_checkpoint(name), tmp_path / "changed", "preprocessor_config.json", lambda own: own.update(fields)
+            )
+        )
+
+
+def test_a_larger_tower_alone_has_no_statistics(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    def forget(config: dict[str, Any]) -> None:
+        del config["vision_config"]["params"]["low_res_cfg"]["pixel_mean"]
+
+    path = edit_json(tiny_checkpoint("deepseek_vl_hybrid_original"), tmp_path / "changed", "config.json", forget)
+    with pytest.raises(CheckpointError, match="both towers must have pixel_mean"):
+        load_family(path)
+
+
+def test_pictures_of_the_authors_are_rounded_down(tiny_checkpoint: Callable[[str], Path]) -> None:
+    original, converted = (load_family(tiny_checkpoint(f"deepseek_vl{end}"))[0] for end in ("_original", ""))
+    size = MediaSize(num_frames=1, width=200, height=98)
+    steps = [family.chain_frames(Modality.IMAGE, size, {})[0][0] for family in (original, converted)]
+    assert [step.size for step in steps if isinstance(step, Resize)] == [(9, 20), (10, 20)]
 
 
 @pytest.mark.parametrize(

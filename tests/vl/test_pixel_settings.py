@@ -15,7 +15,13 @@ from seesay.vl.pixels import DEFAULTS, PixelSettings
 NAMES = ("image_mean", "image_std", "resample")
 
 
-BESIDE_WEIGHTS = ("MiniCPMVImageProcessor", "MolmoImageProcessor", "Phi3VImageProcessor", "QwenVLImageProcessor")
+BESIDE_WEIGHTS = (
+    "MiniCPMVImageProcessor",
+    "MolmoImageProcessor",
+    "Phi3VImageProcessor",
+    "QwenVLImageProcessor",
+    "VLMImageProcessor",
+)
 """Classes that Transformers does not have."""
 
 

@@ -76,6 +76,12 @@ def longest_edge_size(height: int, width: int, edge: int, *, least: int) -> tupl
     return max(round(height * scale), least), max(round(width * scale), least)
 
 
+def floored_edge_size(height: int, width: int, edge: int, *, least: int) -> tuple[int, int]:
+    """As `longest_edge_size`, with both sides rounded down."""
+    longest = max(height, width)
+    return max(int(height / longest * edge), least), max(int(width / longest * edge), least)
+
+
 @lru_cache(maxsize=256)
 def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
     """Return the (rows, columns) of tiles whose aspect ratio is nearest to that of `size`; pairs are (height, width).

@@ -4,12 +4,13 @@ This one is without the tower of high resolution (`deepseek_vl_hybrid`)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.frame_chain import Chain, Resize, Tiles, pad_to
-from seesay.processors.media.images import longest_edge_size
+from seesay.processors.media.images import floored_edge_size, longest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import Family, Features, make_expansion
@@ -23,7 +24,7 @@ from seesay.vl.pixels import (
     read_tile,
 )
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER
+from seesay.vl.tower_names import CLIP_TOWER, TIMM_TOWER, TWO_LAYERS
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from seesay.encoders.vit import VitConfig
 
 _TOWERS = ("vision_model.", "vision_model.vision_model.")
+_ORIGINAL_TOWER = "vision_model.vision_tower."
+_BICUBIC = 3
 
 
 class DeepseekVL(Family):
@@ -45,6 +48,12 @@ class DeepseekVL(Family):
         Published(
             decoder="llama",
             names=("deepseek-community/deepseek-vl-1.3b-chat", "deepseek-community/deepseek-vl-1.3b-base"),
+            architecture="DeepseekVLForConditionalGeneration",
+        ),
+        Published(
+            decoder="llama",
+            names=("deepseek-ai/deepseek-vl-1.3b-chat", "deepseek-ai/deepseek-vl-1.3b-base"),
+            architecture="MultiModalityCausalLM",
         ),
     )
     modalities = (Modality.IMAGE,)
@@ -54,13 +63,23 @@ class DeepseekVL(Family):
         tower={
             **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
             **{front + "aligner.": "projector." for front in NESTED_FRONTS},
+            _ORIGINAL_TOWER: "tower.",
         },
-        tower_patterns=(*CLIP_TOWER, (r"^projector\.linear(\d)\.", r"projector.linear_\1.")),
-        ignored=tuple(
-            front + tower + name
-            for front in NESTED_FRONTS
-            for tower in _TOWERS
-            for name in ("embeddings.position_ids", "head.")
+        tower_patterns=(
+            *CLIP_TOWER,
+            *TIMM_TOWER,
+            (r"^projector\.layers\.", "projector."),
+            *TWO_LAYERS,
+            (r"^projector\.linear(\d)\.", r"projector.linear_\1."),
+        ),
+        ignored=(
+            *(
+                front + tower + name
+                for front in NESTED_FRONTS
+                for tower in _TOWERS
+                for name in ("embeddings.position_ids", "head.")
+            ),
+            f"{_ORIGINAL_TOWER}attn_pool.",
         ),
     )
 
@@ -72,17 +91,21 @@ class DeepseekVL(Family):
             raise CheckpointError(
                 f"{where}: vision tower {vision.model_type!r} is not supported (siglip_vision_model is)"
             )
-        self.settings = read_processor(checkpoint, "image_processor")
+        given = read_processor(checkpoint, "image_processor")
+        self.statistics: Mapping[str, Any] | None = getattr(config, "tower_statistics", None)
+        """Those of the towers in the authors' layout."""
+        self.settings = given if self.statistics is None else self.read_original(given, self.statistics)
         self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
         self.tile = read_tile(self.settings, vision.image_size, where, default=384)
         if self.settings.get("do_pad") not in (True, None):  # older files have null, and pictures were padded
             raise CheckpointError(f"{where}: processor setting do_pad=false is not supported")
         self.min_size = read_count(self.settings, "min_size", 14, most=vision.image_size, where=where)
-        self.color = read_padding_color(self.settings, where, processor=self.processor)
+        self.color = read_padding_color(given, where, processor=self.processor)
         self.grid_side = count_patches(vision, where)
         self._num_rows: int = self.grid_side**2
         check_num_rows(checkpoint, "num_image_tokens", self._num_rows)
-        self._image_token: int = config.image_token_id
+        token = getattr(config, "image_token", None)
+        self._image_token: int = config.image_token_id if token is None else self.token_id(token)
         self._markers = {Modality.IMAGE: self.token_text(self._image_token)}
 
     @property
@@ -91,7 +114,21 @@ class DeepseekVL(Family):
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        return {"pixels": self.pixels.as_json(), "tile": self.tile, "min": self.min_size, "color": self.color}
+        size = {"tile": self.tile, "min": self.min_size, "is_floored": self.statistics is not None}
+        return {"pixels": self.pixels.as_json(), **size, "color": self.color}
+
+    def read_original(self, given: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings `given` of the authors' processor, under the names of Transformers. Raises
+        `CheckpointError` where processor and tower both normalize pixels."""
+        own = {**given, "size": given.get("image_size"), "resample": _BICUBIC}
+        if any(statistics.values()):
+            if given.get("do_normalize", True):
+                raise CheckpointError(
+                    f"{self.checkpoint.path}: pixels are normalized twice, by do_normalize=true of the processor and "
+                    "by pixel_mean of the tower, which is not supported"
+                )
+            own |= {"do_normalize": True, **(statistics["low"] or {})}
+        return own
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         return ((*self.make_square(size, self.tile, self.pixels, self.color), Tiles(self.tile)),)
@@ -100,7 +137,8 @@ class DeepseekVL(Family):
         self, size: MediaSize, tile: tuple[int, int], pixels: PixelSettings, color: tuple[int, int, int]
     ) -> Chain:
         """Return the steps that fit frames of this size into the middle of a square `tile` of one color."""
-        fitted = longest_edge_size(size.height, size.width, tile[0], least=self.min_size)
+        fit = longest_edge_size if self.statistics is None else floored_edge_size
+        fitted = fit(size.height, size.width, tile[0], least=self.min_size)
         return (Resize(fitted, pixels.resample), *pad_to(fitted, tile, color))
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
@@ -130,6 +168,9 @@ class DeepseekVL(Family):
         from seesay.encoders.vit import VitConfig
 
         vision = self.checkpoint.model_config.vision_config
-        return VitConfig.of_clip(
+        tower = VitConfig.of_clip(
             vision, has_class_token=False, feature_layers=(vision.num_hidden_layers,), has_final_norm=True
         )
+        if self.statistics is None:
+            return tower
+        return replace(tower, layers=replace(tower.layers, qkv=("qkv",)), has_batch_axes=True)

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from seesay.encoders.sam import SamConfig
 
 _HIGH = "high_res_"
+_ORIGINAL = "vision_model.vision_tower_high.vision_tower."
+_ORIGINAL_LOW = "vision_model.vision_tower_low.vision_tower."
+_ORIGINAL_BEHIND = {
+    "neck_hd.": "high_res_vision_neck.",
+    "downsamples.": "high_res_vision_proj.",
+    "hd_alpha_downsamples": "high_res_vision_alpha",
+}
+_BILINEAR = 2
 _BEHIND = ("high_res_vision_neck.", "high_res_vision_proj.", "high_res_vision_alpha")
 """Tensors of what comes behind the SAM."""
 _SHARED = ("do_normalize", "do_rescale", "do_resize", "rescale_factor", "image_processor_type")
@@ -40,6 +48,12 @@ class DeepseekVLHybrid(DeepseekVL):
         Published(
             decoder="llama",
             names=("deepseek-community/deepseek-vl-7b-chat", "deepseek-community/deepseek-vl-7b-base"),
+            architecture="DeepseekVLHybridForConditionalGeneration",
+        ),
+        Published(
+            decoder="llama",
+            names=("deepseek-ai/deepseek-vl-7b-chat", "deepseek-ai/deepseek-vl-7b-base"),
+            architecture="MultiModalityCausalLM",
         ),
     )
     processor = "DeepseekVLHybridImageProcessor"
@@ -49,9 +63,29 @@ class DeepseekVLHybrid(DeepseekVL):
             **DeepseekVL.weights.tower,
             **{front + "high_res_vision_model.vision_encoder.": "high." for front in NESTED_FRONTS},
             **{front + name: name for front in NESTED_FRONTS for name in _BEHIND},
+            _ORIGINAL_LOW: "tower.",
+            _ORIGINAL: "high.",
+            **{_ORIGINAL + name: known for name, known in _ORIGINAL_BEHIND.items()},
         },
-        tower_patterns=(*DeepseekVL.weights.tower_patterns, *SAM_TOWER),
-        ignored=DeepseekVL.weights.ignored,
+        tower_patterns=(
+            (r"^projector\.low_up_proj\.", "projector.vision_proj."),
+            (r"^projector\.high_up_proj\.", "projector.high_res_vision_proj."),
+            (r"^projector\.layers\.1\.", "projector.proj."),
+            (r"^(high\.neck|high_res_vision_neck)\.0\.", r"\1.conv1."),
+            (r"^(high\.neck|high_res_vision_neck)\.1\.", r"\1.layer_norm1."),
+            (r"^(high\.neck|high_res_vision_neck)\.2\.", r"\1.conv2."),
+            (r"^(high\.neck|high_res_vision_neck)\.3\.", r"\1.layer_norm2."),
+            (r"^high_res_vision_proj\.0\.", "high_res_vision_proj.conv1."),
+            (r"^high_res_vision_proj\.1\.", "high_res_vision_proj.conv2."),
+            *DeepseekVL.weights.tower_patterns,
+            *SAM_TOWER,
+        ),
+        ignored=(
+            *DeepseekVL.weights.ignored,
+            f"{_ORIGINAL_LOW}attn_pool.",
+            "vision_model.high_layer_norm.",
+            "vision_model.low_layer_norm.",
+        ),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -60,13 +94,24 @@ class DeepseekVLHybrid(DeepseekVL):
         own = {name.removeprefix(_HIGH): value for name, value in self.settings.items() if name.startswith(_HIGH)}
         shared = {name: self.settings[name] for name in _SHARED if name in self.settings}
         self._high_pixels = PixelSettings.read({**shared, **own}, where, processor=self.processor)
-        self._high_color = read_padding_color({**shared, **own}, where, processor=self.processor)
+        self._high_color = self.color
+        if self.statistics is None:
+            self._high_color = read_padding_color({**shared, **own}, where, processor=self.processor)
         self._high_tile = read_tile(self.settings, vision.image_size, where, default=1024, name="high_res_size")
         self._num_high_patches: int = count_patches(vision, where) ** 2
         if vision.model_type != "sam_vision_model":
             raise CheckpointError(
                 f"{where}: high resolution tower {vision.model_type!r} is not supported (sam_vision_model is)"
             )
+
+    def read_original(self, given: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
+        """The processor makes the larger picture. That of the tower makes the smaller one of it."""
+        if not (statistics["low"] and statistics["high"]):
+            raise CheckpointError(f"{self.checkpoint.path}: both towers must have pixel_mean and pixel_std")
+        own = super().read_original(given, statistics)
+        high = {"size": own["size"], "resample": own["resample"], **statistics["high"]}
+        small = {"size": self.checkpoint.model_config.vision_config.image_size, "resample": _BILINEAR}
+        return {**own, **small, **{_HIGH + name: value for name, value in high.items()}}
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
