@@ -101,6 +101,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "deepseek_vl_original": _original("MultiModalityCausalLM", "DeepseekVLForConditionalGeneration"),
     "deepseek_vl_hybrid_original": _original("MultiModalityCausalLM", "DeepseekVLHybridForConditionalGeneration"),
     "ovis2": Tiny(architecture="Ovis2ForConditionalGeneration"),
+    "ovis2_original": _original("Ovis", "Ovis2ForConditionalGeneration"),
     "ovis2_hard": Tiny(architecture="Ovis2ForConditionalGeneration", variant=True),
     "deepseek_vl_hybrid": Tiny(architecture="DeepseekVLHybridForConditionalGeneration"),
     "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),

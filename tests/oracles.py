@@ -44,7 +44,40 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
     if architecture.startswith("DeepseekVL") and published != path:
         _fit_as_authors(processor.image_processor, published)
+    if architecture.startswith("Ovis2") and published != path:
+        _cut_as_authors(processor.image_processor)
     return model, processor
+
+
+def _cut_as_authors(processor: Any) -> None:
+    """Let the processor of Ovis 2 cut tiles out of the picture itself, fit each into a square, and fill that up with
+    the mean of all pixels."""
+    from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_covering_grid
+
+    side, resize = processor.size["height"], processor.resize
+    color = torch.tensor(processor.image_mean).mul(255).round().to(torch.uint8)[:, None, None]
+
+    def fit(image: torch.Tensor, resample: Any) -> torch.Tensor:
+        height, width = (max(1, int(length / max(image.shape[-2:]) * side)) for length in image.shape[-2:])
+        square = color.expand(len(image), 3, side, side).clone()
+        top, left = (side - height) // 2, (side - width) // 2
+        fitted = resize(image, type(processor.size)(height=height, width=width), resample=resample)
+        square[..., top : top + height, left : left + width] = fitted
+        return square
+
+    def cut(images: Any, _least: int, most: int, *, resample: Any, **_: Any) -> tuple[torch.Tensor, list[list[int]]]:
+        height, width = images.shape[-2:]
+        rows, columns = get_min_tile_covering_grid((height, width), side, most, 0.9)
+        ends = [[length // count * i for i in range(count)] for length, count in ((height, rows), (width, columns))]
+        lines, across = ([*each, length] for each, length in zip(ends, (height, width), strict=True))
+        parts = [
+            images[..., lines[i] : lines[i + 1], across[j] : across[j + 1]] for i in range(rows) for j in range(columns)
+        ]
+        whole = [images] if len(parts) > 1 else []
+        made = torch.stack([fit(part, resample) for part in (*whole, *parts)], dim=1)
+        return made, [[rows, columns]] * len(images)
+
+    processor.crop_image_to_patches, processor.is_of_authors = cut, True
 
 
 def _fit_as_authors(processor: Any, path: Path) -> None:

@@ -378,6 +378,81 @@ def _publish_deepseek_vl(config: Json, settings: Json) -> Json:
     }
 
 
+# --- Ovis 2 -----------------------------------------------------------------------------------------------------------
+
+_AIM = (
+    ("vision_tower.head_linear.", "visual_tokenizer.head.0."),
+    ("vision_tower.head_norm.", "visual_tokenizer.head.1."),
+    ("visual_embeddings_table.", "vte."),
+    ("vision_tower.transformer.", "visual_tokenizer.backbone."),
+    (".embeddings.patch_embedding.", ".preprocessor.patchifier.proj."),
+    (".embeddings.rms_norm.", ".preprocessor.patchifier.norm."),
+    (".embeddings.position_embedding.weight", ".preprocessor.pos_embed"),
+    (".backbone.rms_norm.", ".backbone.trunk.post_trunk_norm."),
+    (".encoder.layers.", ".trunk.blocks."),
+    (".rms_norm", ".norm_"),
+    (".attention.out_proj.", ".attn.proj."),
+    (".ffn.gate_proj.", ".mlp.fc1."),
+    (".ffn.down_proj.", ".mlp.fc2."),
+    (".ffn.up_proj.", ".mlp.fc3."),
+)
+
+
+def write_original_ovis2(path: Path) -> None:
+    """Write an Ovis of the Ovis 2 in `path / SIBLING`. Its tokenizer has no tokens for pictures, and its template does
+    not write them."""
+    sibling = path / SIBLING
+    config = json.loads((sibling / "config.json").read_text())
+    settings = json.loads((sibling / "processor_config.json").read_text())["image_processor"]
+    decoder, others = split_state(sibling)
+    tensors = {f"llm.{name}": tensor for name, tensor in name_as_causal(decoder).items()}
+    for name, tensor in others.items():
+        renamed = _replace(name, _AIM)
+        if ".q_proj." in name:
+            parts = [others[name.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
+            tensors[renamed.replace(".attention.q_proj.", ".attn.qkv.")] = torch.cat(parts)
+        elif ".k_proj." not in name and ".v_proj." not in name:
+            tensors[renamed] = tensor[None] if renamed.endswith(".pos_embed") else tensor
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors")
+    (path / "config.json").write_text(json.dumps(_publish_ovis2(config)))
+    side = config["vision_config"]["image_size"]
+    clip = {
+        "crop_size": {"height": side, "width": side}, "do_center_crop": True, "do_convert_rgb": True,
+        "do_normalize": True, "do_rescale": True, "do_resize": True, "image_processor_type": "CLIPImageProcessor",
+        "resample": 3, "rescale_factor": 1 / 255, "size": {"shortest_edge": side},
+        **{name: settings[name] for name in ("image_mean", "image_std")},
+    }  # fmt: skip
+    (path / "preprocessor_config.json").write_text(json.dumps(clip))
+    for code in ("configuration_aimv2", "configuration_ovis", "modeling_aimv2", "modeling_ovis"):
+        (path / f"{code}.py").write_text(CODE)
+    copy_tokenizer(path, *(f"<IMG_{name}>" for name in ("ATOM", "START", "GRID", "COL", "ROW", "END")))
+    (path / "chat_template.jinja").write_text("{{ messages[0]['content'] + ' as Qwen has it' }}")
+
+
+def _publish_ovis2(config: Json) -> Json:
+    own, text = config["vision_config"], config["text_config"]
+    kept = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "patch_size", "image_size")
+    backbone = {name: own[name] for name in (*kept, "num_channels", "rms_norm_eps", "qkv_bias")}
+    backbone |= {"attention_dropout": 0.0, "model_type": "aimv2", "projection_dropout": 0.0, "use_bias": False}
+    tokenizer = {name: own[name] for name in ("hidden_stride", "tokenize_function", "vocab_size")}
+    tokenizer |= {"backbone_config": backbone, "backbone_kwargs": {}, "depths": None, "drop_cls_token": False}
+    return {
+        "architectures": ["Ovis"],
+        "auto_map": {"AutoConfig": "configuration_ovis.OvisConfig", "AutoModelForCausalLM": "modeling_ovis.Ovis"},
+        "conversation_formatter_class": "QwenConversationFormatter",
+        "disable_tie_weight": False,
+        "hidden_size": text["hidden_size"],
+        "llm_attn_implementation": "flash_attention_2",
+        "llm_config": publish_text(text, architectures=["Qwen2ForCausalLM"], tie_word_embeddings=False),
+        "model_type": "ovis",
+        "multimodal_max_length": 32768,
+        "torch_dtype": "float32",
+        "transformers_version": "4.46.2",
+        "use_cache": False,
+        "visual_tokenizer_config": {"model_type": "aimv2_visual_tokenizer", "tau": 1.0, **tokenizer},
+    }
+
+
 # --- whole configurations ---------------------------------------------------------------------------------------------
 
 _UNUSED: Json = {

@@ -505,6 +505,16 @@ def tiles_are_chosen_as_by_the_authors(patch: Patch) -> None:
     wrap(patch, ovis2, "fit_covering_grid", lambda grid: grid[::-1])
 
 
+@caught_by("tokens_equal_the_processors", "ovis2_original")
+def rows_and_columns_of_the_authors_are_swapped(patch: Patch) -> None:
+    wrap(patch, ovis2, "fit_covering_grid", lambda grid: grid[::-1])
+
+
+@caught_by("pixels_equal_the_processors", "ovis2_original")
+def parts_are_stretched_to_a_tile(patch: Patch) -> None:
+    patch.setattr(ovis2, "floored_edge_size", lambda _height, _width, edge, *, least: (edge, edge))
+
+
 @caught_by(COUNTS, "ovis2")
 def a_grid_that_shows_less_is_enough(patch: Patch) -> None:
     patch.setattr(tiles, "_COVERING", 0.8)

@@ -12,6 +12,7 @@ from seesay.checkpoint.original_flat import read_glm4v, read_minicpmv, read_phi3
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.original_molmo import read_molmo
+from seesay.checkpoint.original_ovis import read_ovis
 from seesay.checkpoint.original_qwen import read_qwen, read_qwen_vl
 from seesay.checkpoint.original_text import read_baichuan, read_bloom, read_chatglm, read_minicpm, read_mpt
 from seesay.errors import CheckpointError
@@ -96,6 +97,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "molmo": lambda config: StandIn(config=read_molmo(config)),
     "multi_modality": lambda config: StandIn(config=read_deepseek_vl(config)),
     "mpt": lambda config: StandIn(config=read_mpt(config)),
+    "ovis": lambda config: StandIn(config=read_ovis(config)),
     "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
     "qwen": lambda config: StandIn(config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)),
 }
@@ -111,6 +113,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,
     "MPTForCausalLM": ("MptForCausalLM",),
+    "Ovis": ("Ovis2ForConditionalGeneration",),
     "MultiModalityCausalLM": (
         "DeepseekVLForConditionalGeneration",
         "DeepseekVLHybridForConditionalGeneration",

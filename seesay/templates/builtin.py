@@ -261,6 +261,7 @@ _BUILTIN: dict[str, Pieces] = {
         puts_media_first=True,
         stop_words=("<|endoftext|>",),
     ),
+    "ovis2": _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."}),
     "deepseek": _DEEPSEEK,
     "deepseek-vl": _DEEPSEEK.with_changes(
         {

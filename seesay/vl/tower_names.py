@@ -57,8 +57,17 @@ AIM_TOWER: Patterns = (
     (r"\.attention\.out_proj\.", ".attn.proj."),
     (r"\.attention\.", ".attn."),
     (r"\.ffn\.", ".mlp."),
+    (r"^tower\.preprocessor\.patchifier\.proj\.", "tower.patch_embed."),
+    (r"^tower\.preprocessor\.patchifier\.norm\.", "tower.norm_patches."),
+    (r"^tower\.preprocessor\.pos_embed$", "tower.pos_embed"),
+    (r"^tower\.trunk\.blocks\.", "tower.blocks."),
+    (r"^tower\.trunk\.post_trunk_norm\.", "tower.norm."),
+    (r"^(tower\.blocks\..*)\.norm_(\d)\.", r"\1.norm\2."),
+    (r"^(tower\.blocks\..*)\.mlp\.fc1\.", r"\1.mlp.gate_proj."),
+    (r"^(tower\.blocks\..*)\.mlp\.fc2\.", r"\1.mlp.down_proj."),
+    (r"^(tower\.blocks\..*)\.mlp\.fc3\.", r"\1.mlp.up_proj."),
 )
-"""AIMv2."""
+"""AIMv2, in Transformers' layout and in that of its authors."""
 
 SAM_TOWER: Patterns = (
     (r"^high\.patch_embed\.proj(?:ection)?\.", "high.patch_embed."),

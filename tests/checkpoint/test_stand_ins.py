@@ -76,6 +76,18 @@ def with_tower(**fields: object) -> dict[str, object]:
     return {**DEEPSEEK_VL, "vision_config": {"cls": "CLIPVisionTower", "params": {**SIGLIP, **fields}}}
 
 
+AIM = {"model_type": "aimv2", "hidden_size": 32, "num_attention_heads": 2, "use_bias": False}
+VISUAL_TOKENIZER = {"model_type": "aimv2_visual_tokenizer", "backbone_config": AIM, "hidden_stride": 2}
+OVIS = {
+    "model_type": "ovis", "architectures": ["Ovis"], "llm_config": {"model_type": "qwen2", "vocab_size": 100},
+    "visual_tokenizer_config": VISUAL_TOKENIZER,
+}  # fmt: skip
+
+
+def with_tokenizer(**fields: object) -> dict[str, object]:
+    return {**OVIS, "visual_tokenizer_config": {**VISUAL_TOKENIZER, **fields}}
+
+
 QWEN = {
     "model_type": "qwen", "intermediate_size": 96, "kv_channels": 16, "vocab_size": 100, "seq_length": 64,
     "max_position_embeddings": 256, "layer_norm_epsilon": 1e-5,
@@ -114,6 +126,14 @@ def test_deepseek_vl_has_towers_of_published_sizes(tmp_path: Path) -> None:
     assert both.architecture == "DeepseekVLHybridForConditionalGeneration"
     high = both.model_config.high_res_vision_config
     assert (high.hidden_size, high.mlp_dim, high.global_attn_indexes) == (768, 3072, [2, 5, 8, 11])
+
+
+def test_ovis_is_an_ovis2_without_tokens_for_pictures(tmp_path: Path) -> None:
+    checkpoint = load(tmp_path, **OVIS)
+    assert checkpoint.architecture == "Ovis2ForConditionalGeneration" and checkpoint.text_config.vocab_size == 100
+    config = checkpoint.model_config
+    assert not config.has_media_tokens and config.vision_config.hidden_stride == 2
+    assert (config.vision_config.hidden_size, config.vision_config.mlp_bias) == (32, False)
 
 
 def test_the_first_qwen_is_a_qwen2(tmp_path: Path) -> None:
@@ -167,6 +187,14 @@ def test_qwen_vl_has_the_tower_of_its_own_fields(tmp_path: Path) -> None:
             {**DEEPSEEK_HYBRID, "vision_config": {**HYBRID, "params": {"concat_type": "add"}}},
             "concat_type must be tuple, got 'add'",
         ),
+        ({**OVIS, "llm_config": [1]}, "llm_config must be an object"),
+        (
+            with_tokenizer(model_type="siglip_visual_tokenizer"),
+            "model_type must be aimv2_visual_tokenizer, got 'siglip",
+        ),
+        (with_tokenizer(drop_cls_token=True), "drop_cls_token must be False"),
+        (with_tokenizer(depths="4|8"), "depths must be None"),
+        (with_tokenizer(backbone_config=None), "backbone_config must be an aimv2"),
         ({**QWEN, "no_bias": False}, "no_bias=False is not supported"),
         ({**QWEN, "rotary_pct": 0.5}, "rotary_pct=0.5 is not supported"),
         ({**QWEN, "audio": {"n_mels": 80}}, "Qwen-Audio"),

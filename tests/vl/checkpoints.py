@@ -22,6 +22,7 @@ from original_layouts import (
     write_internvl_chat,
     write_original_deepseek_vl,
     write_original_llava,
+    write_original_ovis2,
 )
 from original_text import (
     as_baichuan,
@@ -179,6 +180,16 @@ LLAMA3_ROPE = {
 STATISTICS = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
 LLAVA_NEXT_RESOLUTIONS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 BOS_CHATML = "{{ bos_token }}" + CHATML
+OVIS_TEMPLATE = (
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}"
+    "{% endif %}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
+    "{% set seen = namespace(text=false) %}{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>' }}"
+    "{% if not seen.text %}{{ '\n' }}{% endif %}{% else %}{% set seen.text = true %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+"""A line break follows the pictures at the beginning of a message."""
 MOLMO_TEMPLATE = (
     "{{ eos_token }}{% for message in messages %}{% set content = message['content'] %}{% if content is string %}"
     "{% set text = content %}{% else %}"
@@ -734,6 +745,18 @@ def _deepseek_vl_original(path: Path, *, is_hybrid: bool = False) -> None:
     write_original_deepseek_vl(path)
 
 
+def _ovis2_original(path: Path) -> None:
+    """The color of padding, the mean of all pixels, is a color of whole numbers. Both tokens at which Qwen ends answers
+    end them, as the authors have it."""
+    statistics: dict[str, Any] = {"image_mean": [0.4, 0.6, 0.2], "image_std": [0.3, 0.28, 0.27]}
+    _ovis2(path / SIBLING, template=OVIS_TEMPLATE, max_patches=9, **statistics)
+    file = path / SIBLING / "generation_config.json"
+    generation = json.loads(file.read_text())
+    generation["eos_token_id"] = [generation["eos_token_id"], generation["pad_token_id"]]
+    file.write_text(json.dumps(generation))
+    write_original_ovis2(path)
+
+
 def _llava_onevision(
     path: Path, image_mean: Sequence[float] = (0.5, 0.45, 0.4), image_std: Sequence[float] = (0.3, 0.28, 0.27)
 ) -> None:
@@ -756,9 +779,15 @@ def _llava_onevision(
     ).save_pretrained(path)  # fmt: skip
 
 
-def _ovis2(path: Path, *, tokenize: str = "softmax", covers: bool = True) -> None:
+def _ovis2(
+    path: Path,
+    *,
+    tokenize: str = "softmax",
+    covers: bool = True,
+    template: str = CHATML.replace("@image@", "<image>\n"),
+    **settings: Any,
+) -> None:
     """Tiles of 6 x 6 patches, of which squares of four are one row."""
-    template = CHATML.replace("@image@", "<image>\n")
     names = ("atom", "start", "grid", "col", "row", "end")
     tags: dict[str, Any] = {f"{name}_token": f"<IMG_{name.upper()}>" for name in names}
     tokenizer = make_tokenizer(template, **tags)
@@ -775,8 +804,8 @@ def _ovis2(path: Path, *, tokenize: str = "softmax", covers: bool = True) -> Non
     save_model(Ovis2ForConditionalGeneration(config), path)
     Ovis2Processor(
         image_processor=Ovis2ImageProcessor(
-            size={"height": 24, "width": 24}, crop_to_patches=True, max_patches=6, use_covering_area_grid=covers,
-            **STATISTICS,
+            size={"height": 24, "width": 24}, crop_to_patches=True, use_covering_area_grid=covers,
+            **{"max_patches": 6, **STATISTICS, **settings},
         ),
         tokenizer=tokenizer, image_seq_length=9, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
@@ -1176,6 +1205,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "deepseek_vl_original": _deepseek_vl_original,
     "deepseek_vl_hybrid_original": partial(_deepseek_vl_original, is_hybrid=True),
     "ovis2": _ovis2,
+    "ovis2_original": _ovis2_original,
     "ovis2_hard": partial(_ovis2, tokenize="st_argmax", covers=False),
     "llava_next": _llava_next(LlamaConfig),
     "llava_interleave": _llava_interleave,

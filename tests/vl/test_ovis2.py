@@ -11,6 +11,8 @@ import torch
 from family_contract import IMAGE, Loaded, build, draw_image, edit_json, load_family, plan, run_processor
 
 from seesay.errors import CheckpointError
+from seesay.frame_chain import Crop
+from seesay.templates import choose_template
 from seesay.values import MediaSize
 
 pytestmark = [
@@ -47,6 +49,25 @@ def test_a_checkpoint_that_does_not_cut_pictures(tiny_checkpoint: Callable[[str]
     size = MediaSize(num_frames=1, height=60, width=90)
     assert plan(family, IMAGE, size).measures["num_tiles"] == 1
     assert plan(family, IMAGE, size, {"max_dynamic_patch": 6}).measures["num_tiles"] == 7
+
+
+def test_the_authors_cut_the_picture_itself(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """The last row and column of tiles have what is left; the whole comes first."""
+    family, _ = load_family(tiny_checkpoint("ovis2_original"))
+    size = MediaSize(num_frames=1, height=49, width=73)
+    measures = family.measure(IMAGE, size, {})
+    assert measures["cut"] == (2, 3)
+    crops = [step for chain in family.chain_frames(IMAGE, size, measures) for step in chain if isinstance(step, Crop)]
+    assert [(step.at, step.size) for step in crops] == [
+        ((0, 0), (24, 24)), ((0, 24), (24, 24)), ((0, 48), (24, 25)),
+        ((24, 0), (25, 24)), ((24, 24), (25, 24)), ((24, 48), (25, 25)),
+    ]  # fmt: skip
+
+
+def test_the_template_of_the_authors_replaces_the_decoders(tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint("ovis2_original")
+    template = choose_template("models/folder", load_family(path)[1], folder=path)
+    assert template.name == "ovis2"
 
 
 @pytest.mark.parametrize(

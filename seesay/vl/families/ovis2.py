@@ -3,15 +3,15 @@ vocabulary; so are the tokens that stand between tiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
-from seesay.processors.media.images import tile_grid
+from seesay.frame_chain import Chain, Crop, Resize, Tiles, pad_to
+from seesay.processors.media.images import floored_edge_size, tile_grid
 from seesay.processors.media.tiles import fit_covering_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
@@ -31,6 +31,8 @@ _MARKER = "<image>"
 _INDICATORS = ("<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>")
 _START, _GRID, _COLUMN, _ROW, _END = range(-len(_INDICATORS), 0)
 """Rows of the indicators in an arrangement."""
+_OF_AUTHORS = {"crop_to_patches": True, "do_center_crop": False, "max_patches": 9}
+"""Constants of the authors' code, beside those of the settings that they read."""
 _IS_HARD = {"softmax": False, "st_argmax": True}
 
 
@@ -43,12 +45,18 @@ class Ovis2(Family):
         Published(
             decoder="qwen2",
             names=("thisisiron/Ovis2-1B-hf", "thisisiron/Ovis2-2B-hf", "thisisiron/Ovis2-8B-hf"),
+            architecture="Ovis2ForConditionalGeneration",
+        ),
+        Published(
+            decoder="qwen2",
+            names=("AIDC-AI/Ovis2-1B", "AIDC-AI/Ovis2-8B", "AIDC-AI/Ovis2-34B"),
+            architecture="Ovis",
         ),
     )
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
     weights = WeightMap(
-        decoder=NESTED_DECODER,
+        decoder={**NESTED_DECODER, "llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={
             **{front + "vision_tower.transformer.": "tower." for front in NESTED_FRONTS},
             **{
@@ -57,6 +65,10 @@ class Ovis2(Family):
                 for name in ("head_linear.", "head_norm.")
             },
             **{front + "visual_embeddings_table.": "visual_embeddings_table." for front in NESTED_FRONTS},
+            "visual_tokenizer.backbone.": "tower.",
+            "visual_tokenizer.head.0.": "head_linear.",
+            "visual_tokenizer.head.1.": "head_norm.",
+            "vte.": "visual_embeddings_table.",
         },
         tower_patterns=AIM_TOWER,
         ignored=tuple(front + "vision_tower.transformer.embeddings.position_ids" for front in NESTED_FRONTS),
@@ -66,6 +78,9 @@ class Ovis2(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         vision, settings = config.vision_config, read_processor(checkpoint, "image_processor")
+        self._is_original = not getattr(config, "has_media_tokens", True)
+        if self._is_original:  # of CLIP's settings, the authors' code takes the size of the crop and crops nothing
+            settings = {**settings, **_OF_AUTHORS, "size": settings.get("crop_size", vision.image_size)}
         self._pixels = PixelSettings.read(settings, where, processor="Ovis2ImageProcessor")
         self._tile = read_tile(settings, vision.image_size, where, default=384)
         if settings.get("do_center_crop", False):
@@ -84,6 +99,10 @@ class Ovis2(Family):
         self._num_rows = (self._grid // self._stride) ** 2
         check_num_rows(checkpoint, "image_seq_length", self._num_rows)
         self._image_token: int = config.image_token_id
+        if self._is_original:  # has no tokens: the last of the vocabulary stands there, which is not looked up
+            self._image_token = config.text_config.vocab_size - 1
+            self._indicators = [self._image_token] * len(_INDICATORS)
+            return
         self.token_text(self._image_token)
         self._indicators = [self.token_id(text) for text in _INDICATORS]
         if self._indicators != list(config.visual_indicator_token_ids):
@@ -98,7 +117,7 @@ class Ovis2(Family):
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        tiles = [self._min_tiles, self._max_tiles, self._covers]
+        tiles = [self._min_tiles, self._max_tiles, self._covers, self._is_original]
         return {"pixels": self._pixels.as_json(), "tile": self._tile, "tiles": tiles}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
@@ -117,6 +136,8 @@ class Ovis2(Family):
         """Return the (rows, columns) of tiles."""
         if max_tiles == 1:
             return 1, 1
+        if self._is_original:
+            return fit_covering_grid(size, self._tile[0], max_tiles)
         if self._covers:
             # Transformers takes the rows that were chosen for columns, and the columns for rows.
             return fit_covering_grid(size, self._tile[0], max_tiles)[::-1]
@@ -142,9 +163,25 @@ class Ovis2(Family):
         return int(measures["num_tiles"]) * self._grid**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        if self._is_original:
+            return self._chain_crops((size.height, size.width), measures["cut"])
         resample, tiles = self._pixels.resample, Tiles(self._tile)
         whole = (Resize(self._tile, resample), tiles)
         return (whole, (Resize(measures["resized"], resample), tiles)) if measures["cut"] != (0, 0) else (whole,)
+
+    def _chain_crops(self, size: tuple[int, int], cut: tuple[int, int]) -> tuple[Chain, ...]:
+        """The authors cut the picture itself; the last row and column of tiles have what is left of it. The whole and
+        each part are fitted into a tile, whose padding is 0 once pixels are normalized."""
+        color = tuple(round(mean / self._pixels.rescale_factor) for mean in self._pixels.mean)
+        red, green, blue = (min(max(value, 0), 255) for value in color)
+        boxes = [((0, 0), size), *_cut_evenly(size, cut)]
+        chains: list[Chain] = []
+        for at, part in boxes:
+            fitted = floored_edge_size(*part, self._tile[0], least=1)
+            crop = () if part == size else (Crop(part, at),)
+            padding = pad_to(fitted, self._tile, (red, green, blue))
+            chains.append((*crop, Resize(fitted, self._pixels.resample), *padding, Tiles(self._tile)))
+        return tuple(chains)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {**super().preprocess(media, measures), "rows": self._arrange(measures)}
@@ -157,7 +194,7 @@ class Ovis2(Family):
         from seesay.encoders.layers import PixelNormalizer
         from seesay.encoders.ovis import VisualVocabulary, load_ovis
         from seesay.encoders.vit import VitConfig
-        from seesay.encoders.vit_layers import LayerConfig
+        from seesay.encoders.vit_layers import QKV, LayerConfig
 
         config, where = self.checkpoint.model_config, self.checkpoint.path
         vision = config.vision_config
@@ -183,6 +220,7 @@ class Ovis2(Family):
             has_biases=vision.mlp_bias,
             uses_rms_norm=True,
             is_gated=True,
+            qkv=("qkv",) if self._is_original else QKV,
         )
         tower = VitConfig(
             layers=layers,
@@ -192,7 +230,7 @@ class Ovis2(Family):
             has_class_token=False,
             has_final_norm=True,
             has_rms_ends=True,
-            has_batch_axes=False,
+            has_batch_axes=self._is_original,
         )
         vocabulary = VisualVocabulary(
             num_words=vision.vocab_size,
@@ -210,6 +248,19 @@ class Ovis2(Family):
             device=device,
             dtype=dtype,
         )
+
+
+def _cut_evenly(size: tuple[int, int], cut: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the place (top, left) and the size of each part of a picture that is cut into (rows, columns), row by
+    row."""
+    rows, columns = cut
+    for row in range(rows):
+        for column in range(columns):
+            height, width = size[0] // rows, size[1] // columns
+            top, left = row * height, column * width
+            last_height = size[0] - top if row == rows - 1 else height
+            last_width = size[1] - left if column == columns - 1 else width
+            yield (top, left), (last_height, last_width)
 
 
 def _single(row: int) -> Rows:
