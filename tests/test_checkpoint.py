@@ -263,8 +263,13 @@ def test_kinds_that_are_unknown_are_named(folder: Any) -> None:
 
 
 @pytest.mark.parametrize("architectures", ({}, {"architectures": None}, {"architectures": []}))
-def test_without_architectures_the_model_type_tells_the_base_model(folder: Any, architectures: dict[str, Any]) -> None:
-    for model_type, expected in (("qwen2", "Qwen2Model"), ("qwen2_5_vl", "Qwen2_5_VLModel"), ("llava", "LlavaModel")):
+def test_without_architectures_the_model_type_tells_the_class(folder: Any, architectures: dict[str, Any]) -> None:
+    for model_type, expected in (
+        ("qwen2", "Qwen2ForCausalLM"),
+        ("gpt_neox", "GPTNeoXForCausalLM"),
+        ("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration"),
+        ("llava", "LlavaForConditionalGeneration"),
+    ):
         write_config(folder, {"model_type": model_type, **architectures})
         assert Checkpoint.load(folder).architecture == expected
 

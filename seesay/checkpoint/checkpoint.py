@@ -125,8 +125,8 @@ class Checkpoint:
 
     @property
     def architecture(self) -> str:
-        """The first entry of config.json's `architectures`, or else the class that its `auto_map` names, or the base
-        model of its `model_type`; of the one that it is read as, where `ORIGINALS` has it."""
+        """The first entry of config.json's `architectures`, or else the class that its `auto_map` names, or that of
+        Transformers for its `model_type`; of the one that it is read as, where `ORIGINALS` has it."""
         config = self._stand_in.config if self._own_reader is None else self.config
         names = config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -135,7 +135,24 @@ class Checkpoint:
             return str(names[0])
         if (code := self.own_code) is not None:
             return code.architecture
-        return f"{self._config_class.__name__.removesuffix('Config')}Model"
+        return self._find_architecture()
+
+    def _find_architecture(self) -> str:
+        """Return the class that Transformers makes of this `model_type`, of texts with pictures or of texts."""
+        from transformers.models.auto import modeling_auto
+
+        _ = self._config_class  # raises for an unknown one
+        kind = self._stand_in.config["model_type"]
+        for table in (
+            modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+            modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        ):
+            if kind in table:
+                return str(table[kind] if isinstance(table[kind], str) else table[kind][0])
+        raise CheckpointError(
+            f"{self.path / 'config.json'}: architectures is missing, and Transformers has no model of texts, or of "
+            f"texts with pictures, of model_type {kind!r}"
+        )
 
     @property
     def own_code(self) -> OwnCode | None:

@@ -78,9 +78,18 @@ def as_plain(config: PretrainedConfig) -> dict[str, Any]:
     for name in ("model_type", *vars(config), *config.attribute_map):
         if name.startswith("_"):
             continue
-        value = getattr(config, name, _MISSING)  # an alias of an attribute that this object lacks
+        value = _read(config, name)
         if isinstance(value, PretrainedConfig):
             parts[name] = as_plain(value)
         elif value is not _MISSING:
             values[name] = json.loads(json.dumps(value, default=str))
     return {"values": values, "parts": parts}
+
+
+def _read(config: PretrainedConfig, name: str) -> object:
+    """Return an attribute, or `_MISSING`: for an alias of one that this object lacks, and for one that differs from
+    layer to layer, which raises an exception of Transformers' own."""
+    try:
+        return getattr(config, name)
+    except Exception:
+        return _MISSING

@@ -65,9 +65,9 @@ Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts 
 (`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its interface for attention:
 with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its safetensors. The
 model is probed before its weights are read, and compared with its own attention behind that. What cannot run says
-why: layers with a recurrent or convolutional state, tokens that see later ones, rotary scaling by the longest text of
-a step, an encoder of the prompt. Such a model is not quantized, and its steps are no CUDA graphs. On the CPU its linear
-layers have packed weights, as those of our decoders.
+why, and in most cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see
+later ones, rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and
+its steps are no CUDA graphs. On the CPU its linear layers have packed weights, as those of our decoders.
 
 A model that neither we nor Transformers have, but whose code lies beside its weights (`auto_map` in config.json), runs
 in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-code`), with its own configuration, model
@@ -80,13 +80,15 @@ With pictures, the model's own processor makes the tower's input, and the tokens
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by
 the whole model: tokens and hidden states must agree. Models that differ say in what, and run with text alone under
 `disable_vision_encoder=True` (`--disable-vision-encoder`): those with rotary positions of several axes, rows added to
-further layers, or tokens that depend on the other pictures of a prompt. Models whose decoder attends to pictures
-beside the text (cross-attention), or lets a prompt's tokens see later ones, do not run. Videos are taken as pictures.
-Pictures have no options but `detail`, and one with a side more than 200 times as long as the other is refused.
+further layers, or tokens that depend on the other pictures of a prompt; and folders without the processor's file.
+Models whose decoder attends to pictures beside the text (cross-attention), or lets a prompt's tokens see later ones,
+do not run. Videos are taken as pictures. Pictures have no options but `detail`, and one with a side more than 200 times
+as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, GPT-NeoX,
 gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE; with pictures Aria, Aya Vision, Command A
-Vision (`cohere2_vision`), LightOnOCR, LLaVA-NeXT-Video and ViP-LLaVA.
+Vision (`cohere2_vision`), LightOnOCR, LLaVA-NeXT-Video and ViP-LLaVA; and two made-up models whose code lies beside
+their weights, of texts and with pictures.
 """
 
 

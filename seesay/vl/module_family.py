@@ -11,6 +11,7 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.spec import DecoderConfig
 from seesay.vl.families.text import TextFamily
 from seesay.vl.family import Backbone
+from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:
@@ -83,7 +84,8 @@ class ModuleTextFamily(TextFamily):
         """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
         from seesay.llm.models.module_model import ModuleModel
 
-        return ModuleModel(self.checkpoint, self.auto_class)
+        nearest = describe_nearest(self.checkpoint.config.get("model_type"))
+        return ModuleModel(self.checkpoint, self.auto_class, nearest=nearest)
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""

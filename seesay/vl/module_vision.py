@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -23,16 +22,14 @@ if TYPE_CHECKING:
     from seesay.encoders.module_tower import ModuleTower
     from seesay.llm.models.module_decoder import ModuleDecoder
 
-logger = logging.getLogger("seesay")
-
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
 
 
 class ModuleVisionFamily(ModuleTextFamily):
     """A vision-language model through Transformers' processor and modules. Features: the plan's measures, and the
-    arrays that the processor makes of the item's marker. Without a processor's file in its folder it takes text
-    alone."""
+    arrays that the processor makes of the item's marker. Without a processor's file in its folder it has no tower, and
+    the vision encoder must be disabled."""
 
     auto_class: ClassVar[str] = "AutoModelForImageTextToText"
     modalities: tuple[Modality, ...] = (Modality.IMAGE,)
@@ -40,9 +37,7 @@ class ModuleVisionFamily(ModuleTextFamily):
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
         self._tower: ModuleTower | None = None
-        if all(checkpoint.read_json(name) is None for name in FILES):
-            logger.warning("%s: it has no %s: the model takes text alone", checkpoint.path, " or ".join(FILES))
-            self.modalities = ()
+        self._has_processor = any(checkpoint.read_json(name) is not None for name in FILES)
 
     @cached_property
     def processor(self) -> ModuleProcessor:
@@ -51,7 +46,7 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     @property
     def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: self.processor.marker} if self.modalities else {}
+        return {Modality.IMAGE: self.processor.marker} if self._has_processor else {}
 
     @cached_property
     def _settings(self) -> Mapping[str, Any]:
@@ -59,7 +54,7 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        return self._settings if self.modalities else {}
+        return self._settings if self._has_processor else {}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         found = (size.height, size.width)
@@ -92,9 +87,6 @@ class ModuleVisionFamily(ModuleTextFamily):
         return {**measures, **arrays}
 
     def largest_size(self) -> tuple[int, int] | None:
-        if not self.modalities:
-            return None
-
         def cost(size: tuple[int, int]) -> int:
             planned = self.processor.plan(MediaSize(num_frames=1, height=size[0], width=size[1]))
             return planned.num_patches
@@ -105,10 +97,13 @@ class ModuleVisionFamily(ModuleTextFamily):
         from seesay.encoders.module_tower import ModuleTower
         from seesay.llm.models.module_parts import Tower
 
-        if not self.modalities:
-            raise CheckpointError(f"{self.checkpoint.path}: it has no processor of pictures")
+        if not self._has_processor:
+            raise CheckpointError(
+                f"{self.checkpoint.path}: {' or '.join(FILES)} is missing, which says what is made of pictures: "
+                "download it, or set disable_vision_encoder=True (--disable-vision-encoder) for text alone"
+            )
         model = self.model.load(device, dtype)
-        with self.model.blaming():
+        with self.model.blaming("its tower cannot be run alone"):
             run = Tower(model)
         self._tower = ModuleTower(
             run,
@@ -125,7 +120,7 @@ class ModuleVisionFamily(ModuleTextFamily):
         if self._tower is None or decoder.device.type == "meta":
             return
         try:
-            with self.model.blaming():
+            with self.model.blaming("its modules fail in a trial with pictures"):
                 check_pictures(self, self._tower, decoder)
         except (CheckpointError, RequestError) as error:
             raise CheckpointError(

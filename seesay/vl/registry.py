@@ -20,6 +20,7 @@ from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
 from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
 from seesay.vl.module_vision import ModuleVisionFamily, takes_pictures
+from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 
 logger = logging.getLogger("seesay")
@@ -97,13 +98,18 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
         raise CheckpointError(
             f"architecture {architecture!r} does not run here: {REASONS[architecture]}{registry.list_broken()}"
         )
+    raise CheckpointError(_say_unknown(architecture, registry, ""))
+
+
+def _say_unknown(architecture: str, registry: Registry, nearest: str) -> str:
     layouts = sorted(list_layouts(registry.claims))
     close = difflib.get_close_matches(architecture, [*layouts, *list_causal_models()], n=1)
     hint = f" did you mean {close[0]!r}?" if close else ""
-    raise CheckpointError(
-        f"architecture {architecture!r} is not supported;{hint} supported are: {', '.join(layouts)}, other models of "
-        "Transformers, which has none of this name, and code beside the weights, which config.json's auto_map would "
-        f"name{registry.list_broken()}"
+    return (
+        f"architecture {architecture!r} is not supported{nearest};{hint} supported are: {', '.join(layouts)}, other "
+        "models of Transformers for texts (AutoModelForCausalLM) or texts with pictures (AutoModelForImageTextToText), "
+        "which has none of this name there, and code beside the weights, which config.json's auto_map would name"
+        f"{registry.list_broken()}"
     )
 
 
@@ -115,13 +121,16 @@ def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family]
     found = _try_find(architecture, checkpoint.tower_type, registry)
     if found is not None:
         return found, checkpoint
-    if code is None or (architecture in REASONS and not checkpoint.runs_code):
+    if architecture in REASONS and not (code is not None and checkpoint.runs_code):
         return find_family(architecture, checkpoint.tower_type, registry), checkpoint
+    nearest = describe_nearest(checkpoint.config.get("model_type"))
+    if code is None:
+        raise CheckpointError(f"{checkpoint.path}: {_say_unknown(architecture, registry, nearest)}")
     if not checkpoint.runs_code:
         raise CheckpointError(
             f"{checkpoint.path}: architecture {architecture!r} is neither one of ours nor one of Transformers, but "
             f"Python in this folder ({code.files}), which would be executed: if you trust it, set "
-            f"trust_remote_code=True (--trust-remote-code){registry.list_broken()}"
+            f"trust_remote_code=True (--trust-remote-code){nearest}{registry.list_broken()}"
         )
     family = ModuleVisionFamily if code.takes_pictures else ModuleTextFamily
     return family, replace(checkpoint, code=code)

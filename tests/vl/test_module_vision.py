@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -183,14 +184,21 @@ def test_an_engine_without_the_tower_answers_texts(tiny_checkpoint: Callable[[st
         assert error is not None and "disable_vision_encoder" in str(error)
 
 
-def test_without_a_processor_the_model_takes_text(
-    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_folder_without_a_processor_is_refused_unless_the_tower_is_off(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(tiny_checkpoint("vipllava"), tmp_path / "model")
     (folder / "processor_config.json").unlink()
-    family = open_family(folder)
-    assert family.modalities == () and family.markers == {} and family.largest_input() is None
-    assert "it has no processor_config.json or preprocessor_config.json: the model takes text alone" in caplog.text
+    message = (
+        r"model: processor_config\.json or preprocessor_config\.json is missing, .* set disable_vision_encoder=True"
+    )
+    with pytest.raises(CheckpointError, match=message):
+        AsyncEngine(str(folder), backend_config=CONFIG)
+    picture = parse([[make_message(make_picture(20, 30, 1), "what?")]], max_new_tokens=2)
+    with AsyncEngine(str(folder), backend_config=replace(CONFIG, disable_vision_encoder=True)) as engine:
+        assert ask(engine, parse(["the game"], max_new_tokens=2))[0].error is None
+        error = ask(engine, picture)[0].error
+        assert error is not None and "disable_vision_encoder" in str(error)
 
 
 def test_processors_of_hostile_folders(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

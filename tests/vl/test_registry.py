@@ -1,15 +1,24 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
+from seesay.llm.models.kinds import list_backbones
 from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.families.glm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
 from seesay.vl.families.pixtral import Pixtral
-from seesay.vl.registry import collect_families, find_family, list_families
+from seesay.vl.model_names import MODEL_NAMES, REASONS
+from seesay.vl.module_family import ModuleTextFamily
+from seesay.vl.nearest_models import NEAREST
+from seesay.vl.registry import collect_families, find_family, find_model, list_families, open_registry
 
 FAMILY = """
 from seesay.vl.family import Family
@@ -86,6 +95,54 @@ def test_a_tower_is_a_family_of_its_own_beside_one_of_text(architecture: str) ->
 def test_another_model_of_a_similar_name(other: str) -> None:
     with pytest.raises(CheckpointError, match=f"'{other}' is not supported"):
         find_family(other)
+
+
+def test_the_nearest_models_run() -> None:
+    """They are published checkpoints of families, or models by name that run."""
+    published = {name for family in list_families().values() for each in family.published for name in each.names}
+    by_name = {model.example for model in MODEL_NAMES if not model.why_not and model.architecture not in REASONS}
+    assert set(NEAREST.values()) <= published | by_name
+
+
+def test_no_model_stands_in_for_one_of_its_own_type() -> None:
+    assert not set(NEAREST) & set(list_backbones())
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            "is not supported; nearest: Qwen/Qwen2",
+        ),
+        ({"model_type": "t5"}, r"config\.json: architectures is missing, and Transformers has no model of texts"),
+        (
+            {"model_type": "mamba"},
+            r"MambaForCausalLM .* linear_attention, .* nearest: meta-llama/Llama-3\.2-3B-Instruct",
+        ),
+        ({"model_type": "paligemma"}, r"see later ones; nearest: google/gemma-3-4b-it; text models of type 'gemma' do"),
+        ({"model_type": "gpt_neox", "hidden_act": "nope"}, r"cannot be made of its config\.json \(KeyError: .*nope"),
+        ({"model_type": "jetmoe"}, r"a trial with a few tokens and no weights \(NotImpl.*nearest: mistralai/Mixtral"),
+        (
+            {"model_type": "mamba", "architectures": ["Xx"], "auto_map": {"AutoModel": "x.Xx"}},
+            "code=True.*nearest: meta",
+        ),
+    ],
+    ids=lambda each: "-".join(map(str, each)) if isinstance(each, dict) else "",
+)
+def test_what_cannot_run_names_its_folder_the_reason_and_the_nearest_that_does(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    small = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({**small, **config}))
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=message) as caught:
+        family, checkpoint = find_model(Checkpoint.load(tmp_path), open_registry())
+        assert issubclass(family, ModuleTextFamily)
+        made = family.__new__(family)  # there is no tokenizer
+        made.checkpoint = checkpoint
+        _ = made.model
+    assert str(caught.value).startswith(str(tmp_path))
 
 
 def test_new_file_is_a_new_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class ModuleDecoder:
             has_graphs=False,
         )
         if device.type != "meta":
-            with owner.blaming():
+            with owner.blaming("its modules fail in a trial at start"):
                 check_decoder(self)
 
     @property

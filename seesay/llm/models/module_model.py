@@ -57,16 +57,18 @@ class Probed:
 class ModuleModel:
     """The modules of a model, on one device once they are loaded."""
 
-    def __init__(self, checkpoint: Checkpoint, auto_class: str) -> None:
+    def __init__(self, checkpoint: Checkpoint, auto_class: str, *, nearest: str = "") -> None:
         """Build the modules without weights and probe them. `auto_class`: the name of the class of Transformers that
         makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. Raises `CheckpointError`
-        saying what cannot run."""
+        saying what cannot run, and at its end, which model is `nearest` to this one."""
         register()
-        self._checkpoint, self._auto_class = checkpoint, auto_class
+        self._checkpoint, self._auto_class, self._nearest = checkpoint, auto_class, nearest
         self._config = checkpoint.hf_config()
         with self.blaming():
             _check_config(self._config.get_text_config(decoder=True))
+        with self.blaming("its modules cannot be made of its config.json"):
             empty = self._build_empty()
+        with self.blaming("its modules fail in a trial with a few tokens and no weights"):
             self.probed = _probe(empty)
         self._num_elements = sum(parameter.numel() for parameter in empty.parameters())
         self.model: PreTrainedModel | None = None
@@ -146,9 +148,9 @@ class ModuleModel:
             )
 
     @contextlib.contextmanager
-    def blaming(self) -> Iterator[None]:
-        """Name the model in `CheckpointError`s, and turn exceptions of Transformers' code into such: it is not ours,
-        and may raise anything."""
+    def blaming(self, what: str = "its modules fail") -> Iterator[None]:
+        """Name the model in `CheckpointError`s, and turn exceptions of Transformers' code into such, which begin with
+        `what`: it is not ours, and may raise anything."""
         path = self._checkpoint.path
         try:
             yield
@@ -160,17 +162,17 @@ class ModuleModel:
             raise self._explain(str(error)) from error
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0]
-            raise self._explain(f"{type(error).__name__}: {reason}") from error
+            raise self._explain(f"{what} ({type(error).__name__}: {reason})") from error
 
     def _explain(self, reason: str) -> CheckpointError:
         """Return the error for a model that cannot run, with what can."""
         checkpoint = self._checkpoint
         kind = str(checkpoint.text_config.model_type)
         is_inside = kind in list_backbones() and kind != checkpoint.model_config.model_type
-        nearest = f"text models of type {kind!r} do, and " if is_inside else ""
+        inside = f"text models of type {kind!r} do, and " if is_inside else ""
         return CheckpointError(
-            f"{checkpoint.path}: {checkpoint.architecture} does not run through Transformers' modules: {reason}; "
-            f"{nearest}docs/models.md lists what runs"
+            f"{checkpoint.path}: {checkpoint.architecture} does not run through Transformers' modules: {reason}"
+            f"{self._nearest}; {inside}docs/models.md lists what runs"
         )
 
 

@@ -1,0 +1,52 @@
+"""Models that run in place of those that cannot, by their `model_type`: for the errors that these get."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_STAND_INS: Mapping[str, tuple[str, ...]] = {
+    "CohereForAI/aya-23-8B": ("cohere_compass", "cohere_compass_text"),
+    "HuggingFaceM4/Idefics3-8B-Llama3": ("idefics",),
+    "HuggingFaceTB/SmolVLM-Instruct": ("lfm2_vl", "lfm3_vl", "pp_formulanet", "kosmos-2.5", "unlimited_ocr"),
+    "Qwen/Qwen2.5-7B-Instruct": (
+        "albert", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot",
+        "blenderbot-small", "blt", "bridgetower", "camembert", "codegen", "cpmant", "ctrl", "data2vec-text", "deberta",
+        "deberta-v2", "distilbert", "electra", "ernie", "flaubert", "fsmt", "gpt2", "gptj", "gpt_neo",
+        "gpt_neox_japanese", "led", "longt5", "m2m_100", "marian", "mbart", "megatron-bert", "modernbert",
+        "modernbert-decoder", "mpnet", "mt5", "mvp", "nllb-moe", "openai-gpt", "pegasus", "pegasus_x", "plbart",
+        "prophetnet", "qdqbert", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
+        "switch_transformers", "t5", "t5gemma", "umt5", "xglm", "xlm", "xlm-prophetnet", "xlm-roberta",
+        "xlm-roberta-xl", "xlnet", "xmod",
+    ),
+    "Qwen/Qwen2.5-VL-7B-Instruct": (
+        "blip", "blip-2", "deepseek_ocr2", "florence2", "git", "kosmos-2", "ovis2_5", "pix2struct", "qwen2_5_omni",
+        "step3p7", "trocr", "udop", "vision-encoder-decoder",
+    ),
+    "Qwen/Qwen3-8B": (
+        "bailing_hybrid", "kimi_linear", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "glm_moe_dsa", "hy_v4",
+    ),
+    "Qwen/Qwen3-VL-2B-Instruct": ("qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp"),
+    "allenai/OLMo-2-1124-7B-Instruct": ("olmo_hybrid",),
+    "deepseek-ai/DeepSeek-V2-Lite-Chat": ("deepseek_v32", "deepseek_v4", "longcat_flash"),
+    "google/gemma-2-9b-it": ("recurrent_gemma",),
+    "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "paligemma", "pi0", "t5gemma2"),
+    "ibm-granite/granite-3.3-8b-instruct": ("bamba", "granitemoehybrid"),
+    "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
+    "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "llama4", "llama4_text", "nemotron_h", "diffllama"),
+    "meta-llama/Llama-3.2-3B-Instruct": (
+        "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "mllama_text_model", "rwkv", "xlstm",
+    ),
+    "mistralai/Mistral-7B-Instruct-v0.3": ("zamba", "zamba2", "zaya"),
+    "mistralai/Mixtral-8x7B-Instruct-v0.1": ("dbrx", "jetmoe", "minimax"),
+    "openbmb/MiniCPM-2B-sft-bf16": ("minicpm3",),
+    "openbmb/MiniCPM-V-4_5": ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
+    "tiiuae/falcon-7b-instruct": ("falcon_h1", "falcon_mamba"),
+}  # fmt: skip
+"""The types that a model stands in for, by its id on the hub: of the same authors, or for the same use."""
+NEAREST: Mapping[str, str] = {kind: name for name, kinds in _STAND_INS.items() for kind in kinds}
+
+
+def describe_nearest(model_type: object) -> str:
+    """Return the end of a message about a model of this type that does not run, or nothing."""
+    name = NEAREST.get(model_type) if isinstance(model_type, str) else None
+    return f"; nearest: {name}" if name else ""
