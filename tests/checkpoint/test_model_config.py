@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint, stand_ins
 from seesay.checkpoint.model_config import ModelConfig
@@ -130,3 +132,17 @@ def test_nothing_is_kept_of_what_is_refused(
             with pytest.raises(CheckpointError, match=next(iter(changes))):
                 _ = checkpoint.model_config
     assert not kept_folder.exists()
+
+
+def test_attributes_that_differ_from_layer_to_layer_are_left_out(tmp_path: Path) -> None:
+    """Transformers raises an error of its own for them."""
+    from transformers import CONFIG_MAPPING
+
+    if "gemma4_text" not in CONFIG_MAPPING:
+        pytest.skip("this version of Transformers has no such configuration")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gemma4_text", "hidden_size": 48}))
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    config = Checkpoint.load(tmp_path).text_config
+    assert config.hidden_size == 48
+    with pytest.raises(AttributeError, match="the configuration has no 'head_dim'"):
+        _ = config.head_dim
