@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from seesay.kernels.few_row_tilings import NUM_MULTIPROCESSORS, share_outputs
+
 MAX_FUSED_ROWS = 32
 """Largest number of rows for `packed_matmul.multiply_few`."""
 MAX_GATED_ROWS = 16
@@ -19,12 +21,14 @@ are worth a matrix that is multiplied out."""
 
 class FewRowTiling(NamedTuple):
     """A program computes `num_outputs` columns of the result. Each of its warps takes one block of inputs at a time.
-    num_prefetched, a power of two or 0: blocks of each output that are brought into the cache before x is known."""
+    num_prefetched, a power of two or 0: blocks of each output that are brought into the cache before x is known.
+    max_registers: that a thread may have, so that more programs fit on a multiprocessor."""
 
     num_outputs: int
     num_warps: int
     num_stages: int
     num_prefetched: int = 0
+    max_registers: int | None = None
 
 
 class Tiling(NamedTuple):
@@ -38,9 +42,8 @@ class Tiling(NamedTuple):
     num_columns: int = 64
 
 
-NUM_MULTIPROCESSORS = 132
-"""Those of the GPU that tilings were measured on."""
 _FEW_ROWS = {
+    1: (FewRowTiling(16, 4, 3, 16), FewRowTiling(16, 2, 3, max_registers=112)),
     8: (FewRowTiling(16, 4, 3, 16), FewRowTiling(16, 2, 4)),
     16: (FewRowTiling(16, 2, 4), FewRowTiling(16, 2, 4)),
     MAX_FUSED_ROWS: (FewRowTiling(32, 4, 2), FewRowTiling(16, 4, 2)),
@@ -48,8 +51,7 @@ _FEW_ROWS = {
 """By the largest number of rows: for a plain layer, and for one with a gate. Measured on an H200 with 4 bits and the
 sizes of a 7B backbone. All fit into the shared memory of every GPU since Ampere."""
 _FEW_PROGRAMS = {8: FewRowTiling(16, 8, 3, 16), 16: FewRowTiling(16, 4, 3), MAX_FUSED_ROWS: FewRowTiling(32, 4, 3, 16)}
-"""For at most two programs per multiprocessor without a gate, where there is shared memory for it: a 7B model's down
-projection takes 20 instead of 28 µs with up to 8 rows, 27 instead of 36 with 16."""
+"""For at most two programs per multiprocessor without a gate, where there is shared memory for it."""
 _TILES = {
     32: (Tiling(32, 64, 4, 4, 32), Tiling(32, 128, 4, 3, 32)),
     64: (Tiling(32, 64, 4, 4, 32), Tiling(64, 128, 8, 3, 32)),
@@ -64,12 +66,11 @@ _SMALL_TILES = Tiling(64, 64, 4, 2)
 @cache
 def tile_few_rows(num_rows: int, num_outputs: int, is_gated: bool, has_large_memory: bool) -> FewRowTiling:
     """Return the tiling for `num_rows` ≤ MAX_FUSED_ROWS."""
-    num_programs = -(-num_outputs // 16)
-    if not is_gated and has_large_memory and num_programs <= 2 * NUM_MULTIPROCESSORS:
-        for most, tiling in _FEW_PROGRAMS.items():
-            if num_rows <= most:
-                return tiling
-    return next(tilings for most, tilings in _FEW_ROWS.items() if num_rows <= most)[is_gated]
+    table: dict[int, FewRowTiling] = {most: tilings[is_gated] for most, tilings in _FEW_ROWS.items()}
+    if not is_gated and has_large_memory and -(-num_outputs // 16) <= 2 * NUM_MULTIPROCESSORS:
+        table = _FEW_PROGRAMS
+    tiling = next(tiling for most, tiling in table.items() if num_rows <= most)
+    return tiling if is_gated else tiling._replace(num_outputs=share_outputs(num_outputs, tiling.num_outputs))
 
 
 @cache
