@@ -60,7 +60,8 @@ class VisionLanguage(nn.Module):
     def splice(self, input_ids: Tensor, is_row: Tensor | None = None, **media: Any) -> Tensor:
         embeddings = self.embed(input_ids)
         if is_row is not None:
-            embeddings[is_row] = self.make_rows(**media).to(embeddings)
+            own = {name: x.to(embeddings) if x.is_floating_point() else x for name, x in media.items()}
+            embeddings[is_row] = self.make_rows(**own).to(embeddings)
         return embeddings
 
     def forward(self, input_ids: Tensor, **media: Any) -> Any:
