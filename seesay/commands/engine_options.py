@@ -136,6 +136,12 @@ _ENGINE = (
     ),
     _Option("--eager-mode", "eager_mode", "never capture CUDA graphs", _ON),
     _Option(
+        "--jump-ahead",
+        "jump_ahead",
+        "compute text that a grammar leaves no choice about several tokens at a time (default: on)",
+        _ON_OR_OFF,
+    ),
+    _Option(
         "--engine-process", "engine_process", "run the engine in a process of its own (default: on a GPU)", _ON_OR_OFF
     ),
     _Option(

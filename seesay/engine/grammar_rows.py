@@ -3,15 +3,16 @@ n-grams that must not come twice: those that wait for something to be compiled, 
 engine loop's thread.
 
 A runner knows no rules. Masks are made of the tokens that the host knows, while the forward pass runs, and go to
-every runner beside its plan.
+every runner beside its plan, with the tokens that come next in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from seesay.engine.jumps import JumpRule, can_force
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.row_matcher import RowMatcher
 from seesay.errors import ErrorCode, RequestError
@@ -42,13 +43,16 @@ class GrammarRows:
         resume: Callable[[int], None],
         spell: Callable[[int], bytes] | None = None,
         bad_words: CompiledBadWords | None = None,
+        jumps: JumpRule | None = None,
     ) -> None:
-        """`spell`: see `ThoughtTracker`; without it requests have no thoughts."""
+        """`spell`: see `ThoughtTracker`; without it requests have no thoughts. `jumps`: without it each step brings one
+        token of a row."""
         self._grammars = grammars
         self._vocab_size = vocab_size
         self._spell = spell
         self._bad_words = bad_words
         self._resume = resume
+        self._jumps = jumps
         self._threads = MaskThreads()
         self._rules: dict[int, tuple[RowRule | RowMatcher, Sequence]] = {}
         self.held: dict[int, LiveRequest] = {}
@@ -94,10 +98,13 @@ class GrammarRows:
             thought = ThoughtTracker(request.thought, self._spell)
         if grammar is None:
             return RowRule(thought=thought)
-        ending_token_ids = request.sequence.params.ending_token_ids
+        params, vocabulary = request.sequence.params, None
+        if self._jumps is not None and self._grammars is not None and can_force(params):
+            vocabulary = self._grammars.vocabulary
+        ending_token_ids = params.ending_token_ids
         return RowRule(
             thought=thought,
-            make_matcher=partial(Matcher, grammar.result(), ending_token_ids),
+            make_matcher=partial(Matcher, grammar.result(), ending_token_ids, vocabulary),
             ending_token_ids=ending_token_ids,
             overshoots=None if overshoots is None else overshoots.result(),
         )
@@ -134,11 +141,13 @@ class GrammarRows:
 
     def make_masks(self, plan: StepPlan) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
         """Return the masks of a plan's rows, and the errors of those that have none. All plans before are committed."""
-        found = [row.seq_id for row in plan.rows if self._may_forbid(row)]
-        if not found:
+        masked = [row for row in plan.rows if self._may_forbid(row)]
+        if not masked:
             return None, {}
+        found = [row.seq_id for row in masked]
         rows = [MaskRow(rule, sequence.generated_ids) for rule, sequence in map(self._rules.__getitem__, found)]
         bits = self._threads.fill(rows, self._vocab_size)
+        jumps = self._find_jumps(plan, [row for row, made in zip(masked, rows, strict=True) if made.error is None])
         for seq_id in found:
             if self._rules[seq_id][0].is_over:
                 del self._rules[seq_id]
@@ -147,9 +156,24 @@ class GrammarRows:
         if not kept:
             return None, errors
         masks = TokenMasks(
-            seq_ids=tuple(found[index] for index in kept), bits=bits if len(kept) == len(found) else bits[kept]
+            seq_ids=tuple(found[index] for index in kept),
+            bits=bits if len(kept) == len(found) else bits[kept],
+            jumps=jumps,
         )
         return masks, errors
+
+    def _find_jumps(self, plan: StepPlan, rows: Iterable[Row]) -> Mapping[int, tuple[int, ...]]:
+        """Return the `TokenMasks.jumps` of a plan, of whose rows these have a mask now."""
+        if self._jumps is None:
+            return {}
+        found: dict[int, tuple[int, ...]] = {}
+        for row in rows:
+            rule, sequence = self._rules[row.seq_id]
+            if len(rule.forced) > 1 and can_force(sequence.params):
+                token_ids = self._jumps.find(row, sequence, rule.forced)
+                if token_ids:
+                    found[row.seq_id] = token_ids
+        return self._jumps.choose(len(plan.rows), found) if found else found
 
     def close(self) -> None:
         """Free what the rules and grammars hold."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.query import has_fp8, measure_peak, pick_device
+from seesay.engine.jumps import JumpRule
 from seesay.engine.loop import EngineLoop
 from seesay.engine.model_weights import ModelWeights
 from seesay.engine.processor_imports import ProcessorImports
@@ -163,18 +164,21 @@ def load_core(
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
-    is_ahead = config.async_scheduling
+    is_ahead, jumps = config.async_scheduling, None
+    if config.jump_ahead:
+        jumps = JumpRule(session_len=scheduler.config.session_len, has_graphs=parts.runner.has_graphs)
     return EngineLoop(
         scheduler=scheduler,
         runner=parts.runner,
         encoder=parts.encoder,
         vision_config=vision_config,
         weights=ModelWeights(model, config, parts.runner.decoder.weights, parts.encoder),
-        grammars=CompiledGrammars(model.grammar_tokens),
+        grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
         spell=model.tokenizer.spell_token,
         is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
+        jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )
 

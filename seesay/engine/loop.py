@@ -43,6 +43,7 @@ from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
+    from seesay.engine.jumps import JumpRule
     from seesay.engine.model_weights import ModelWeights
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
@@ -71,13 +72,14 @@ class EngineLoop:
         imports: ProcessorImports | None = None,
         spell: Callable[[int], bytes] | None = None,
         is_ahead: bool = False,
+        jumps: JumpRule | None = None,
         hang_limit_s: float | None = None,
     ) -> None:
-        """`is_ahead`: launch each step while the one before is still being computed. `hang_limit_s`: after so long a
-        step or a call of the encoder counts as hung; None leaves that to the reader of `busy_s`. `weights`: those that
-        may be replaced; without them it never sleeps either. `grammars`, `bad_words`, `imports`: without them requests
-        have no grammars, bad words or named logits processors. `spell` returns the bytes of a token; without it they
-        have no thoughts."""
+        """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
+        `hang_limit_s`: after so long a step or a call of the encoder counts as hung; None leaves that to the reader of
+        `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`, `bad_words`,
+        `imports`: without them requests have no grammars, bad words or named logits processors. `spell` returns the
+        bytes of a token; without it they have no thoughts."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -109,6 +111,7 @@ class EngineLoop:
             bad_words=bad_words,
             vocab_size=runner.decoder.traits.vocab_size,
             spell=spell,
+            jumps=jumps,
             resume=lambda request_id: self._inbox.put(partial(self._resume, request_id)),
         )
         self._flight = StepFlight(
@@ -118,6 +121,7 @@ class EngineLoop:
             processors=self._requests.processors,
             grammars=self._grammars,
             commit=self._commit,
+            foretell=scheduler.foretell,
             fail=self._fail_row,
         )
         self.facts = CoreFacts(

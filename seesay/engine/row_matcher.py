@@ -52,6 +52,11 @@ class RowMatcher:
         """Whether nothing is forbidden any more: never with words or n-grams."""
         return not self._params.has_restrictions and (self._rule is None or self._rule.is_over)
 
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that the rule leaves no choice about, after `fill`."""
+        return () if self._rule is None else self._rule.forced
+
     def may_forbid(self, num_generated: int) -> bool:
         """Whether a token may be forbidden behind so many generated ones: always with words or n-grams."""
         return self._params.has_restrictions or (self._rule is not None and self._rule.may_forbid(num_generated))

@@ -39,6 +39,7 @@ class StepFlight:
     masks of their rows. A step with masks is sampled when the one before is committed, while its forward pass runs.
     commit(plan, result): apply the outcome of a plan. Called for every plan, or for each of its rows alone, in order.
     The result of a step that shared the GPU with the tower has no duration.
+    foretell(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that samples, not one.
     fail(seq_id, error): end a sequence whose row cannot be computed, or failed when it was computed alone.
     """
 
@@ -51,6 +52,7 @@ class StepFlight:
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
         grammars: GrammarRows,
         commit: Callable[[StepPlan, StepResult], None],
+        foretell: Callable[[int, int], None],
         fail: Callable[[int, BaseException], None],
     ) -> None:
         self._runner = runner
@@ -59,6 +61,7 @@ class StepFlight:
         self._processors = processors
         self._grammars = grammars
         self._commit = commit
+        self._foretell = foretell
         self._fail = fail
         self._in_flight: _InFlight | None = None
 
@@ -127,6 +130,9 @@ class StepFlight:
         masks, errors = self._grammars.make_masks(plan)
         for seq_id, error in errors.items():
             self._fail(seq_id, error)
+        if masks is not None:
+            for seq_id, token_ids in masks.jumps.items():
+                self._foretell(seq_id, len(token_ids))
         self._runner.sample(launched, masks, processors=self._processors)
 
     def _collect(self, step: _InFlight) -> bool:

@@ -20,6 +20,8 @@ import numpy.typing as npt
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.compile import compile_program, make_compiler
+from seesay.grammars.forced_tokens import ForcedTokens
+from seesay.grammars.vocabulary import Vocabulary
 from seesay.thread_pool import ThreadPool
 from seesay.values import Grammar
 
@@ -37,10 +39,23 @@ Overshoots = Mapping[bytes, Sequence[int]]
 
 
 class CompiledGrammars:
-    """Compiles programs that were tried before. `make_tokens` returns the bytes of each token. Thread-safe."""
+    """Compiles programs that were tried before. Thread-safe.
 
-    def __init__(self, make_tokens: Callable[[], Sequence[bytes]], *, max_bytes: int = MAX_COMPILED_BYTES) -> None:
+    vocabulary: of the tokens, once a program is compiled; None without `encode`.
+    """
+
+    def __init__(
+        self,
+        make_tokens: Callable[[], Sequence[bytes]],
+        *,
+        encode: Callable[[str], Sequence[int]] | None = None,
+        max_bytes: int = MAX_COMPILED_BYTES,
+    ) -> None:
+        """`make_tokens` returns the bytes of each token. `encode` returns the token ids of a text; without it, no text
+        is forced (see `ForcedTokens`)."""
+        self.vocabulary: Vocabulary | None = None
         self._make_tokens = make_tokens
+        self._encode = encode
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._compiler_lock = threading.Lock()
@@ -92,7 +107,10 @@ class CompiledGrammars:
         try:
             with self._compiler_lock:
                 if self._compiler is None:
-                    self._compiler = make_compiler(self._make_tokens(), num_threads=1)
+                    tokens = self._make_tokens()
+                    if self._encode is not None:
+                        self.vocabulary = Vocabulary(tokens, self._encode)
+                    self._compiler = make_compiler(tokens, num_threads=1)
             compiled = compile_program(self._compiler, program.kind, program.source)
         except BaseException as error:
             with self._lock:
@@ -124,15 +142,25 @@ class MaskMaker(Protocol):
         """Write the mask of the next token to a row of `bits`. Returns whether it forbids any."""
         ...
 
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that come next in any case, after `fill`: its mask allows the first one alone. None where there is
+        a choice."""
+        ...
+
 
 class Matcher:
     """The state of one sequence's grammar. Made for its generated tokens, and brought up to date with them."""
 
-    def __init__(self, compiled: Any, stop_token_ids: Sequence[int]) -> None:
+    def __init__(self, compiled: Any, stop_token_ids: Sequence[int], vocabulary: Vocabulary | None = None) -> None:
+        """vocabulary: with which text that the grammar leaves no choice about is forced; None: it is not."""
         import xgrammar
 
         self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop_token_ids))
         self._num_accepted = 0
+        self._forced: ForcedTokens | None = None
+        if vocabulary is not None:
+            self._forced = ForcedTokens(self._matcher, vocabulary, frozenset(stop_token_ids))
 
     def fill(self, generated_ids: npt.NDArray[np.int64], bits: npt.NDArray[np.int32], row: int) -> bool:
         """Follow the tokens that were generated, and write the mask of the next one to a row of `bits`. Returns whether
@@ -141,9 +169,17 @@ class Matcher:
             if self._matcher.is_terminated() or not self._matcher.accept_token(token_id):
                 raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
             self._num_accepted += 1
+            if self._forced is not None:
+                self._forced.follow(token_id)
         if self._matcher.is_terminated():
             return False
         return bool(self._matcher.fill_next_token_bitmask(bits, row))
+
+    def find_forced(self) -> tuple[int, ...]:
+        """Return the tokens that come next in any case, after `fill`."""
+        if self._forced is None or self._matcher.is_terminated():
+            return ()
+        return self._forced.find()
 
 
 @dataclass(slots=True)

@@ -22,12 +22,16 @@ class GrammarMatcher(Protocol):
 
     def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool: ...
 
+    def find_forced(self) -> tuple[int, ...]: ...
+
 
 class RowRule:
     """Makes the masks of one answer, as `seesay.grammars.masks.Matcher` does.
 
     In a thought every token is allowed until the limit, where the tokens of the end marker are forced. Where a grammar
     follows, the answer does not end in the thought, and no token ends the marker and goes on behind it.
+
+    forced: after `fill`, the tokens that come next in any case.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class RowRule:
         self._matcher = None if make_matcher is None else make_matcher()
         self._ending_token_ids = ending_token_ids
         self._overshoots = overshoots
+        self.forced: tuple[int, ...] = ()
 
     @property
     def is_over(self) -> bool:
@@ -61,7 +66,7 @@ class RowRule:
     def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool:
         """Follow the generated tokens, and write the mask of the next one to a row of `bits`. Returns whether it
         forbids any. Raises ValueError for a token that the grammar does not allow."""
-        thought = self._thought
+        thought, self.forced = self._thought, ()
         if thought is not None and not thought.is_over:
             thought.follow(generated_ids[thought.num_followed :].tolist())
             if thought.phase is Phase.INSIDE:
@@ -73,14 +78,24 @@ class RowRule:
         if self._matcher is None:
             return False
         start = 0 if thought is None else thought.stop
-        return self._matcher.fill(generated_ids[start:], bits, row)
+        is_masked = self._matcher.fill(generated_ids[start:], bits, row)
+        self.forced = self._matcher.find_forced()
+        return is_masked if not self.forced else self._allow_first(bits[row])
+
+    def _allow_first(self, words: Bits) -> bool:
+        """Allow the first forced token alone."""
+        words[:] = 0
+        _set_bits(words, self.forced[:1], allowed=True)
+        return True
 
     def _fill_inside(self, thought: ThoughtTracker, bits: Bits, row: int) -> bool:
         limit = thought.rule.max_tokens
         if limit is not None and thought.num_inside >= limit:
-            bits[row] = 0
-            _set_bits(bits[row], [thought.rule.end_ids[thought.num_inside - limit]], allowed=True)
-            return True
+            at = thought.num_inside - limit
+            # A marker of which a part is there already may be complete before all of these tokens are.
+            is_whole = at == 0 and not thought.begun_end
+            self.forced = thought.rule.end_ids[at : None if is_whole else at + 1]
+            return self._allow_first(bits[row])
         if self._matcher is None:
             return False
         assert self._overshoots is not None

@@ -68,7 +68,7 @@ class LaunchedStep:
     and `faults` then are good until the next launch.
     outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
     `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
-    when the step was sampled.
+    when the step was sampled. jumps: see `TokenMasks`.
     """
 
     step: StepRows
@@ -82,6 +82,15 @@ class LaunchedStep:
     draws: Draws | None = None
     stopwatch: Stopwatch | None = None
     is_sampled: bool = False
+    jumps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take_jumps(self, jumps: Mapping[int, tuple[int, ...]]) -> None:
+        """Let the row table know what some rows sample, and the tokens that come behind that: the next step may begin
+        with them before this one is collected."""
+        self.jumps = jumps
+        for row, member in zip(self.step.rows, self.step.members, strict=True):
+            if row.samples and row.seq_id in jumps:
+                member.record(row.start + row.num_tokens, jumps[row.seq_id])
 
     def collect(self) -> StepResult:
         """Return the results of all rows, once; the row table learns the tokens. Raises what went wrong on the
@@ -110,7 +119,8 @@ class LaunchedStep:
             if not row.samples:
                 continue
             assert token_id is not None
-            token_ids[row.seq_id] = (token_id,)
+            token_ids[row.seq_id] = self.jumps.get(row.seq_id, (token_id,))
+            assert token_ids[row.seq_id][0] == token_id, (row, token_ids[row.seq_id], token_id)
             member.record(row.start + row.num_tokens, token_ids[row.seq_id])
             if logprobs is not None:
                 result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)

@@ -33,7 +33,8 @@ class Splice(NamedTuple):
 class RowState:
     """One sequence: its known tokens and positions, its block table, and what its next token is chosen by.
 
-    num_known: tokens that the host knows; at most one more was sampled and is still the device's alone.
+    num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included; at most one more was sampled
+    and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
     media_end: no embedding is spliced from this position on. slot: its place in the table. media_runs: of the tokens
     that take embeddings; made when they are first asked for. output_end: rows that begin before it give more than

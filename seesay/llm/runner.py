@@ -63,7 +63,8 @@ class ModelRunner:
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
-    device, and is there once the cache is.
+    device, and is there once the cache is. `has_graphs`: whether CUDA graphs compute decode steps, once the cache is
+    there.
     """
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
@@ -75,7 +76,7 @@ class ModelRunner:
         self._num_blocks = 0
         self._num_host_slots = 0
         self._graphs: DecodeGraphs | None = None
-        self._has_graphs = False  # or would have, were the cache there
+        self.has_graphs = False
         self._padding: StepPadding | None = None
         self.stream = make_stream(decoder.device, is_urgent=True)
         self._device_rows: DeviceRows | None = None
@@ -181,13 +182,13 @@ class ModelRunner:
     def restore_graphs(self) -> None:
         """Record graphs anew for a restored cache, if there were any before it was dropped."""
         synchronize(self.device)  # weights and cache may have been filled on another stream
-        if self._has_graphs and self._graphs is None:
+        if self.has_graphs and self._graphs is None:
             self.record_graphs()
 
     def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
         assert self._cache is not None
-        self._has_graphs = True
+        self.has_graphs = True
         with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
                 self.decoder,
@@ -290,7 +291,7 @@ class ModelRunner:
     ) -> None:
         """Choose the next tokens of the rows that sample, once, on the device. `masks` restrict some of them,
         `processors` change the logits of some, by sequence id; others than this step's rows are ignored. Waits for the
-        device only where there are processors."""
+        device only where there are processors. The row table learns the tokens of `TokenMasks.jumps`."""
         assert launched is self._unsampled, "steps are sampled in the order of their launches"
         self._unsampled = None
         with (
@@ -302,6 +303,8 @@ class ModelRunner:
             self._sample(launched, masks, processors or {})
             if launched.stopwatch is not None:
                 launched.stopwatch.stop()
+        if masks is not None and masks.jumps:
+            launched.take_jumps(masks.jumps)
         launched.is_sampled = True
 
     def run(self, plan: StepPlan, embeddings: Embeddings) -> StepResult:

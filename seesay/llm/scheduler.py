@@ -124,6 +124,7 @@ class Scheduler:
         )
         self._clock = clock
         self._capacity = pool.num_blocks * pool.block_size  # tokens of all blocks
+        self._total_jumped_tokens = 0
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -201,6 +202,16 @@ class Scheduler:
         """The embeddings of planned jobs that their sequence needs no more, each once: computed, covered by the prefix
         cache in the meantime, or the sequence is over. Call it once per turn of the loop."""
         return self._live.needs.take_released()
+
+    # --- jumps --------------------------------------------------------------------------------------------------------
+
+    def foretell(self, seq_id: int, num_tokens: int) -> None:
+        """The commit of a sequence's row that samples will bring so many tokens, which runners know already: the next
+        row begins with them. A second call for the same commit says the same."""
+        seq = self._live.by_id[seq_id]
+        assert seq.num_pending and num_tokens > 1, seq
+        seq.num_pending += num_tokens - 1 - seq.num_foretold
+        seq.num_foretold = num_tokens - 1
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
@@ -327,7 +338,8 @@ class Scheduler:
         for seq, missing in candidates:
             num_tokens = min(missing, seq.ready_until - seq.num_scheduled)
             if missing > 1 and num_tokens > 0:
-                yield WaitingPrompt(seq.num_scheduled, num_tokens, now_s - seq.added_at_s)
+                is_new = seq.num_scheduled >= seq.num_prompt_tokens  # tokens that were known with the last commit
+                yield WaitingPrompt(seq.num_scheduled, num_tokens, 0.0 if is_new else now_s - seq.added_at_s)
         for seq in self._live.waiting:
             if seq.can_start(0, self.config.max_prefill_token_num):
                 yield WaitingPrompt(0, min(seq.num_tokens, seq.ready_until), now_s - seq.added_at_s)
@@ -416,6 +428,11 @@ class Scheduler:
     def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:
         """Add sampled tokens up to the one that ends the sequence."""
         num_added = 0
+        if seq.num_foretold:
+            assert len(token_ids) == seq.num_foretold + 1, (seq, token_ids)
+            seq.num_pending -= seq.num_foretold
+            self._total_jumped_tokens += seq.num_foretold
+            seq.num_foretold = 0
         stop: Stop | None = None
         for token_id in token_ids:
             seq.append(token_id)
@@ -451,6 +468,7 @@ class Scheduler:
             total_prefix_queried_tokens=self._admission.total_prefix_queried_tokens,
             total_prefix_hit_tokens=self._admission.total_prefix_hit_tokens,
             total_preemptions=self._preemption.total_preemptions,
+            total_jumped_tokens=self._total_jumped_tokens,
         )
         return EngineStats.merge(counts, self._pool.stats())
 

@@ -49,7 +49,8 @@ class Sequence:
     num_tokens: known tokens, prompt and generated. num_computed: leading tokens whose KV is in `block_ids`;
     num_scheduled: these plus the ones in plans that are not committed yet. The last known token is never computed:
     num_computed < num_tokens while the sequence is alive; one that wants no answer ends when it is. num_pending: tokens
-    that rows of those plans sample.
+    that the commits of those plans bring. num_foretold: of these, the ones behind a token that the next commit brings,
+    which are known to runners (`TokenMasks.jumps`).
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: number in the order of arrival; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
@@ -89,6 +90,7 @@ class Sequence:
         "next_position",
         "num_cached_tokens",
         "num_computed",
+        "num_foretold",
         "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
@@ -153,6 +155,7 @@ class Sequence:
         self.num_computed = 0
         self.num_scheduled = 0
         self.num_pending = 0
+        self.num_foretold = 0
         self.block_ids: tuple[int, ...] = ()
         self.block_keys: list[BlockKey] = []
         self.num_registered_blocks = 0
@@ -227,6 +230,7 @@ class Sequence:
         assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected <= session_len, self
         assert self.num_computed < self.num_tokens, self
         assert self.num_pending >= 0 and (self.is_in_flight or not self.num_pending), self
+        assert 0 <= self.num_foretold <= max(0, self.num_pending - 1), self
         assert self.num_prompt_tokens <= self.num_tokens == len(self.token_ids), self
         assert len(self.block_ids) * block_size >= self.num_scheduled, self
         assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1), self

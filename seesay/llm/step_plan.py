@@ -6,7 +6,8 @@ can be sent to every rank; a runner that applies all plans in their order knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -123,7 +124,10 @@ class TokenMasks:
 
     seq_ids: the sequences of these rows. bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
     where token i is allowed, as in xgrammar.
+    jumps: by the id of a sequence, the one token that its mask allows, and the tokens that come behind that whatever
+    the model computes: the next row of the sequence begins with all of them.
     """
 
     seq_ids: tuple[int, ...]
     bits: npt.NDArray[np.int32]
+    jumps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -160,6 +160,7 @@ class _EngineCollector(Collector):
             yield GaugeMetricFamily(f"seesay_{name}", text, value=value)
         for name, text, value in (
             ("preemptions", "sequences put back into the queue", stats.total_preemptions),
+            ("jumped_tokens", "tokens that a grammar forced, computed with others", stats.total_jumped_tokens),
             ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
             ("prefix_hit_tokens", "prompt tokens found in the prefix cache", stats.total_prefix_hit_tokens),
             ("kv_host_loads", "KV blocks copied back from host memory", stats.total_host_kv_loads),

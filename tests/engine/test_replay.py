@@ -2,7 +2,7 @@
 its device after each step.
 
 The second runner has weights, KV cache, host cache and row table of its own. All it gets is what another rank would
-get: plans, embeddings, and when steps are launched, sampled and collected.
+get: plans, masks, embeddings, and when steps are launched, sampled and collected.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_input import PlanSplices
+from seesay.llm.step_plan import TokenMasks
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import list_families
 
@@ -115,9 +116,9 @@ class Tape:
             self.events.append(("launch", number, (pack(plan), dict(self.embeddings))))
             return launched
 
-        def watch_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
-            self.events.append(("sample", self.numbers[id(launched)], None))
-            sample(launched, *others, **options)
+        def watch_sample(launched: LaunchedStep, masks: TokenMasks | None = None, **options: Any) -> None:
+            self.events.append(("sample", self.numbers[id(launched)], masks))
+            sample(launched, masks, **options)
             self.states[self.numbers[id(launched)]] = read_state(runner)
 
         def watch_collect(launched: LaunchedStep) -> StepResult:
@@ -155,7 +156,7 @@ class Tape:
                 assert not errors
                 launched[number] = runner.launch(plan, splices)
             elif what == "sample":
-                runner.sample(launched[number])
+                runner.sample(launched[number], given)
                 assert not compares or read_state(runner) == self.states[number]
             else:
                 tokens[number] = launched.pop(number).collect().token_ids
@@ -246,6 +247,48 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
         assert stats.total_host_kv_loads > 0
     if setup != "preemption":
         assert stats.total_prefix_hit_tokens > 0
+
+
+@pytest.mark.parametrize(("setup", "is_ahead"), [("chunks and prefixes", True), ("preemption", False)])
+def test_a_second_runner_jumps_where_the_first_one_does(
+    setup: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load, runners = loading.load_runner, list[ModelRunner]()
+
+    def load_three(*args: Any, **options: Any) -> ModelRunner:
+        runners.extend(load(*args, **options) for _ in range(3))
+        return runners[0]
+
+    monkeypatch.setattr(loading, "load_runner", load_three)
+    options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
+    asked = parse(make_conversations("llama"), max_new_tokens=40)
+    if setup in TIGHT:
+        options["num_gpu_blocks"] = -(-(max(count_tokens(tiny_checkpoint("llama"), asked)) + 40) // 4) + 4
+        runners.clear()
+    form = {"type": "regex_schema", "regex_schema": "(the colour is (red|gold); ){2}"}
+    tape = Tape()
+    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(**options)) as engine:
+        first, *followers = runners
+        tape.watch(first, monkeypatch)
+        for runner in followers:
+            runner.limits = replace(runner.limits, max_batch_size=first.limits.max_batch_size)
+            runner.allocate_cache(num_blocks=first.num_blocks, share=0.5)
+        graph_steps = record_eagerly(followers[1])
+        requests = []
+        for index in range(6):
+            request, sampling = asked[index % len(asked)], SAMPLING[index % 2]
+            held_to = None if index == 5 else form
+            requests.append(
+                replace(request, gen_config=replace(request.gen_config, response_format=held_to, **sampling))
+            )
+        for output in ask(engine, requests):
+            assert output.error is None, output.error
+        stats = engine.stats()
+    assert stats.total_jumped_tokens > 20 and (setup not in TIGHT or stats.total_preemptions > 0)
+    for runner in followers:
+        assert tape.play(runner) == tape.tokens
+    assert len(graph_steps) > 3
+    assert max(len(token_ids) for tokens in tape.tokens.values() for token_ids in tokens.values()) > 3
 
 
 def test_a_follower_whose_plan_is_changed_samples_something_else(

@@ -44,6 +44,7 @@ def test_a_step_beside_a_call_of_the_tower_has_no_duration() -> None:
         processors={},
         grammars=GrammarRows(None, vocab_size=1, resume=lambda _: None),
         commit=lambda _plan, result: seconds.append(result.seconds),
+        foretell=lambda _seq_id, _num_tokens: None,
         fail=lambda _seq_id, error: None,
     )
     flight.launch(StepPlan(), {})

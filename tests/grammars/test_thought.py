@@ -114,6 +114,16 @@ def test_the_end_is_forced_token_by_token_also_behind_a_half_marker() -> None:
     assert allowed(rule, ids) is None and rule.is_over
 
 
+def test_the_tokens_of_the_end_are_known_unless_a_part_of_it_is_there() -> None:
+    ids = spelled("</think>")
+    for begun, forced in (([65], tuple(ids)), (spelled("x</"), tuple(ids[:1]))):
+        rule = limit(len(begun), is_open=True, end_ids=tuple(ids))
+        assert allowed(rule, begun[:-1]) is None and not rule.forced
+        assert allowed(rule, begun) == {ids[0]} and rule.forced == forced
+        assert allowed(rule, [*begun, *ids[:3]]) == {ids[3]} and rule.forced == (ids[3],)
+    assert allowed(rule, [*begun, *ids]) is None and not rule.forced
+
+
 def test_a_thought_that_ended_long_ago_is_seen_at_the_limit() -> None:
     rule = limit(5, is_open=True)
     assert rule.may_forbid(5)

@@ -84,7 +84,8 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
     for row in table:
         seq = running[row.seq_id]
         assert row.block_ids == seq.block_ids, seq
-        assert np.array_equal(row.token_ids, seq.token_ids), seq
+        assert np.array_equal(row.token_ids[: seq.num_tokens], seq.token_ids), seq
+        assert row.num_known - seq.num_tokens == (seq.num_foretold + 1 if seq.num_foretold else 0), seq
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
         assert (row.is_long, row.media_end, row.seed) == (seq.is_long, seq.media_end, seq.seed), seq
@@ -96,10 +97,12 @@ def sample(value: int) -> int:
 
 
 class FakeEngine:
-    """A scheduler with a runner and an encoder that check everything they are asked to do."""
+    """A scheduler with a runner and an encoder that check everything they are asked to do. Every third row that samples
+    jumps over up to `jump` tokens, which are those that it would sample."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False) -> None:
+    def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False, jump: int = 0) -> None:
         self.is_ahead = is_ahead
+        self.jump = jump
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
         self.scheduler = Scheduler(config, pool)
         self.pool = pool
@@ -165,11 +168,33 @@ class FakeEngine:
         launched = plan, self.run(plan)
         between(plan)
         if not self.is_ahead:
+            self.foretell(*launched)
             self.commit(*launched)
             return
         if self.in_flight:
             self.commit(*self.in_flight)
         self.in_flight = launched if plan.rows else None
+        self.foretell(*launched)
+
+    def foretell(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
+        """Let some rows bring more tokens than one. All plans before are committed."""
+        for row in plan.rows:
+            if row.seq_id not in self.alive or not row.samples:
+                continue
+            seq, member, stop = self.alive[row.seq_id], self.rows[row.seq_id], row.start + row.num_tokens
+            most = min(1 + self.jump, seq.params.max_new_tokens - seq.num_generated, 40 - stop)
+            if most < 2 or (stop + row.seq_id) % 3:
+                continue
+            kinds = (False, True)
+            values = {is_long: fingerprints(seq, member, stop, is_long=is_long)[-1] for is_long in kinds}
+            token_ids: list[int] = []
+            for index in range(stop, stop + most):
+                token_ids.append(sample(values[self.is_long(index)]))
+                values = {kind: fingerprint(member, index, values[kind], token_ids[-1]) for kind in kinds}
+            assert sampled[row.seq_id] == (token_ids[0],)
+            sampled[row.seq_id] = tuple(token_ids)
+            member.record(stop, sampled[row.seq_id])
+            self.scheduler.foretell(row.seq_id, most)
 
     def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         members = {row.seq_id: row for row in self.rows}
@@ -229,7 +254,8 @@ class FakeEngine:
         return limit is not None and num_tokens > limit
 
     def num_expected(self, row: RowState) -> int:
-        return row.num_known + (self.in_flight is not None and row.seq_id in self.in_flight[1])
+        """The tokens behind which the next one is sampled. Those of a jump are known already."""
+        return row.num_known + (self.in_flight is not None and len(self.in_flight[1].get(row.seq_id, ())) == 1)
 
     def collect(self) -> None:
         """Let go of embeddings that are not needed, and check everything."""

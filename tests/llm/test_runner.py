@@ -194,6 +194,30 @@ def test_a_mask_that_is_made_after_the_launch_restricts_its_row(backbone: Any, r
     assert runner.rows[1].token_ids[-2] == second
 
 
+def test_the_next_step_begins_with_the_tokens_of_a_jump(backbone: Any, runner: Any) -> None:
+    """It may be launched before the step with the jump is collected, and that may be computed again."""
+    prompt = backbones.make_prompt(backbone, 9, seed=1)
+    jumping, other = Sequence(1, prompt, SamplingParams()), Sequence(2, prompt, SamplingParams())
+    plan = begin(runner, jumping, other)
+    masks = TokenMasks(seq_ids=(1,), bits=allow(17)[None], jumps={1: (17, 18, 3), 99: (1, 2)})
+    launched = runner.launch(plan, {})
+    runner.sample(launched, masks)
+    ahead = runner.launch(StepPlan(rows=(Row(1, 9, 3, True), Row(2, 9, 1, True))), {})
+    runner.sample(ahead)
+    [best] = backbone.greedy(prompt.token_ids, 1)
+    assert launched.collect().token_ids == {1: (17, 18, 3), 2: (best,)}
+    found = ahead.collect().token_ids
+    for seq_id, token_ids in ((1, (17, 18, 3)), (2, (best,))):
+        assert found[seq_id] == tuple(backbone.greedy(np.append(prompt.token_ids, token_ids), 1))
+    assert runner.rows[1].token_ids[9:].tolist() == [17, 18, 3, *found[1]]
+    again = runner.launch(StepPlan(rows=plan.rows[:1]), {})
+    runner.sample(again, masks)
+    assert again.collect().token_ids == {1: (17, 18, 3)}
+    alone = runner.launch(StepPlan(rows=(Row(1, 9, 3, True),)), {})
+    runner.sample(alone)
+    assert alone.collect().token_ids == {1: found[1]}
+
+
 def test_steps_are_sampled_once_and_in_turn(backbone: Any, runner: Any) -> None:
     sequence = Sequence(1, backbones.make_prompt(backbone, 6, seed=1), SamplingParams())
     plan = begin(runner, sequence)

@@ -291,6 +291,49 @@ def test_several_sampled_tokens_are_caught_up_with() -> None:
     assert rows(scheduler.plan_step()) == [(1, 4, 3)]
 
 
+def test_a_plan_ahead_of_a_jump_begins_with_all_of_its_tokens() -> None:
+    """Saying it twice changes nothing: a step that failed is computed again."""
+    seq = make_sequence(1, 4, max_new_tokens=10)
+    scheduler = make_scheduler([seq, make_sequence(2, 4, max_new_tokens=10)])
+    first = scheduler.plan_step()
+    for _ in range(2):
+        scheduler.foretell(1, 4)
+        scheduler.check_integrity()
+    second = scheduler.plan_step()
+    assert rows(second) == [(1, 4, 4), (2, 4, 1)] and all(row.samples for row in second.rows)
+    updates = scheduler.commit_step(first, {1: (5, 6, 7, 8), 2: (5,)})
+    scheduler.check_integrity()
+    assert [update.token_ids for update in updates] == [(5, 6, 7, 8), (5,)]
+    assert (seq.num_pending, seq.num_foretold, scheduler.stats().total_jumped_tokens) == (1, 0, 3)
+    assert rows(scheduler.plan_step()) == [(1, 8, 1), (2, 5, 1)]
+    commit(scheduler, second)
+    assert seq.generated_ids.tolist() == [5, 6, 7, 8, 7]
+
+
+def test_a_jump_is_computed_within_the_budget_and_never_beyond_an_end() -> None:
+    seq = make_sequence(1, 4, max_new_tokens=5, eos_token_ids=(9,))
+    scheduler = make_scheduler([seq], budget=3)
+    assert rows(step(scheduler)) == [(1, 0, 3)]
+    first = scheduler.plan_step()
+    scheduler.foretell(1, 4)
+    plans = [scheduler.plan_step() for _ in range(2)]
+    assert [rows(plan) for plan in plans] == [[(1, 4, 3)], [(1, 7, 1)]]
+    assert [plan.rows[0].samples for plan in plans] == [False, True]
+    assert not scheduler.plan_step().rows, "one more token is the last one"
+    scheduler.commit_step(first, {1: (5, 6, 9, 8)})
+    assert seq.finish_reason == "stop" and seq.generated_ids.tolist() == [5, 6, 9]
+    for plan in plans:
+        assert not commit(scheduler, plan)
+    ends = make_sequence(2, 4, max_new_tokens=3)
+    scheduler.add(ends)
+    step(scheduler)
+    last = scheduler.plan_step()
+    scheduler.foretell(2, 3)
+    assert not scheduler.plan_step().rows
+    (update,) = scheduler.commit_step(last, {2: (5, 6, 7)})
+    assert update.finish_reason == "length" and update.token_ids == (5, 6, 7)
+
+
 def test_a_prompt_that_leaves_no_room_for_an_answer_is_refused() -> None:
     scheduler = make_scheduler(session_len=10)
     with pytest.raises(RequestError, match=r"10 tokens.* 10 ") as raised:

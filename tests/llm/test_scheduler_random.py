@@ -48,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_ahead=st.booleans(),
         short_limit=st.one_of(st.none(), st.integers(1, 30)),
         media_run=st.sampled_from([0, 0, 5]),
+        jump=st.sampled_from([0, 0, 1, 6]),
     )
     def start(
         self,
@@ -62,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_ahead: bool,
         short_limit: int | None,
         media_run: int,
+        jump: int,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -73,7 +75,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             media_run=media_run,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
-        self.engine = FakeEngine(config, pool, is_ahead=is_ahead)
+        self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
         self.num_added = 0
         self.last: dict[int, tuple[MultimodalInput, str, bytes]] = {}  # by group, what its last member came with
 
@@ -222,11 +224,12 @@ TestSchedulerMachine.settings = settings(
 )
 
 
-def serve_at_random(seed: int, *, num_host_slots: int = 0, is_ahead: bool = False) -> FakeEngine:
+def serve_at_random(seed: int, *, num_host_slots: int = 0, is_ahead: bool = False, jump: int = 0) -> FakeEngine:
     """A long run of one random load."""
     rng = random.Random(seed)
     config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40, max_encode_ahead_tokens=20)
-    engine = FakeEngine(config, BlockPool(rng.randint(12, 40), 3, True, num_host_slots), is_ahead=is_ahead)
+    pool = BlockPool(rng.randint(12, 40), 3, True, num_host_slots)
+    engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
     for seq_id in range(150):
         picked = [(rng.randint(1, 6), rng.randint(-1, 4)) for _ in range(rng.randint(1, 3))]
         params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=rng.randint(1, 12))
@@ -254,6 +257,16 @@ def test_what_the_host_keeps_is_not_computed_again(is_ahead: bool) -> None:
         num_tokens.append(sum(plan.num_tokens for engine in engines for plan in engine.plans))
     assert 0 == num_loads[0] < num_loads[1] < num_loads[2], num_loads
     assert num_tokens[0] > num_tokens[2], num_tokens
+
+
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_tokens_that_are_jumped_over_take_no_steps(is_ahead: bool) -> None:
+    """And change no answer, which the engine checks."""
+    plain, jumping = ([serve_at_random(seed, is_ahead=is_ahead, jump=jump) for seed in range(3)] for jump in (0, 5))
+    rows = [sum(len(plan.rows) for engine in engines for plan in engine.plans) for engines in (plain, jumping)]
+    num_jumped = [engine.scheduler.stats().total_jumped_tokens for engine in jumping]
+    assert all(num_jumped) and rows[1] < rows[0] - sum(num_jumped) // 3
+    assert not any(engine.scheduler.stats().total_jumped_tokens for engine in plain)
 
 
 def test_a_crowd_on_a_tiny_pool_all_get_their_answers() -> None:

@@ -94,6 +94,21 @@ def test_every_route(live: LiveServer, fields: dict[str, Any]) -> None:
     assert [text for text in texts if not is_valid(text, is_json=is_json)] == []
 
 
+def test_forced_tokens_are_counted(live: LiveServer) -> None:
+    def count() -> float:
+        text = httpx.get(live.url + "/metrics").text
+        return float(re.findall(r"^seesay_jumped_tokens_total (\S+)$", text, re.MULTILINE)[0])
+
+    before, sentence = count(), "there is one choice"
+    body = {"prompt": "hi", "guided_choice": [sentence], "max_tokens": 90, "stream": True}
+    body["stream_options"] = {"include_usage": True}
+    events = httpx.post(live.url + "/v1/completions", json=body, timeout=120).text.split("data: ")
+    chunks = [json.loads(event) for event in events if event.startswith("{")]
+    assert "".join(choice["text"] for chunk in chunks for choice in chunk["choices"]) == sentence
+    num_tokens = chunks[-1]["usage"]["completion_tokens"]
+    assert num_tokens / 2 < count() - before < num_tokens
+
+
 class Seen(BaseModel):
     n: int
     ok: bool
