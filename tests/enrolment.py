@@ -71,6 +71,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
     "glm4v": Tiny(architecture="Glm4vForConditionalGeneration"),
     "glm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
+    "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
+    "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),

@@ -213,6 +213,8 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
         extra["attention_mask"] = loaded.model.create_masks_for_generate(
             loaded.model.config, embeddings[None], None, None, None, token_type_ids=takes_rows.long()
         )
+    if getattr(loaded.model, "splits_rows", False):  # the decoder computes rows of media otherwise
+        extra["is_row"] = takes_rows
     with torch.no_grad():
         decoder = decoder_of(loaded)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state

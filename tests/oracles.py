@@ -35,6 +35,10 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.glm_4v import Glm4V, Glm4VProcessor
 
         return Glm4V.load(path).to(dtype), Glm4VProcessor(path, vision=config["vision_config"])
+    if architecture == "CogVLMForCausalLM":
+        from reference.cogvlm import CogVlm, CogVlmProcessor
+
+        return CogVlm.load(path).to(dtype), CogVlmProcessor(path, config=config)
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     runs_code = architecture in OWN_CODE.values()

@@ -314,6 +314,18 @@ def _phi3_v(tiny: Json) -> Json:
     }
 
 
+def _cogvlm(tiny: Json) -> Json:
+    """Without a model_type, and without a file for the processor, whose settings are in the code."""
+    code = {"AutoConfig": "configuration_cogvlm.CogVLMConfig", "AutoModelForCausalLM": tiny["auto_map"].popitem()[1]}
+    return {**tiny, "auto_map": code, "transformers_version": "4.40.2"}
+
+
+_COGVLM_FILES: Json = {
+    **dict.fromkeys(("configuration_cogvlm.py", "modeling_cogvlm.py", "util.py", "visual.py"), CODE),
+    "processor_config.json": None,
+}
+
+
 def _molmo(tiny: Json) -> Json:
     """With `vision_config`, whose values are constants in the published code."""
     own = {name: value for name, value in tiny.items() if name != "eos_token_id"}
@@ -785,6 +797,21 @@ LAYOUTS: dict[str, Layout] = {
         config=publish_first_qwen,
         files={**QWEN_FILES, "visual.py": CODE, "processor_config.json": None},
         template_file="chat_template.jinja",
+    ),
+    "cogvlm-chat-hf": Layout(
+        tiny="cogvlm",
+        config=_cogvlm,
+        tokenizer={"tokenizer_class": "LlamaTokenizer", "legacy": False, "padding_side": "right"},
+        files=_COGVLM_FILES,
+        template_file="tokenizer_config.json",
+    ),
+    "cogvlm2-llama3-chat-19B": Layout(
+        tiny="cogvlm2",
+        config=_cogvlm,
+        extra={f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(8) for layer in range(2)},
+        tokenizer={"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": True},
+        files=_COGVLM_FILES,
+        template_file="tokenizer_config.json",
     ),
     "Molmo-7B-D-0924": Layout(
         tiny="molmo",

@@ -43,13 +43,13 @@ from seesay.processors.media import frame_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
-from seesay.vl import any_resolution, arrangement, dynamic_resolution
+from seesay.vl import any_resolution, arrangement, dynamic_resolution, eva_clip
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
+    cogvlm,
     deepseek_vl,
     gemma3,
     glm4v,
-    glm_4v,
     idefics3,
     internvl,
     llava,
@@ -689,7 +689,7 @@ def positions_are_blended_linearly(patch: Patch) -> None:
     wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
 
 
-@caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3")
+@caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3", "cogvlm2")
 def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     """Patch by patch, where the matrix has channel by channel."""
     from seesay.encoders.downsampler import PatchMerger
@@ -697,10 +697,10 @@ def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     patch.setattr(PatchMerger, "forward", lambda self, x: self.merging_layer(x.reshape(-1, math.prod(self.group))))
 
 
-@caught_by("positions_equal_the_models", "glm_4v")
-@caught_by("logits_equal_the_models", "glm_4v")
+@caught_by("positions_equal_the_models", "glm_4v", "cogvlm")
+@caught_by("logits_equal_the_models", "glm_4v", "cogvlm")
 def rows_of_a_picture_count_up(patch: Patch) -> None:
-    patch.setattr(glm_4v.OriginalGlm4V, "positions", Family.positions)
+    patch.setattr(eva_clip.EvaClipFamily, "positions", Family.positions)
 
 
 @caught_by("rows_equal_the_models", "glm_4v")
@@ -708,10 +708,15 @@ def learned_rows_are_not_divided(patch: Patch) -> None:
     patch.setattr(projected_vit, "partial", lambda *_args, **_options: None)
 
 
-@caught_by("rows_equal_the_models", "glm_4v")
+@caught_by("rows_equal_the_models", "glm_4v", "cogvlm")
 def the_learned_rows_change_places(patch: Patch) -> None:
-    patch.setattr(glm_4v, "_START_ROW", -1)
-    patch.setattr(glm_4v, "_END_ROW", -2)
+    patch.setattr(eva_clip, "_START_ROW", -1)
+    patch.setattr(eva_clip, "_END_ROW", -2)
+
+
+@caught_by("tokens_equal_the_processors", "cogvlm")
+def texts_around_pictures_begin_anew(patch: Patch) -> None:
+    patch.setattr(cogvlm.CogVlm, "tokenizes_apart", True)
 
 
 @caught_by("positions_equal_the_models", "qwen3_vl", "glm4v")

@@ -65,6 +65,10 @@ FIELDS = {
         "vision_config.num_positions", "vision_config.scaling_factor", "vision_config.in_channels", "vision_config",
         "vision_config.num_hidden_layers", "vision_config.hidden_act", "ffn_hidden_size",
     ),
+    "cogvlm": (
+        "vision_config", "vision_config.image_size", "vision_config.num_positions", "num_multi_query_heads",
+        "pad_token_id", "vocab_size", "num_attention_heads", "intermediate_size", "template_version",
+    ),
 }  # fmt: skip
 PROCESSOR_FIELDS = {
     "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),

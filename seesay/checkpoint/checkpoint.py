@@ -251,7 +251,7 @@ class Checkpoint:
         try:
             return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._stand_in.config))))
         except Exception as error:
-            kind = self.config.get("model_type")
+            kind = self.config.get("model_type") or self._stand_in.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:

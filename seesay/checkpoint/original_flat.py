@@ -1,5 +1,5 @@
-"""MiniCPM-V, Phi-3-vision and GLM-4V as their authors publish them: the fields of a text model with those of a tower
-beside them. Read as a LLaVA in Transformers' layout, which is a tower and a decoder, too."""
+"""MiniCPM-V, Phi-3-vision, GLM-4V and CogVLM as their authors publish them: the fields of a text model with those of a
+tower beside them. Read as a LLaVA in Transformers' layout, which is a tower and a decoder, too."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ _PHI3_V_OPTIONS: Mapping[str, Any] = {
     "use_hd_transform": True,
     "with_learnable_separator": True,
 }
+_EVA_CLIP: Mapping[str, Any] = {
+    "model_type": "llava",
+    "vision_feature_layer": -1,
+    "vision_feature_select_strategy": "default",
+}
+_LLAMA3_VOCABULARY, _LLAMA3_PADDING = 128256, 128002
 _NOT_OF_TEXT = ("architectures", "auto_map", "embd_layer", "img_processor", "slice_config", "vision_config")
 
 
@@ -65,7 +71,61 @@ def read_phi3_v(config: Mapping[str, Any]) -> dict[str, Any]:
 def read_glm4v(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration of a GLM and of an EVA-CLIP, whose options are those of a CLIP. Raises `CheckpointError`
     naming a field that is not supported."""
-    vision = {**_part(config, "vision_config")}
+    vision = _read_eva_clip(config)
+    divisor = read_number(vision, "scaling_factor")
+    text = read_chatglm(config)
+    return {
+        "architectures": text.pop("architectures"),
+        **_EVA_CLIP,
+        "text_config": text,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        "vision_config": vision,
+        "row_divisor": divisor,
+        "row_merge": 2,
+        "row_size": text["hidden_size"],
+    }
+
+
+def read_cogvlm(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of a Llama and of an EVA-CLIP, whose options are those of a CLIP. The second CogVLM is a
+    Llama 3, by whose vocabulary it is known: what its configuration leaves out is in its code. Raises `CheckpointError`
+    naming a field that is not supported."""
+    vision = _read_eva_clip(config)
+    heads, vocabulary = (read_count(config, name) for name in ("num_attention_heads", "vocab_size"))
+    is_second = config.get("num_multi_query_heads") is not None or vocabulary >= _LLAMA3_VOCABULARY
+    if is_second:
+        heads = read_count({"num_multi_query_heads": 8, **config}, "num_multi_query_heads")
+    padding = config.get("pad_token_id", _LLAMA3_PADDING if is_second else 0)
+    if type(padding) is not int or not 0 <= padding < vocabulary:
+        raise CheckpointError(
+            f"pad_token_id stands at the places of pictures: it must be an integer from 0 to {vocabulary - 1}, got "
+            f"{str(padding)[:40]!r}"
+        )
+    text = {
+        "rms_norm_eps": 1e-5 if is_second else 1e-6,
+        **{name: value for name, value in config.items() if name not in _NOT_OF_TEXT},
+        "model_type": "llama",
+        "num_key_value_heads": heads,
+        "qkv_layout": "joined",
+        "rope_theta": 500000.0 if is_second else 10000.0,
+    }
+    return {
+        "architectures": config.get("architectures"),
+        **_EVA_CLIP,
+        "text_config": text,
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "vision_config": vision,
+        "has_expert_bias": is_second,
+        "image_token_index": padding,
+        "row_divisor": 1.0,
+        "row_merge": 2 if is_second else 1,
+        "row_size": read_count(vision, "hidden_size"),
+    }
+
+
+def _read_eva_clip(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tower's configuration as that of a CLIP."""
+    vision = {**_part(config, "vision_config"), "model_type": "clip_vision_model"}
     for ours, theirs in (("num_attention_heads", "num_heads"), ("num_channels", "in_channels")):
         vision[ours] = vision.pop(theirs, None)
     side, patch, count = (
@@ -76,18 +136,7 @@ def read_glm4v(config: Mapping[str, Any]) -> dict[str, Any]:
             f"vision_config: num_positions={count} must be 1 more than the patches of image_size={side} and "
             f"patch_size={patch}"
         )
-    divisor = read_number(vision, "scaling_factor")
-    text = read_chatglm(config)
-    return {
-        "architectures": text.pop("architectures"),
-        "model_type": "llava",
-        "text_config": text,
-        "tie_word_embeddings": text["tie_word_embeddings"],
-        "vision_config": {**vision, "model_type": "clip_vision_model"},
-        "vision_feature_layer": -1,
-        "vision_feature_select_strategy": "default",
-        "row_divisor": divisor,
-    }
+    return vision
 
 
 def _compose(config: Mapping[str, Any], decoder: str, vision: Mapping[str, Any], tower: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seesay.checkpoint.original_deepseek import read_deepseek_vl
-from seesay.checkpoint.original_flat import read_glm4v, read_minicpmv, read_phi3_v
+from seesay.checkpoint.original_flat import read_cogvlm, read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.original_molmo import read_molmo
@@ -80,6 +80,7 @@ def _read_chatglm(config: Mapping[str, Any]) -> StandIn:
 ConfigReader = Callable[[Mapping[str, Any]], StandIn]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
+    "CogVLMForCausalLM": lambda config: StandIn(config=read_cogvlm(config)),
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,

@@ -24,12 +24,12 @@ class PatchMerger(nn.Module):
 
 
 class GluProjector(GatedMlp):
-    """down(act(gate(y)) · up(y)) of y = gelu(norm(proj(x))), for rows x [R, size]: [R, size]. Nothing but the norm has
-    biases."""
+    """down(act(gate(y)) · up(y)) of y = gelu(norm(proj(x))), for rows x [R, in_size]: [R, size]. Nothing but the norm
+    has biases."""
 
-    def __init__(self, size: int, inner_size: int, activation: str) -> None:
+    def __init__(self, in_size: int, size: int, inner_size: int, activation: str) -> None:
         super().__init__(size, inner_size, activation, bias=False)
-        self.proj = Linear(size, size, bias=False)
+        self.proj = Linear(in_size, size, bias=False)
         self.proj_norm = nn.LayerNorm(size)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,12 +37,26 @@ class GluProjector(GatedMlp):
 
 
 class Downsampler(nn.Module):
-    """Joins groups of `unit` patches of `size` columns at the decoder's size, and projects them: [R, out_size]."""
+    """Joins groups of `unit` patches of `size` columns, if that is more than one, at `merged_size`, which is `out_size`
+    where it is not given; and projects them: [R, out_size]."""
 
-    def __init__(self, size: int, unit: int, out_size: int, *, inner_size: int, activation: str) -> None:
+    def __init__(
+        self,
+        size: int,
+        unit: int,
+        out_size: int,
+        *,
+        inner_size: int,
+        activation: str,
+        merged_size: int | None = None,
+    ) -> None:
         super().__init__()
-        self.patch_merger = PatchMerger(size, unit, out_size, bias=True)
-        self.projector = GluProjector(out_size, inner_size, activation)
+        self.patch_merger: nn.Module = nn.Identity()
+        if unit > 1:
+            merged_size = out_size if merged_size is None else merged_size
+            self.patch_merger = PatchMerger(size, unit, merged_size, bias=True)
+            size = merged_size
+        self.projector = GluProjector(size, out_size, inner_size, activation)
 
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self.projector(self.patch_merger(x))

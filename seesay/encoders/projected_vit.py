@@ -1,6 +1,6 @@
 """A tower for pictures of one size with a projector: LLaVA's (arXiv 2310.03744), Idefics3's (arXiv 2408.12637),
-InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180), GLM-4V's (arXiv 2406.12793) or Gemma 3's (arXiv
-2503.19786)."""
+InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180), GLM-4V's (arXiv 2406.12793), CogVLM's (arXiv
+2311.03079) or Gemma 3's (arXiv 2503.19786)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ProjectorConfig:
     of squares of pool² patches are averaged.
     learned_rows: see `LearnedRows`; learned_axes: the number of axes in which the checkpoint has each, all but the last
     of length 1; projects_learned: they have the projector's input size, and pass through it. divisor: of all rows, also
-    of learned ones that do not pass through the projector.
+    of learned ones that do not pass through the projector. merged_size: see `Downsampler`.
     """
 
     out_hidden_size: int
@@ -50,6 +50,7 @@ class ProjectorConfig:
     projects_learned: bool = False
     inner_size: int | None = None
     divisor: float = 1.0
+    merged_size: int | None = None
 
 
 class _Projector(nn.Module):
@@ -98,6 +99,7 @@ def _make_projector(rows: TowerRows, config: ProjectorConfig) -> _Projector | Do
         config.out_hidden_size,
         inner_size=config.inner_size,
         activation=str(config.activation),
+        merged_size=config.merged_size,
     )
 
 

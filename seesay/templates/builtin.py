@@ -71,6 +71,17 @@ _MISTRAL = Pieces(
     is_system_in_user=True,
 )
 
+_COGVLM = Pieces(
+    eosys="\n",
+    user="Question: ",
+    eoh=" ",
+    assistant="Answer: ",
+    generation_prompt="Answer:",
+    separator="\n",
+    puts_media_first=True,
+    stop_words=("</s>",),
+)
+
 _LLAMA2 = Pieces(
     system="[INST] <<SYS>>\n",
     eosys="\n<</SYS>>\n\n",
@@ -261,6 +272,8 @@ _BUILTIN: dict[str, Pieces] = {
         puts_media_first=True,
         stop_words=("<|endoftext|>",),
     ),
+    "cogvlm": _COGVLM,
+    "cogvlm2": _COGVLM.with_changes({"stop_words": ("<|end_of_text|>",)}),
     "ovis2": _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."}),
     "deepseek": _DEEPSEEK,
     "deepseek-vl": _DEEPSEEK.with_changes(

@@ -96,7 +96,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
         name="Mono-InternVL",
         example="OpenGVLab/Mono-InternVL-2B",
         architecture="InternVLChatModel",
-        why_not="pictures go through layers of their own; nearest: InternVL2",
+        why_not="patches without a tower go through feed-forwards of their own; nearest: InternVL2",
     ),
     ModelName(name="Phi-3-mini", example="microsoft/Phi-3-mini-4k-instruct", architecture="Phi3ForCausalLM"),
     ModelName(name="Phi-3-vision", example="microsoft/Phi-3-vision-128k-instruct", architecture="Phi3VForCausalLM"),
@@ -122,8 +122,6 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 """The models of LMDeploy's tables of supported models, version 0.6.5, sections 1.4.1 and 1.4.2."""
 
 REASONS: Mapping[str, str] = {
-    "CogVLMForCausalLM": "pictures go through layers of their own (visual experts), for which no decoder here has a "
-    "place",
     "DbrxForCausalLM": "its experts in Transformers look at values while they are probed",
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
     "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",

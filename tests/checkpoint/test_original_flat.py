@@ -1,4 +1,4 @@
-"""Configurations of MiniCPM-V and Phi-3-vision, read as Transformers' LLaVA."""
+"""Configurations of MiniCPM-V, Phi-3-vision and CogVLM, read as Transformers' LLaVA."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ PHI: dict[str, Any] = {
     "img_processor": {"model_name": "openai/clip-vit-large-patch14-336", "name": "clip_vision_model"},
 }  # fmt: skip
 
+COGVLM: dict[str, Any] = {
+    "architectures": ["CogVLMForCausalLM"],
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "vision_config": {
+        "hidden_size": 1792, "image_size": 490, "in_channels": 3, "num_heads": 16, "num_positions": 1226,
+        "patch_size": 14,
+    },
+    "vocab_size": 32000,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("version", "decoder"),
@@ -44,8 +55,33 @@ def test_the_clip_of_phi3_vision_is_called_by_its_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (COGVLM, (32, 10000.0, 0, 1, False)),
+        ({**COGVLM, "pad_token_id": 3}, (32, 10000.0, 3, 1, False)),
+        ({**COGVLM, "vocab_size": 128256, "pad_token_id": 128002}, (8, 500000.0, 128002, 2, True)),
+        ({**COGVLM, "vocab_size": 128256, "num_multi_query_heads": 4}, (4, 500000.0, 128002, 2, True)),
+    ],
+)
+def test_the_second_cogvlm_is_known_by_its_vocabulary(config: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    found = read_as_known(config).config
+    text = found["text_config"]
+    assert (text["model_type"], text["qkv_layout"], text["hidden_size"]) == ("llama", "joined", 4096)
+    assert (
+        text["num_key_value_heads"], text["rope_theta"], found["image_token_index"], found["row_merge"],
+        found["has_expert_bias"],
+    ) == expected  # fmt: skip
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
+        ({**COGVLM, "num_attention_heads": None}, "num_attention_heads must be a positive integer, got 'None'"),
+        ({**COGVLM, "num_multi_query_heads": "8"}, "num_multi_query_heads must be a positive integer, got '8'"),
+        (
+            {**COGVLM, "vision_config": {**COGVLM["vision_config"], "num_positions": 1225}},
+            "num_positions=1225 must be 1 more than the patches of image_size=490 and patch_size=14",
+        ),
         ({**MINICPM, "version": 2.0}, "version must be one of 2.5, 2.6, 4.0, 4.5, got '2.0'"),
         ({**MINICPM, "query_num": "many"}, "query_num must be an integer from 1 to 4096, got 'many'"),
         ({**MINICPM, "vision_config": None}, "vision_config must be an object, got 'None'"),

@@ -24,14 +24,15 @@ def _group(**modules: nn.Module) -> nn.ModuleDict:
     return nn.ModuleDict(modules)
 
 
-class _Vision(nn.Module):
-    """Under the published names."""
+class EvaClip(nn.Module):
+    """Under the published names. joined_size: of squares of four patches, before they are projected; None: patches are
+    not joined."""
 
-    def __init__(self, vision: Json, size: int, inner_size: int) -> None:
+    def __init__(self, vision: Json, size: int, inner_size: int, joined_size: int | None) -> None:
         super().__init__()
         own, patch, eps = vision["hidden_size"], vision["patch_size"], vision["layer_norm_eps"]
-        self.heads, self.divisor = vision["num_heads"], vision["scaling_factor"]
-        self.num_squares = vision["num_positions"] // 4
+        self.heads, self.divisor = vision["num_heads"], vision.get("scaling_factor", 1)
+        self.num_squares = (vision["num_positions"] - 1) // (1 if joined_size is None else 4)
         self.patch_embedding = _group(
             proj=nn.Conv2d(3, own, patch, stride=patch), position_embedding=nn.Embedding(vision["num_positions"], own)
         )
@@ -48,9 +49,9 @@ class _Vision(nn.Module):
             for _ in range(vision["num_hidden_layers"])
         ]
         self.transformer = _group(layers=nn.ModuleList(layers))
-        self.conv = nn.Conv2d(own, size, 2, stride=2)
+        self.conv = None if joined_size is None else nn.Conv2d(own, joined_size, 2, stride=2)
         self.linear_proj = _group(
-            linear_proj=nn.Linear(size, size, bias=False),
+            linear_proj=nn.Linear(joined_size or own, size, bias=False),
             norm1=nn.LayerNorm(size),
             dense_h_to_4h=nn.Linear(size, inner_size, bias=False),
             gate_proj=nn.Linear(size, inner_size, bias=False),
@@ -70,8 +71,9 @@ class _Vision(nn.Module):
             x = x + layer["input_layernorm"](self.attend(layer["attention"], x))
             inner = F.gelu(layer["mlp"]["fc1"](x))
             x = x + layer["post_attention_layernorm"](layer["mlp"]["fc2"](inner))
-        side = math.isqrt(patches.shape[1])
-        squares = self.conv(x[:, 1:].mT.unflatten(2, (side, side))).flatten(2).mT
+        side, squares = math.isqrt(patches.shape[1]), x[:, 1:]
+        if self.conv is not None:
+            squares = self.conv(squares.mT.unflatten(2, (side, side))).flatten(2).mT
         glu: Any = self.linear_proj
         inner = F.gelu(glu["norm1"](glu["linear_proj"](squares)))
         rows = glu["dense_4h_to_h"](F.silu(glu["gate_proj"](inner)) * glu["dense_h_to_4h"](inner))
@@ -110,7 +112,7 @@ class Glm4V(VisionLanguage):
             pad_token_id=config["pad_token_id"],
         )
         self.llm = GlmForCausalLM(own)
-        self.vision = _Vision(config["vision_config"], own.hidden_size, own.intermediate_size)
+        self.vision = EvaClip(config["vision_config"], own.hidden_size, own.intermediate_size, own.hidden_size)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         state = super().state_dict(*args, **kwargs)

@@ -199,6 +199,15 @@ MOLMO_TEMPLATE = (
     "{% else %}{{ ' Assistant:' + text + eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ ' Assistant:' }}{% endif %}"
 )
+COGVLM_TEMPLATE = (
+    "{% for message in messages %}{% set content = message['content'] %}{% if content is string %}"
+    "{% set text = content %}{% else %}"
+    "{% set text = content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\n') %}"
+    "{% for part in content if part['type'] == 'image' %}{{ '<image>' }}{% endfor %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ 'Question: ' + text + ' ' }}"
+    "{% else %}{{ 'Answer: ' + text + '\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"
+)
 QWEN_TEXT = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -981,6 +990,36 @@ def _glm_4v(path: Path) -> None:
     _save_reference(path, Glm4V(config), config, settings, tokenizer, "chatglm")
 
 
+def _cogvlm(**changes: Any) -> Callable[[Path], None]:
+    """As published: the tokens of pictures are padding."""
+
+    def write(path: Path) -> None:
+        from reference.cogvlm import CogVlm
+
+        tokenizer = make_tokenizer(COGVLM_TEMPLATE, has_bos=True)
+        text = {name: value for name, value in QWEN_TEXT.items() if name != "num_key_value_heads"}
+        config = {
+            "architectures": ["CogVLMForCausalLM"], **text, "vocab_size": 288, "hidden_act": "silu",
+            "rms_norm_eps": 1e-5, "template_version": "chat", "tie_word_embeddings": False, "torch_dtype": "float32",
+            "initializer_range": 0.02, "use_cache": True, "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
+            "vision_config": {
+                "dropout_prob": 0.0, "hidden_act": "gelu", "hidden_size": 32, "image_size": 12, "in_channels": 3,
+                "intermediate_size": 48, "layer_norm_eps": 1e-6, "num_heads": 2, "num_hidden_layers": 2,
+                "num_positions": 10, "patch_size": 4,
+            },
+        }  # fmt: skip
+        vision = {**config.pop("vision_config"), **changes.pop("vision_config", {})}
+        config |= {**changes, "vision_config": vision}
+        settings = {
+            "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+            "resample": 3,
+        }  # fmt: skip
+        _save_reference(path, CogVlm(config), config, settings, tokenizer, "cogvlm")
+
+    return write
+
+
 def _molmo(**changes: Any) -> Callable[[Path], None]:
     """With crops of 24 pixels, which overlap by 16, and nine rows of each. The tokens of pictures are those behind the
     vocabulary, as published; the template is the one that the published processor has in its code."""
@@ -1191,6 +1230,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "glm4v": _glm4v,
     "glm46v": _glm46v,
     "glm_4v": _glm_4v,
+    "cogvlm": _cogvlm(),
+    "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,
     "pixtral": _pixtral,

@@ -64,6 +64,7 @@ def test_families_with_a_published_layout() -> None:
         "minicpmv",
         "phi3_v",
         "molmo",
+        "cogvlm",
         "text",
         "llava",
         "llava_next",

@@ -1,158 +1,33 @@
-"""GLM-4V (arXiv 2406.12793): pictures of one size through CogVLM's EVA-CLIP (arXiv 2311.03079), whose rows stand at one
-position of the decoder's."""
+"""GLM-4V (arXiv 2406.12793): pictures of one size through CogVLM's EVA-CLIP, of whose rows four are joined to one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
-from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
-from seesay.vl.arrangement import Rows, chain, number_rows
+from seesay.values import Expansion, Modality
+from seesay.vl.eva_clip import EVA_CLIP_TOWER, EvaClipFamily, name_eva_clip
 from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.projected_tower import ProjectedTowerFamily
 from seesay.vl.published import Published
 
-if TYPE_CHECKING:
-    import torch
-
-    from seesay.encoders.encoder import LoadedEncoder
-
 _START, _PLACE, _END = "<|begin_of_image|>", "<|endoftext|>", "<|end_of_image|>"
-_START_ROW, _END_ROW = -2, -1
-"""The rows `boi` and `eoi` in an arrangement."""
-_MERGE = 2
-_VISION = "transformer.vision."
 
 
-class OriginalGlm4V(ProjectedTowerFamily):
-    """Configuration, processor and model are code beside the weights; none of it is run.
-
-    Features: the picture in the tower's `image_size` [1, S, S, 3], or frames; the arrangement of its rows, between two
-    learned ones; and the plan's measures.
-    """
-
+class OriginalGlm4V(EvaClipFamily):
     architectures = ("ChatGLMModel/clip_vision_model",)
     published = (Published(decoder="glm", names=("THUDM/glm-4v-9b",)),)
-    modalities = (Modality.IMAGE,)
-    strategies = ("default",)
-    processor = "CLIPImageProcessor"
-    weights = replace(
-        ChatGLM.weights,
-        tower={
-            f"{_VISION}patch_embedding.": "tower.",
-            f"{_VISION}transformer.layers.": "tower.blocks.",
-            f"{_VISION}conv.": "projector.patch_merger.merging_layer.",
-            f"{_VISION}linear_proj.": "projector.projector.",
-            f"{_VISION}boi": "learned.boi",
-            f"{_VISION}eoi": "learned.eoi",
-        },
-        tower_patterns=(
-            (r"^tower\.proj\.", "tower.patch_embed."),
-            (r"^tower\.cls_embedding$", "tower.cls_token"),
-            (r"^tower\.position_embedding\.weight$", "tower.pos_embed"),
-            (r"\.input_layernorm\.", ".norm1."),
-            (r"\.post_attention_layernorm\.", ".norm2."),
-            (r"\.attention\.query_key_value\.", ".attn.qkv."),
-            (r"\.attention\.dense\.", ".attn.proj."),
-            (r"\.linear_proj\.", ".proj."),
-            (r"^projector\.projector\.norm1\.", "projector.projector.proj_norm."),
-            (r"\.dense_h_to_4h\.", ".up_proj."),
-            (r"\.dense_4h_to_h\.", ".down_proj."),
-        ),
-    )
+    weights = replace(ChatGLM.weights, tower=name_eva_clip("transformer.vision."), tower_patterns=EVA_CLIP_TOWER)
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        if self.grid_side % _MERGE:
-            raise CheckpointError(
-                f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged {_MERGE} by {_MERGE}"
-            )
         self._ends = self.token_id(_START), self.token_id(_END)
-        self._size = (self.image_size, self.image_size)
-        self._num_rows = (self.grid_side // _MERGE) ** 2
 
     def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
         return self.token_id(_PLACE), _START + _PLACE + _END
 
-    @property
-    def preprocessing(self) -> Mapping[str, Any]:
-        return {"pixels": self.pixels.as_json(), "size": self.image_size}
-
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
-        return {"num_tiles": 1, "resized": self._size}
-
     def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
         """All tokens take rows, also those before and behind the picture."""
         start, end = self._ends
-        return make_expansion(([start, *[self.image_token] * self._num_rows, end], True))
-
-    def positions(
-        self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
-    ) -> tuple[npt.NDArray[np.int64], int]:
-        """Return int64 [T] that count up, but for the rows of a picture: all have one position, between those of the
-        two learned rows."""
-        steps = np.ones(len(token_ids) + 1, dtype=np.int64)
-        steps[0] = 0
-        for item in items:
-            start, stop = item.span
-            steps[start + 2 : stop - 1] = 0
-        found = np.cumsum(steps)
-        return found[:-1], int(found[-1])
-
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
-        return self.grid_side**2
-
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        return ((Resize(self._size, self.pixels.resample), Tiles(self._size)),)
-
-    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        return {**super().preprocess(media, measures), "rows": self._arrange()}
-
-    def _arrange(self) -> Rows:
-        start, end = (np.full(1, row, dtype=np.int32) for row in (_START_ROW, _END_ROW))
-        return chain(start, number_rows(0, (1, self._num_rows)), end)
-
-    def largest_size(self) -> tuple[int, int]:
-        return self._size
-
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        import torch
-
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectedVit, ProjectorConfig, make_encoder
-        from seesay.encoders.vit import Vit, VitConfig
-        from seesay.encoders.weights import load_tower
-
-        config = self.checkpoint.model_config
-        tower = VitConfig.of_clip(
-            config.vision_config,
-            has_class_token=True,
-            feature_layers=self._feature_layers,
-            has_patch_bias=True,
-            has_input_norm=False,
-            class_axes=1,
-        )
-        tower = replace(tower, layers=replace(tower.layers, qkv=("qkv",), norms_updates=True))
-        text = config.text_config
-        projector = ProjectorConfig(
-            out_hidden_size=text.hidden_size,
-            activation="silu",
-            merge=_MERGE,
-            inner_size=text.intermediate_size,
-            learned_rows=("boi", "eoi"),
-            learned_axes=(3, 3),
-            divisor=config.row_divisor,
-        )
-        with torch.device("meta"):
-            model = ProjectedVit(Vit(tower), tower.rows, projector)
-        weights = load_tower(model, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype)
-        return make_encoder(model, PixelNormalizer(**self.pixels.statistics), projector.out_hidden_size, weights)
+        return make_expansion(([start, *[self.image_token] * self.num_rows, end], True))
