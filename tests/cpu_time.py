@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 def measure_cpu_s(work: Callable[[], object], *, enough_s: float = 0.0) -> float:
     """Return the CPU seconds that `work` takes: the least of three runs, or the first that takes less than `enough_s`.
-    Garbage is collected before, not meanwhile: a collection looks at all objects of the process."""
+    No garbage is collected meanwhile: a collection looks at all objects of the process."""
     times: list[float] = []
-    gc.collect()
     gc.disable()
     try:
         while len(times) < 3 and min(times, default=enough_s) >= enough_s:

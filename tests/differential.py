@@ -130,6 +130,7 @@ class FakeTower:
 
     def __init__(self, device: torch.device, faults: Faults) -> None:
         self.device = device
+        self.sizes: list[int] = []  # of the calls
         self._faults = faults
 
     def disable_graphs(self) -> None:
@@ -137,6 +138,7 @@ class FakeTower:
 
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[torch.Tensor]:
         self._faults.linger("slow tower")
+        self.sizes.append(len(features))
         try:
             self._faults.strike("encode")
         except Injected:
@@ -258,10 +260,11 @@ class Engine:
             times = StepTimes(self.runner.measure_step_costs())
             policy = TimedSteps(times=times, max_step_s=setup.max_step_s, least_tokens=2)
         self.scheduler = Scheduler(limits, pool, policy=policy)
+        self.tower = FakeTower(device, faults)
         self.loop = EngineLoop(
             scheduler=self.scheduler,
             runner=self.runner,
-            encoder=FakeTower(device, faults),
+            encoder=self.tower,
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
         )

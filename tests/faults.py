@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,11 @@ class Faults:
         self.counts[name] = self.counts.get(name, 0) + 1
         raise Injected(name)
 
+    def before_copy(self, saves: Sequence[Any], loads: Sequence[Any]) -> None:
+        """Blocks are about to be copied between device and host."""
+        if saves or loads:
+            self.strike("before copy")
+
     def linger(self, name: str) -> None:
         """Work takes a moment here, or the thread is suspended."""
         if self._rng.random() < self.rates.get(name, 0.0):
@@ -121,8 +126,7 @@ def inject_into(loop: EngineLoop, faults: Faults) -> None:
         copy = runner._host_cache.copy
 
         def faulty_copy(saves: Any, loads: Any) -> None:
-            if saves or loads:
-                faults.strike("before copy")
+            faults.before_copy(saves, loads)
             copy(saves, loads)
             if saves or loads:
                 faults.strike("after copy")

@@ -9,11 +9,22 @@ from typing import Any
 
 from seesay.encoders.worker import EncoderWorker
 from seesay.engine.process import child
+from seesay.engine.process.origin import OwnProcess
+from seesay.engine.starting import CoreParts
 
 FOLDER = "SEESAY_TEST_FAULTS"
 """The variable that names the folder of the files, which are called `raise`, `die` and `hang`."""
 
 check_kind = EncoderWorker._check_kind
+
+
+class FaultyProcess(OwnProcess):
+    """The engine process of this module."""
+
+    module = "faulty_engine"
+
+
+PARTS = CoreParts(make_origin=FaultyProcess)
 
 
 class Death(BaseException):

@@ -42,6 +42,11 @@ def mark_sweep(rows: Sequence[tuple[Any, ...]]) -> list[Any]:
     return [pytest.param(*row, marks=() if index in few else pytest.mark.slow) for index, row in enumerate(rows)]
 
 
+def mark_after(number: int, values: Iterable[Any]) -> list[Any]:
+    """Return the values, of which those behind the first `number` are slow tests."""
+    return [pytest.param(value, marks=() if index < number else pytest.mark.slow) for index, value in enumerate(values)]
+
+
 def parametrize_sweep(**axes: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrize a test by all combinations of these parameters. The others than some, which have every value, are
     slow tests."""

@@ -43,6 +43,8 @@ SETUPS = {
         own_process=True, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000
     ),
 }
+SLOW_SETUPS = ("process",)
+"""The other engine process does more of this at once."""
 cuda = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 )
@@ -86,7 +88,9 @@ def quick_threads() -> Iterator[None]:
 
 
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_SETUPS else ()) for name in SETUPS]
+)
 @pytest.mark.usefixtures("quick_threads")
 def test_answers_equal_those_of_the_request_alone(
     name: str,

@@ -112,6 +112,7 @@ def test_a_function_names_the_extra_it_lacks(missing: tuple[str, ...], code: str
     assert done.stdout.strip().endswith(install_command(extra)), (done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_a_clip_in_a_batch_without_the_extra() -> None:
     """The clip's answer says what is missing; its sibling is answered; nothing is logged as a failure of ours."""
     code = (

@@ -57,7 +57,7 @@ from seesay.engine.process.python import python_command
 from seesay.engine.request_facts import has_media, has_media_at_hand
 from seesay.engine.response import AnswerBuilder, Response
 from seesay.engine.shared_prompts import SharedPrompts, group_by_prompt
-from seesay.engine.starting import CoreStart
+from seesay.engine.starting import CoreParts, CoreStart
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.grammars.trials import GrammarTrials
@@ -117,12 +117,13 @@ class AsyncEngine:
         tool_call_parser: str | None = None,
         reasoning_parser: str | None = None,
         while_loading: Callable[[], object] | None = None,
+        core_parts: CoreParts | None = None,
     ) -> None:
         """`engine_address`: use the engine process behind this door (`engine/process/door.py`) instead of loading the
         model. It has loaded the same with the same configuration, and goes on when this engine is closed. `read_status`
         asks its owner what sleeps: see `ProcessCore.join`. `tool_call_parser`, `reasoning_parser`: names of the
         formats of calls and thoughts; None finds them by the chat template. `while_loading` is called while the engine
-        process loads the model."""
+        process loads the model. `core_parts`: parts of the core that the caller makes otherwise."""
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
         check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -138,7 +139,14 @@ class AsyncEngine:
             with_code=self.config.trust_remote_code,
         )
         self.model_path = os.fspath(model_path)
-        starting = CoreStart(folder, self.config, vision_config, address=engine_address, read_status=read_status)
+        starting = CoreStart(
+            folder,
+            self.config,
+            vision_config,
+            address=engine_address,
+            read_status=read_status,
+            parts=core_parts or CoreParts(),
+        )
         try:
             model = open_model(folder, self.config)
             chat_template = choose_template(self.model_path, model.tokenizer, chat_template_config, folder=folder)

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.kv_layout import KVFormat
+    from seesay.llm.models.decoder import Decoder
     from seesay.llm.runner import ModelRunner
     from seesay.llm.step_policy import StepPolicy
     from seesay.llm.step_times import StepCosts
     from seesay.vl.family import Backbone
+
+    MakeRunner = Callable[[Decoder, RunnerLimits], ModelRunner]
+    """Makes a runner, as `ModelRunner` does."""
 
 logger = logging.getLogger("seesay")
 
@@ -153,14 +157,16 @@ def load_core(
     *,
     is_watched: bool = False,
     wait_for_kernels: Callable[[], None] = _nothing,
+    make_runner: MakeRunner | None = None,
 ) -> EngineLoop:
     """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
     of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
-    are loaded, `wait_for_kernels` is called. Raises `CheckpointError` or `ConfigError`."""
+    are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
+    `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone)
         compile_log = _listen_to_compiler(resolved.device)
-        parts = _build_parts(model, config, resolved, wait_for_kernels)
+        parts = _build_parts(model, config, resolved, wait_for_kernels, make_runner)
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
@@ -224,7 +230,14 @@ def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedCo
     return encoder
 
 
-def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens: int, block_size: int) -> ModelRunner:
+def load_runner(
+    model: OpenedModel,
+    resolved: ResolvedConfig,
+    *,
+    max_step_tokens: int,
+    block_size: int,
+    make_runner: MakeRunner | None = None,
+) -> ModelRunner:
     """Return the decoder with its weights, and no KV cache yet."""
     from seesay.llm.runner import ModelRunner
 
@@ -243,11 +256,15 @@ def load_runner(model: OpenedModel, resolved: ResolvedConfig, *, max_step_tokens
         block_size=block_size,
         kv_format=resolved.kv_format,
     )
-    return ModelRunner(decoder, limits)
+    return (make_runner or ModelRunner)(decoder, limits)
 
 
 def _build_parts(
-    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, wait_for_kernels: Callable[[], None]
+    model: OpenedModel,
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    wait_for_kernels: Callable[[], None],
+    make_runner: MakeRunner | None = None,
 ) -> _Parts:
     """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
     ready for steps."""
@@ -255,7 +272,13 @@ def _build_parts(
         encoder = build_encoder(model, config, resolved)
     with _timed("loading the decoder"):
         max_step_tokens = config.max_prefill_token_num + max(0, model.backbone.media_run - 1)
-        runner = load_runner(model, resolved, max_step_tokens=max_step_tokens, block_size=config.block_size)
+        runner = load_runner(
+            model,
+            resolved,
+            max_step_tokens=max_step_tokens,
+            block_size=config.block_size,
+            make_runner=make_runner,
+        )
     is_gpu = resolved.device.type != "cpu"
     if is_gpu:
         with _timed("waiting for kernels"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,18 @@ from seesay.errors import ConfigError
 from seesay.vl.plugins import make_absolute
 
 if TYPE_CHECKING:
+    from seesay.engine.loading import MakeRunner
     from seesay.engine.process.core import ProcessCore
+    from seesay.engine.process.origin import MakeOrigin
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreParts:
+    """Parts of a core that a caller makes otherwise: its runner, in this process; or what starts its process and starts
+    it again. None: `ModelRunner`, `OwnProcess`."""
+
+    make_runner: MakeRunner | None = None
+    make_origin: MakeOrigin | None = None
 
 
 def uses_process(config: EngineConfig) -> bool:
@@ -39,10 +50,12 @@ class CoreStart:
         *,
         address: str | None = None,
         read_status: Callable[[], ModelStatus | None] | None = None,
+        parts: CoreParts,
     ) -> None:
         """Start the core of the model in `folder`, or use the engine process behind the door at `address`, which has
         loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
         self._config = config
+        self._parts = parts
         self._vision_config = vision_config
         self._process: ProcessCore | None = None
         self._precompile: Precompile | None = None
@@ -63,6 +76,7 @@ class CoreStart:
             as_plain("backend_config", local),
             as_plain("vision_config", vision_config),
             step_timeout_s=config.step_timeout_s,
+            make_origin=parts.make_origin,
         )
 
     def finish(self, model: OpenedModel) -> EngineCore:
@@ -72,7 +86,13 @@ class CoreStart:
         assert self._precompile is not None
         from seesay.engine.loading import load_core
 
-        core = load_core(model, self._config, self._vision_config, wait_for_kernels=self._precompile.wait)
+        core = load_core(
+            model,
+            self._config,
+            self._vision_config,
+            wait_for_kernels=self._precompile.wait,
+            make_runner=self._parts.make_runner,
+        )
         self._precompile.finish()
         return core
 

@@ -7,6 +7,7 @@ with the process that reads its answers.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import resource
@@ -55,7 +56,10 @@ def main() -> None:
     warnings.simplefilter("ignore")  # Python 3.12 warns of forks beside threads; ours only waits for input
     source, sink = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    gc.disable()  # a sixth of the imports were collections that found no garbage
     compiler = make_compiler(read_frame(source), num_threads=1)
+    gc.freeze()  # what the forks share, theirs need not visit
+    gc.enable()
     write_frame(sink, (0, ""))
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()

@@ -14,6 +14,7 @@ from plotting import Bars
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
+@pytest.mark.slow
 def test_all_figures_are_printed(run_benchmark: RunBenchmark) -> None:
     start, single, *queues = run_benchmark(h200, "--scale", "0.005", "--side-px", "56")
     assert "engine_process" not in start

@@ -160,6 +160,7 @@ def test_wrong_predictions_are_corrected_by_the_steps_themselves(capsys: pytest.
         assert figures["text"]["gap_ms_max"] <= 40 and figures["text"]["ttft_s_p50"] <= 1.2
 
 
+@pytest.mark.slow
 def test_fixed_chunks_leave_most_of_the_goals(capsys: pytest.CaptureFixture[str]) -> None:
     _, chunk, timed = run_main(capsys, "--only", "text", "--slowdown", "1.0")
     assert chunk["policy"] == "chunk" and timed["goodput"] > chunk["goodput"] + 0.3

@@ -38,6 +38,7 @@ def test_speed_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"| awq | {' | '.join(map(str, figures))} |" in printed
 
 
+@pytest.mark.slow
 def test_scores_of_a_form_that_loses_nothing_and_of_one_that_fails(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

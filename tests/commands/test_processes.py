@@ -71,7 +71,7 @@ def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[s
     [
         ("serve api_server --server-name 0.0.0.0", True),
         pytest.param("serve api_server --server-name 0.0.0.0 --api-keys k", False, marks=pytest.mark.slow),
-        ("serve gradio --server-name 0.0.0.0", True),
+        pytest.param("serve gradio --server-name 0.0.0.0", True, marks=pytest.mark.slow),
     ],
 )
 def test_strangers_are_warned_of_when_the_server_is_ready(words: str, is_warned: bool, model: str) -> None:

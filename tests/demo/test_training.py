@@ -25,6 +25,7 @@ def packing(monkeypatch: pytest.MonkeyPatch) -> Any:
     return packing
 
 
+@pytest.mark.slow
 def test_a_smoke_run_writes_a_loadable_checkpoint(tmp_path: Path) -> None:
     out, work = tmp_path / "checkpoint", tmp_path / "work"
     command = [sys.executable, str(EXAMPLES / "train_demo.py"), "--smoke", "--out", str(out), "--work", str(work)]

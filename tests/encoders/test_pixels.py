@@ -40,8 +40,8 @@ def preprocess_all(family: Family, media: list[DecodedMedia], *, on_device: bool
 
 def draw_all(family: Family) -> list[DecodedMedia]:
     """Pictures that are cut and padded in each direction, one that is smaller than a tile, and a video."""
-    media = [draw_image(33, 90), draw_image(12, 14), draw_image(110, 50)]
-    return [*media, draw_media(VIDEO, 3, 30, 50)] if VIDEO in family.modalities else media
+    media = [draw_image(33, 90), draw_image(12, 14), draw_image(50, 24)]
+    return [*media, draw_media(VIDEO, 3, 20, 30)] if VIDEO in family.modalities else media
 
 
 @runs_here
@@ -78,12 +78,12 @@ def test_videos_are_processed_in_parts(
     monkeypatch.setattr(frame_chain, "PIXELS_AT_ONCE", 5000)
     family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
     media = [
-        draw_image(33, 70),
-        draw_media(VIDEO, 5, 40, 60),
-        draw_image(90, 120),
-        draw_image(56, 56),
-        draw_image(8, 300),
-        draw_media(VIDEO, 4, 30, 30),
+        draw_image(20, 40),
+        draw_media(VIDEO, 5, 24, 36),
+        draw_image(60, 80),
+        draw_image(28, 28),
+        draw_image(8, 150),
+        draw_media(VIDEO, 4, 20, 20),
     ]
     sent, cut = (preprocess_all(family, media, on_device=on_device) for on_device in (True, False))
     for theirs, ours in zip(cut, sent, strict=True):

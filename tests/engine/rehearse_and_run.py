@@ -11,22 +11,24 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
+from watched_runner import WatchedRunner, watched
 
-from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import resolve_checkpoint
+from seesay.engine.engine import AsyncEngine
 from seesay.engine.loading import rehearse
 from seesay.engine.opened_model import open_model
 from seesay.kernels.absent_gpu import Gpu, absent_gpu
 from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.models.decoder import Decoder
 from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.step_plan import StepPlan
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.family import Family, Features
@@ -55,48 +57,48 @@ class Event(NamedTuple):
     given: Any
 
 
-@contextmanager
-def recorded() -> Iterator[list[Event]]:
-    """Note what runners are told to do."""
-    events: list[Event] = []
-    numbers: dict[int, int] = {}
-    kept: list[LaunchedStep] = []  # so that ids stay unique
-    apply, launch, sample = ModelRunner.apply, ModelRunner.launch, ModelRunner.sample
-    collect = LaunchedStep.collect
+class RecordedRunner(WatchedRunner):
+    """A runner that notes in `events` what it is told to do."""
 
-    def note_apply(self: ModelRunner, plan: StepPlan) -> None:
-        events.append(Event("apply", -1, plan))
-        apply(self, plan)
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, events: list[Event]) -> None:
+        super().__init__(decoder, limits)
+        self._events = events
+        self._numbers: dict[int, int] = {}
+        self._kept: list[LaunchedStep] = []  # so that ids stay unique
 
-    def note_launch(self: ModelRunner, plan: StepPlan, splices: Any) -> LaunchedStep:
-        launched = launch(self, plan, splices)
-        numbers[id(launched)] = len(numbers)
-        kept.append(launched)
-        events.append(Event("launch", numbers[id(launched)], plan))
+    def _note(self, what: str, launched: LaunchedStep, given: Any) -> None:
+        self._events.append(Event(what, self._numbers[id(launched)], given))
+
+    def apply(self, plan: StepPlan) -> None:
+        self._events.append(Event("apply", -1, plan))
+        super().apply(plan)
+
+    def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+        launched = super().launch_plan(plan, splices)
+        self._numbers[id(launched)] = len(self._numbers)
+        self._kept.append(launched)
+        self._note("launch", launched, plan)
         return launched
 
-    def note_sample(self: ModelRunner, launched: LaunchedStep, masks: Any = None, processors: Any = None) -> None:
-        events.append(Event("sample", numbers[id(launched)], masks))
-        sample(self, launched, masks, processors)
+    def sample(self, launched: Any, masks: Any = None, processors: Any = None) -> None:
+        self._note("sample", launched.launched, masks)
+        super().sample(launched, masks, processors)
 
-    def note_collect(self: LaunchedStep) -> StepResult:
-        result = collect(self)
-        events.append(Event("collect", numbers[id(self)], result.token_ids))
+    def collect(self, launched: LaunchedStep) -> StepResult:
+        result = super().collect(launched)
+        self._note("collect", launched, result.token_ids)
         return result
 
-    with (
-        mock.patch.object(ModelRunner, "apply", note_apply),
-        mock.patch.object(ModelRunner, "launch", note_launch),
-        mock.patch.object(ModelRunner, "sample", note_sample),
-        mock.patch.object(LaunchedStep, "collect", note_collect),
-    ):
-        yield events
 
-
-def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> None:
-    """Ask one, few and many requests at once, of up to `longest` words and of options that mix in all ways."""
+def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> list[Event]:
+    """Ask one, few and many requests at once, of up to `longest` words and of options that mix in all ways. Returns
+    what the runner was told to do."""
     rng = np.random.default_rng(0)
-    with pipeline(folder, config) as pipe:
+    events: list[Event] = []
+    with AsyncEngine(
+        folder, backend_config=config, core_parts=watched(partial(RecordedRunner, events=events))
+    ) as engine:
+        pipe = Pipeline.from_engine(engine)
         for count in (1, 1, 2, 3, 4, 5, 8, 13, 16, 27, 40):
             prompts: list[Any] = ["a " * int(rng.integers(1, longest)) for _ in range(count)]
             if sees:
@@ -112,6 +114,7 @@ def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> None:
             ]
             for answer in pipe(prompts, gen_config=options):
                 assert answer.finish_reason != "error", answer.text
+    return events
 
 
 def follow(runner: ModelRunner, events: list[Event]) -> None:
@@ -148,8 +151,7 @@ def compare(folder: str, options: dict[str, Any]) -> None:
     shared: dict[str, Any] = {"max_batch_size": 32, "session_len": 900, "max_prefill_token_num": 256, **options}
     model = open_model(path, EngineConfig(device_type="cpu", **shared))
     config = EngineConfig(device_type="cpu", engine_process=False, **shared)
-    with recorded() as events:
-        ask(folder, config, sees=bool(model.family.modalities), longest=shared["session_len"] // 10)
+    events = ask(folder, config, sees=bool(model.family.modalities), longest=shared["session_len"] // 10)
     with absent_gpu(HOPPER, None) as launches:
         model = open_model(path, EngineConfig(**shared))
         runner, encoder = rehearse(model, EngineConfig(**shared))

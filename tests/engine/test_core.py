@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, collect, loop_of, make_picture, parse
-from differential import FakeTower, Question, Setup, World
+from differential import Question, Setup, World
 from faults import Faults
 from llm.backbones import Backbone, make_backbone
 
@@ -38,9 +38,13 @@ class Recorder(World):
     def __init__(self, backbone: Backbone, **options: Any) -> None:
         self.calls: list[list[TokenOutput]] = []
         self.wanted: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
+        self.fails_once = False
         super().__init__(backbone, Setup(**options), Faults())
 
     def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        if self.fails_once:
+            self.fails_once = False
+            raise ValueError("not now")
         self.calls.append(list(outputs))
         super().on_outputs(outputs)
 
@@ -147,15 +151,9 @@ def test_a_prompt_that_does_not_fit_together_ends_its_request_only(make_core: Ca
     assert world.take_final(world.submit(TEXT) or 1).finish_reason == "length"
 
 
-def test_whoever_takes_outputs_may_fail(make_core: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_takes_outputs_may_fail(make_core: Callable[..., Recorder]) -> None:
     world = make_core()
-    take = world.on_outputs
-
-    def fail(outputs: Sequence[TokenOutput]) -> None:
-        monkeypatch.setattr(world, "on_outputs", take)
-        raise ValueError("not now")
-
-    monkeypatch.setattr(world, "on_outputs", fail)
+    world.fails_once = True
     final = world.take_final(world.submit(replace(TEXT, params=SamplingParams(max_new_tokens=50)), streams=True))
     assert final.finish_reason == "abort"
     world.check_idle()
@@ -207,18 +205,8 @@ def test_another_is_asked_when_the_first_ends(make_core: Callable[..., Recorder]
     world.check_idle()
 
 
-def test_features_that_come_with_another_request_are_enough(
-    make_core: Callable[..., Recorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_features_that_come_with_another_request_are_enough(make_core: Callable[..., Recorder]) -> None:
     world = make_core(caching=False)
-    sizes: list[int] = []
-    encode = FakeTower.encode
-
-    def count(tower: FakeTower, features: Any) -> Any:
-        sizes.append(len(features))
-        return encode(tower, features)
-
-    monkeypatch.setattr(FakeTower, "encode", count)
     features = world.ask_without_arrays(10, PICTURE)
     assert world.wanted.get(timeout=60) == (10, 0)
     world.submit(PICTURE)
@@ -226,7 +214,7 @@ def test_features_that_come_with_another_request_are_enough(
     assert finals[0].token_ids == finals[1].token_ids and finals[0].finish_reason == "length"
     world.loop.give_features(10, 0, features)
     world.check_idle()
-    assert sizes == [1]
+    assert world.engine.tower.sizes == [1]
 
 
 def encode_png(seed: int) -> bytes:

@@ -15,11 +15,14 @@ import pytest
 import torch
 from asking import ask, collect, held, join, loop_of, make_picture, messages_of, parse
 from waiting import wait_until
+from watched_runner import WatchedRunner, watched
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.response import Response
 from seesay.errors import ConfigError, ErrorCode, RequestError
+from seesay.llm.launched_step import LaunchedStep
+from seesay.llm.step_plan import StepPlan
 from seesay.offline.pipeline import Pipeline
 from seesay.processors.media.picture import Picture
 from seesay.values import GenerationRequest, OutputDelta
@@ -526,20 +529,19 @@ def test_session_len_is_what_the_cache_can_hold(tiny_checkpoint: Callable[[str],
 @pytest.mark.parametrize("is_ahead", [False, True])
 @pytest.mark.parametrize("error", [MemoryError("too much"), RuntimeError("a bug")])
 def test_failing_step_ends_the_row_at_fault_only(
-    text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, error: Exception, is_ahead: bool
+    text_engine: AsyncEngine, tiny_checkpoint: Callable[[str], Path], error: Exception, is_ahead: bool
 ) -> None:
-    runner = loop_of(text_engine)._runner
-    launch = runner.launch
-
-    def fail_on_long_prompts(plan: Any, splices: Any) -> Any:
-        if any(runner.rows[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
-            raise error
-        return launch(plan, splices)
+    class FailsOnLongPrompts(WatchedRunner):
+        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+            if any(self.rows[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
+                raise error
+            return super().launch_plan(plan, splices)
 
     expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
-    monkeypatch.setattr(runner, "launch", fail_on_long_prompts)
-    monkeypatch.setattr(loop_of(text_engine), "_is_ahead", is_ahead)
-    short, long, small = ask(text_engine, parse(["short", "long " * 20, "small"], max_new_tokens=6, ignore_eos=True))
+    config = EngineConfig(device_type="cpu", block_size=16, async_scheduling=is_ahead)
+    path, prompts = str(tiny_checkpoint("llama")), ["short", "long " * 20, "small"]
+    with AsyncEngine(path, backend_config=config, core_parts=watched(FailsOnLongPrompts)) as engine:
+        short, long, small = ask(engine, parse(prompts, max_new_tokens=6, ignore_eos=True))
     assert [short.token_ids, small.token_ids] == [output.token_ids for output in expected]
     assert isinstance(long.error, RequestError)
     assert long.error.code is (ErrorCode.OUT_OF_MEMORY if isinstance(error, MemoryError) else ErrorCode.INTERNAL)
@@ -556,13 +558,16 @@ def test_failing_steps_lose_nothing_between_device_and_host(
     with AsyncEngine(path, backend_config=EngineConfig(**options)) as engine:
         expected = [output.token_ids for output in ask(engine, requests)]
     config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
-    with AsyncEngine(path, backend_config=config) as engine:
-        runner = loop_of(engine)._runner
-        launch, forward, plans, failed = runner.launch, runner.decoder.forward, [], []
+    plans: list[StepPlan] = []
 
-        def watch(plan: Any, *others: Any) -> Any:
+    class Watched(WatchedRunner):
+        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
             plans.append(plan)
-            return launch(plan, *others)
+            return super().launch_plan(plan, splices)
+
+    with AsyncEngine(path, backend_config=config, core_parts=watched(Watched)) as engine:
+        runner, failed = loop_of(engine)._runner, list[StepPlan]()
+        forward = runner.decoder.forward
 
         def fail_with_several(*inputs: Any) -> Any:
             if len(plans[-1].rows) > 1 and len(plans) % 3 == 0:
@@ -570,7 +575,6 @@ def test_failing_steps_lose_nothing_between_device_and_host(
                 raise RuntimeError("a bug")
             return forward(*inputs)
 
-        monkeypatch.setattr(runner, "launch", watch)
         monkeypatch.setattr(runner.decoder, "forward", fail_with_several)
         for _ in range(3):
             assert [output.token_ids for output in ask(engine, requests)] == expected

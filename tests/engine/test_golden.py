@@ -2,8 +2,8 @@
 
 Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the middle and a second time from the cache:
 the same logits and the same 32 greedy tokens as Transformers computes in one piece. An engine in a thread does one of
-these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone;
-the other ways with all models, not only with `THOROUGH` ones, are slow tests.
+these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone,
+in chunks, batched and from the cache; the other ways with all models, not only with `THOROUGH` ones, are slow tests.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ all is computed again, and each kind of media."""
 THOROUGH = ("llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "gpt_oss", "aya_vision")
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
 arranged rows; modules of Transformers, with a tower and without."""
-THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl", "llava_onevision")
+THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl")
+"""Two that differ in most."""
 FORMS = ("thread", "process")
 OpenEngine = Callable[..., AbstractContextManager[AsyncEngine]]
 
@@ -71,10 +72,16 @@ def in_forms(
 
 MODELS = (*BACKBONES, *FAMILIES, *MODULES, *VISION_MODULES, *OWN_CODE)
 COMPARED = (*BACKBONES, *FAMILIES, *MODULES, *OWN_CODE, "aya_vision")
-"""Those that are always compared alone."""
-IN_THREAD = pytest.mark.parametrize(
-    "case", [pytest.param(name, marks=() if name in THOROUGH else pytest.mark.slow) for name in MODELS], indirect=True
-)
+"""Those that are always compared alone, in chunks, and beside each other from the cache."""
+
+
+def with_models(*names: str) -> pytest.MarkDecorator:
+    """Run a test with all models, in a thread. With others than `names` the tests are slow."""
+    cases = [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+    return pytest.mark.parametrize("case", cases, indirect=True)
+
+
+IN_THREAD = with_models(*THOROUGH)
 
 
 @dataclass
@@ -193,8 +200,12 @@ def build(case: Case, **options: Any) -> AsyncEngine:
 
 @in_forms(MODELS, in_thread=COMPARED)
 def test_logits_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
-    with open_engine(block_size=16) as engine:
+    """Alone, in chunks of 50 tokens; and then together, from the cache."""
+    with open_engine(block_size=4, max_prefill_token_num=50) as engine:
         check_logits(case, engine)
+        outputs = ask(engine, make_requests(case))
+        check(case, outputs)
+        assert any(output.usage.cached_tokens for output in outputs if output.usage)
 
 
 @in_forms(("qwen2_5_vl", "llava_onevision"), in_thread=MODELS)
@@ -230,7 +241,7 @@ def test_variants_equal_transformers(name: str, tiny_checkpoint: Callable[[str],
         check(case, ask(engine, make_requests(case)))
 
 
-@in_forms(MODELS)
+@in_forms(MODELS, in_thread=("llama", "qwen2_5_vl"))
 def test_alone_and_from_the_cache(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=4) as engine:
         requests = make_requests(case)
@@ -243,7 +254,7 @@ def test_alone_and_from_the_cache(case: Case, open_engine: OpenEngine) -> None:
             assert output.usage.cached_tokens == cacheable > 0
 
 
-@IN_THREAD
+@with_models("llama", "qwen2_5_vl")
 def test_batched(case: Case) -> None:
     with build(case, block_size=16) as engine:
         check(case, ask(engine, make_requests(case)))
@@ -271,7 +282,7 @@ def test_preempted_in_the_middle(case: Case) -> None:
             assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
-@IN_THREAD
+@with_models("llama", "qwen2_5_vl")
 def test_kept_on_the_host(case: Case) -> None:
     check_nothing_is_computed_again(case, is_ahead=False)
 

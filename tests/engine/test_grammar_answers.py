@@ -122,7 +122,10 @@ def test_a_thousand_answers_that_ended_are_valid(pipe: Pipeline) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"async_scheduling": False, "max_prefill_token_num": 7, "num_gpu_blocks": 10, "block_size": 16},
+        pytest.param(
+            {"async_scheduling": False, "max_prefill_token_num": 7, "num_gpu_blocks": 10, "block_size": 16},
+            marks=pytest.mark.slow,  # test_thoughts.py has it, too
+        ),
         {"engine_process": True},
     ],
     ids=["preempted", "process"],

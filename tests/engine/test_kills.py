@@ -34,7 +34,6 @@ from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
 process_core = pytest.importorskip("seesay.engine.process.core")
-process_origin = pytest.importorskip("seesay.engine.process.origin")
 door = pytest.importorskip("seesay.engine.process.door")
 
 DEFAULT_KILLS = 5
@@ -201,6 +200,7 @@ class Storm:
             as_plain("vision_config", VisionConfig()),
             step_timeout_s=STEP_TIMEOUT_S,
             door=self.door,
+            make_origin=faulty_engine.FaultyProcess,
         )
         self.engine = AsyncEngine(str(path), backend_config=CONFIG, engine_address=self.address)
         self.load = Load(self.engine, rng)
@@ -317,6 +317,7 @@ def test_every_request_ends_once_when_the_encoder_fails_in_a_thread(
     wait_until_no_more(list_threads, before)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("folder")
 def test_every_request_ends_once_whatever_is_killed(
@@ -327,7 +328,6 @@ def test_every_request_ends_once_whatever_is_killed(
     pytestconfig: pytest.Config,
 ) -> None:
     num_kills = pytestconfig.getoption("kills") or DEFAULT_KILLS
-    monkeypatch.setattr(process_origin, "_MODULE", "faulty_engine")
     rng = random.Random(num_kills)
     kinds = [KINDS[k % len(KINDS)] for k in range(num_kills)]
     rng.shuffle(kinds)

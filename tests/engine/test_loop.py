@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
-from differential import Asked, FakeTower, Question, Setup, World, lend_before_the_end
+from differential import Asked, Question, Setup, World, lend_before_the_end
 from faults import Faults
 from llm.backbones import Backbone, composed, make_backbone
 
 from seesay.engine.commands import ResetCaches
 from seesay.engine.messages import TokenOutput
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.step_plan import StepPlan
 
 PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
 Make = Callable[..., World]
@@ -33,8 +33,8 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
 def make_world(backbone: Backbone) -> Iterator[Make]:
     made: list[World] = []
 
-    def make(**options: Any) -> World:
-        made.append(World(backbone, Setup(**options), Faults()))
+    def make(faults: Faults | None = None, **options: Any) -> World:
+        made.append(World(backbone, Setup(**options), faults or Faults()))
         return made[-1]
 
     yield make
@@ -64,23 +64,24 @@ class Gate:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(make_world: Make, fails: bool) -> None:
     """The first request is aborted while its picture is encoded, and nothing is kept of that. The message that the
     encoding is over comes when it is encoded again, for the second request."""
-    world = make_world(embedding_bytes=0, caching=False)
+    gate = Gate()
+
+    class Held(Faults):
+        num_calls = 0
+
+        def strike(self, name: str, plan: StepPlan | None = None) -> None:
+            if name == "encode":
+                self.num_calls += 1
+                if self.num_calls > 1:  # behind the expected answer
+                    gate.wait()
+                if fails and self.num_calls == 2:
+                    raise ValueError("a bad moment")
+
+    world = make_world(Held(), embedding_bytes=0, caching=False)
     [expected] = ask(world, PICTURE)
-    gate, encode, calls = Gate(), FakeTower.encode, []
-
-    def hold(tower: FakeTower, features: Any) -> Any:
-        calls.append(features)
-        gate.wait()
-        if fails and len(calls) == 1:
-            raise ValueError("a bad moment")
-        return encode(tower, features)
-
-    monkeypatch.setattr(FakeTower, "encode", hold)
     worker: Any = world.loop.embeddings.worker
     reports = worker._on_ready, worker._on_failed
     late, is_over = [], threading.Event()
@@ -173,24 +174,26 @@ def test_a_tower_call_that_fails_ends_who_computed_with_its_embedding(make_world
     world.check_idle()
 
 
-def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make) -> None:
     """Whether blocks could not be saved or not be loaded: what they were to hold is found nowhere afterwards."""
     questions = [Question(n % 5, (), n, SamplingParams(max_new_tokens=6)) for n in range(10)]
     alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
-    world = make_world(num_blocks=8, num_host_slots=40, max_live=1)
-    cache: Any = world.runner._host_cache
-    copy, failed = cache.copy, []
+    failed: list[tuple[Sequence[Any], Sequence[Any]]] = []
 
-    def fail(saves: Any, loads: Any) -> None:
-        if loads or len(saves) % 2:
-            failed.append((saves, loads))
-            raise OSError("not now")
-        copy(saves, loads)
+    class FailedCopies(Faults):
+        is_on = False
 
+        def before_copy(self, saves: Sequence[Any], loads: Sequence[Any]) -> None:
+            if self.is_on and (loads or len(saves) % 2):
+                failed.append((saves, loads))
+                raise OSError("not now")
+
+    copies = FailedCopies()
+    world = make_world(copies, num_blocks=8, num_host_slots=40, max_live=1)
     for _ in range(3):
-        monkeypatch.setattr(cache, "copy", fail)
+        copies.is_on = True
         assert [one.token_ids for one in ask(world, *questions)] == alone
-        monkeypatch.setattr(cache, "copy", copy)
+        copies.is_on = False
         assert [one.token_ids for one in ask(world, *questions)] == alone
     assert any(saves for saves, _ in failed) and any(loads for _, loads in failed)
     assert world.scheduler.stats().total_host_kv_loads > len(failed)
@@ -199,26 +202,21 @@ def test_a_failed_copy_costs_a_computation_and_no_answer(make_world: Make, monke
 
 @pytest.mark.parametrize("is_ahead", [False, True])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_step_whose_results_are_lost_changes_no_answer(
-    make_world: Make, monkeypatch: pytest.MonkeyPatch, when: str, is_ahead: bool
-) -> None:
+def test_a_step_whose_results_are_lost_changes_no_answer(make_world: Make, when: str, is_ahead: bool) -> None:
     """`collect` fails while the next step is being computed with the tokens of the failed one."""
     questions = [Question(n % 7, (), n, SamplingParams(max_new_tokens=9)) for n in range(6)]
     drawn = SamplingParams(max_new_tokens=9, greedy=False, temperature=2.0, seed=3, repetition_penalty=1.2)
     questions += [Question(n, (), n, drawn) for n in range(3)]
     alone = [one.token_ids for one in ask(make_world(caching=False, max_live=1), *questions)]
-    world = make_world(is_ahead=is_ahead, max_live=9)
-    collect, failed, steps = LaunchedStep.collect, [], count()
+    failed, steps = [], count()
 
-    def lose(launched: LaunchedStep) -> StepResult:
-        is_lost = len(launched.step.rows) > 1 and next(steps) % 2 == 0
-        result = collect(launched) if not is_lost or when == "after" else StepResult()
-        if is_lost:
-            failed.append(launched)
-            raise RuntimeError("lost")
-        return result
+    class Lost(Faults):
+        def strike(self, name: str, plan: StepPlan | None = None) -> None:
+            if name == f"{when} collect" and plan is not None and len(plan.rows) > 1 and next(steps) % 2 == 0:
+                failed.append(plan)
+                raise RuntimeError("lost")
 
-    monkeypatch.setattr(LaunchedStep, "collect", lose)
+    world = make_world(Lost(), is_ahead=is_ahead, max_live=9)
     assert [one.token_ids for one in ask(world, *questions)] == alone
     assert len(failed) >= 3
     world.check_idle()

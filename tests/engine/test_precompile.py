@@ -38,7 +38,7 @@ FEW_KERNELS = {"eager_mode": True, "max_batch_size": 1, "max_prefill_token_num":
 def make_environment(cache: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "PYTHONPATH": str(Path(seesay.__file__).parents[1]),
+        "PYTHONPATH": os.pathsep.join((str(Path(seesay.__file__).parents[1]), str(SCRIPT.parents[1]))),
         "TRITON_CACHE_DIR": str(cache),
         "TRITON_INTERPRET": "0",
         "OMP_NUM_THREADS": "1",

@@ -100,7 +100,7 @@ def test_a_quantized_tower(form: str, tiny_checkpoint: Callable[[str], Path], tm
     assert (rows[1] - rows[2]).abs().max() > 1e-2, "the tower was not quantized"
 
 
-@pytest.mark.parametrize("quantization", ["fp8", "int8"])
+@pytest.mark.parametrize("quantization", ["fp8", pytest.param("int8", marks=pytest.mark.slow)])
 def test_in_flight_in_both_process_forms(quantization: str) -> None:
     """The built-in model, whose answers are sure enough to be the same."""
     plain, thread, process = (

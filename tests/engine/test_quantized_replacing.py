@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from other_weights import read_weights
-from pairs import parametrize_sweep
+from pairs import mark_after
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, write_quantized
 from updating import NAME, answers, check_refused, epoch_of, fresh, load, make_pairs
 
@@ -124,7 +124,8 @@ def test_a_tensor_that_makes_no_sense_is_named_as_it_was_given(two_quantized: Ca
             pipe.update_weights({**given, scale: -given[scale]}, partial=True)
 
 
-@parametrize_sweep(format=KV_FORMATS, own=[False, True])
+@pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("format", mark_after(1, KV_FORMATS))
 def test_a_quantized_kv_cache_never_outlives_the_weights(
     format: str, own: bool, two: Callable[[str], list[Path]]
 ) -> None:

@@ -11,24 +11,29 @@ import itertools
 import queue
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from asking import ask, ask_in_order, count_tokens, held, make_conversations, make_video_prompt, parse
+from asking import ask, ask_in_order, count_tokens, held, loop_of, make_conversations, make_video_prompt, parse
 from enrolment import BACKBONES, ENROLLED, FAMILIES, VIDEO_FAMILIES
 from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
+from watched_runner import WatchedRunner, watched
 
 from seesay.config import EngineConfig
 from seesay.engine import loading
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.opened_model import open_model
 from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.models.decoder import Decoder
 from seesay.llm.plan_codec import decode_plan, encode_plan
 from seesay.llm.runner import ModelRunner
+from seesay.llm.runner_limits import RunnerLimits
 from seesay.llm.step_input import PlanSplices
-from seesay.llm.step_plan import TokenMasks
+from seesay.llm.step_plan import StepPlan, TokenMasks
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import list_families
 
@@ -64,7 +69,8 @@ SLOW_RUNS = [
     *((name, "host, int8", True) for name in OTHERS[1::2]),
 ]
 """Every family, as each has places and positions of its own for its media."""
-NEW_TOKENS, NUM_SHORT = 24, 8
+NEW_TOKENS, FEW_TOKENS, NUM_SHORT = 24, 16, 8
+"""Tokens of answers of `IN_ALL_SETUPS` and of other models; short prompts of a run that preempts."""
 SAMPLING: tuple[Mapping[str, Any], ...] = (
     {},
     {"do_sample": True, "temperature": 2.0, "top_p": 0.95},
@@ -86,59 +92,16 @@ class Tape:
     embeddings: dict[bytes, torch.Tensor] = field(default_factory=dict)
     num_bytes: int = 0
 
-    def watch(self, runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-        apply, copy_blocks, launch, sample = runner.apply, runner.copy_blocks, runner.launch, runner.sample
-        find_splices, collect = runner.find_splices, LaunchedStep.collect
+    def pack(self, plan: StepPlan) -> bytes:
+        data = encode_plan(plan)
+        self.num_bytes += len(data)
+        return data
 
-        def pack(plan: Any) -> bytes:
-            data = encode_plan(plan)
-            self.num_bytes += len(data)
-            return data
-
-        def watch_apply(plan: Any) -> None:
-            self.events.append(("apply", -1, pack(plan)))
-            apply(plan)
-
-        def watch_copies(plan: Any) -> None:
-            self.events.append(("copy", -1, pack(plan)))
-            copy_blocks(plan)
-
-        def watch_find(plan: Any, embeddings: Any) -> PlanSplices:
-            for key in [item.hash for row in plan.rows for item in runner.rows[row.seq_id].items]:
-                if (found := embeddings.get(key)) is not None:
-                    self.embeddings[key] = found.clone()
-            return find_splices(plan, embeddings)
-
-        def watch_launch(plan: Any, splices: Any) -> LaunchedStep:
-            launched = launch(plan, splices)
-            number = self.numbers[id(launched)] = len(self.numbers)
-            self.kept.append(launched)
-            self.events.append(("launch", number, (pack(plan), dict(self.embeddings))))
-            return launched
-
-        def watch_sample(launched: LaunchedStep, masks: TokenMasks | None = None, **options: Any) -> None:
-            self.events.append(("sample", self.numbers[id(launched)], masks))
-            sample(launched, masks, **options)
-            self.states[self.numbers[id(launched)]] = read_state(runner)
-
-        def watch_collect(launched: LaunchedStep) -> StepResult:
-            result = collect(launched)
-            if id(launched) in self.numbers:  # not a step of the runner that follows
-                number = self.numbers[id(launched)]
-                self.events.append(("collect", number, None))
-                assert not result.errors, result.errors
-                self.tokens[number] = result.token_ids
-            return result
-
-        for name, watched in (
-            ("apply", watch_apply),
-            ("copy_blocks", watch_copies),
-            ("find_splices", watch_find),
-            ("launch", watch_launch),
-            ("sample", watch_sample),
-        ):
-            monkeypatch.setattr(runner, name, watched)
-        monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
+    def add(self, what: str, launched: LaunchedStep, given: Any = None) -> int:
+        """Note what happened to a step, and with what. Returns its number."""
+        number = self.numbers[id(launched)]
+        self.events.append((what, number, given))
+        return number
 
     def play(self, runner: ModelRunner, *, compares: bool = True) -> dict[int, Mapping[int, tuple[int, ...]]]:
         """Do the same with another runner, whose state must be the same after each step. Returns what it samples, by
@@ -161,6 +124,58 @@ class Tape:
             else:
                 tokens[number] = launched.pop(number).collect().token_ids
         return tokens
+
+
+class TapedRunner(WatchedRunner):
+    """A runner that keeps on `tape` what it is told to do."""
+
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, tape: Tape) -> None:
+        super().__init__(decoder, limits)
+        self._tape = tape
+
+    def apply(self, plan: StepPlan) -> None:
+        self._tape.events.append(("apply", -1, self._tape.pack(plan)))
+        super().apply(plan)
+
+    def copy_blocks(self, plan: StepPlan) -> None:
+        self._tape.events.append(("copy", -1, self._tape.pack(plan)))
+        super().copy_blocks(plan)
+
+    def find_splices(self, plan: StepPlan, embeddings: Any) -> PlanSplices:
+        for key in [item.hash for row in plan.rows for item in self.rows[row.seq_id].items]:
+            if (found := embeddings.get(key)) is not None:
+                self._tape.embeddings[key] = found.clone()
+        return super().find_splices(plan, embeddings)
+
+    def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+        tape, launched = self._tape, super().launch_plan(plan, splices)
+        number = tape.numbers[id(launched)] = len(tape.numbers)
+        tape.kept.append(launched)
+        tape.events.append(("launch", number, (tape.pack(plan), dict(tape.embeddings))))
+        return launched
+
+    def sample(self, launched: Any, masks: TokenMasks | None = None, *others: Any, **options: Any) -> None:
+        number = self._tape.add("sample", launched.launched, masks)
+        super().sample(launched, masks, *others, **options)
+        self._tape.states[number] = read_state(self)
+
+    def collect(self, launched: LaunchedStep) -> StepResult:
+        result = super().collect(launched)
+        number = self._tape.add("collect", launched)
+        assert not result.errors, result.errors
+        self._tape.tokens[number] = result.token_ids
+        return result
+
+
+def load_followers(path: Path, config: EngineConfig, number: int) -> list[ModelRunner]:
+    """Load the model again for runners that play a tape; they have no cache yet."""
+    model = open_model(path, config)
+    resolved = loading.resolve(config, model.checkpoint, model.backbone)
+    max_step_tokens = config.max_prefill_token_num + max(0, model.backbone.media_run - 1)
+    return [
+        loading.load_runner(model, resolved, max_step_tokens=max_step_tokens, block_size=config.block_size)
+        for _ in range(number)
+    ]
 
 
 def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> None:
@@ -192,27 +207,19 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
     setup: str,
     is_ahead: bool,
     tiny_checkpoint: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And so does a third one, whose decode steps go the way of CUDA graphs."""
-    load, runners = loading.load_runner, list[ModelRunner]()
-
-    def load_three(*args: Any, **options: Any) -> ModelRunner:
-        runners.extend(load(*args, **options) for _ in range(3))
-        return runners[0]
-
-    monkeypatch.setattr(loading, "load_runner", load_three)
     options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
     conversations = [*make_conversations(name), *([make_video_prompt(name)] if name in VIDEO_FAMILIES else [])]
-    asked = parse(conversations, max_new_tokens=NEW_TOKENS, ignore_eos=True)
-    longest = max(count_tokens(tiny_checkpoint(name), asked)) + NEW_TOKENS
-    runners.clear()
+    num_tokens = NEW_TOKENS if name in IN_ALL_SETUPS else FEW_TOKENS
+    asked = parse(conversations, max_new_tokens=num_tokens, ignore_eos=True)
+    longest = max(count_tokens(tiny_checkpoint(name), asked)) + num_tokens
     if setup in TIGHT:
         options["num_gpu_blocks"] = -(-longest // 4) + 2
-    tape = Tape()
-    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=EngineConfig(**options)) as engine:
-        first, *followers = runners
-        tape.watch(first, monkeypatch)
+    tape, config = Tape(), EngineConfig(**options)
+    make = partial(TapedRunner, tape=tape)
+    with AsyncEngine(str(tiny_checkpoint(name)), backend_config=config, core_parts=watched(make)) as engine:
+        first, followers = loop_of(engine)._runner, load_followers(tiny_checkpoint(name), config, 2)
         for runner in followers:
             runner.limits = replace(runner.limits, max_batch_size=16, session_len=longest)
             num_host_slots = options.get("num_cpu_blocks", 0)
@@ -234,7 +241,7 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
         assert tape.play(runner) == tape.tokens
         assert {row.seq_id for row in runner.rows} == {row.seq_id for row in first.rows}
     assert len(graph_steps) > 20
-    assert len(tape.tokens) > 60 and sum(map(len, tape.tokens.values())) > 4 * NEW_TOKENS
+    assert len(tape.tokens) > 60 and sum(map(len, tape.tokens.values())) > 4 * num_tokens
     launches = [number for what, number, _ in tape.events if what == "launch"]
     is_behind = any(
         what == "launch" and tape.events[index + 2][:2] == ("collect", number - 1)
@@ -251,25 +258,17 @@ def test_a_second_runner_samples_the_same_from_plans_as_bytes(
 
 @pytest.mark.parametrize(("setup", "is_ahead"), [("chunks and prefixes", True), ("preemption", False)])
 def test_a_second_runner_jumps_where_the_first_one_does(
-    setup: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    setup: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path]
 ) -> None:
-    load, runners = loading.load_runner, list[ModelRunner]()
-
-    def load_three(*args: Any, **options: Any) -> ModelRunner:
-        runners.extend(load(*args, **options) for _ in range(3))
-        return runners[0]
-
-    monkeypatch.setattr(loading, "load_runner", load_three)
     options: dict[str, Any] = {"device_type": "cpu", "block_size": 4, "async_scheduling": is_ahead, **SETUPS[setup]}
     asked = parse(make_conversations("llama"), max_new_tokens=40)
     if setup in TIGHT:
         options["num_gpu_blocks"] = -(-(max(count_tokens(tiny_checkpoint("llama"), asked)) + 40) // 4) + 4
-        runners.clear()
     form = {"type": "regex_schema", "regex_schema": "(the colour is (red|gold); ){2}"}
-    tape = Tape()
-    with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=EngineConfig(**options)) as engine:
-        first, *followers = runners
-        tape.watch(first, monkeypatch)
+    tape, path, config = Tape(), tiny_checkpoint("llama"), EngineConfig(**options)
+    make = partial(TapedRunner, tape=tape)
+    with AsyncEngine(str(path), backend_config=config, core_parts=watched(make)) as engine:
+        first, followers = loop_of(engine)._runner, load_followers(path, config, 2)
         for runner in followers:
             runner.limits = replace(runner.limits, max_batch_size=first.limits.max_batch_size)
             runner.allocate_cache(num_blocks=first.num_blocks, share=0.5)
@@ -292,26 +291,18 @@ def test_a_second_runner_jumps_where_the_first_one_does(
 
 
 def test_a_follower_whose_plan_is_changed_samples_something_else(
-    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Callable[[str], Path],
 ) -> None:
     """The comparison can fail: a token of a prompt, or a block of a table, decides what is sampled."""
-    load, runners = loading.load_runner, list[ModelRunner]()
-
-    def load_four(*args: Any, **options: Any) -> ModelRunner:
-        runners.extend(load(*args, **options) for _ in range(4))
-        return runners[0]
-
-    monkeypatch.setattr(loading, "load_runner", load_four)
-    tape = Tape()
-    with AsyncEngine(
-        str(tiny_checkpoint("llama")), backend_config=EngineConfig(device_type="cpu", block_size=4)
-    ) as engine:
-        tape.watch(runners[0], monkeypatch)
+    path, config = tiny_checkpoint("llama"), EngineConfig(device_type="cpu", block_size=4)
+    tape, runners = Tape(), load_followers(path, config, 3)
+    make = partial(TapedRunner, tape=tape)
+    with AsyncEngine(str(path), backend_config=config, core_parts=watched(make)) as engine:
         requests = parse(make_conversations("llama"), max_new_tokens=NEW_TOKENS, ignore_eos=True)
         ask(engine, requests)
-        for runner in runners[1:]:
-            runner.allocate_cache(num_blocks=runners[0].num_blocks, share=0.5)
-    assert tape.play(runners[1]) == tape.tokens
+        for runner in runners:
+            runner.allocate_cache(num_blocks=loop_of(engine)._runner.num_blocks, share=0.5)
+    assert tape.play(runners[0]) == tape.tokens
     events = []
     for what, number, given in tape.events:
         if what == "apply" and (plan := decode_plan(given)).begun:
@@ -320,6 +311,6 @@ def test_a_follower_whose_plan_is_changed_samples_something_else(
             begun = (replace(plan.begun[0], token_ids=token_ids), *plan.begun[1:])
             given = encode_plan(replace(plan, begun=begun))
         events.append((what, number, given))
-    assert Tape(events=events).play(runners[2], compares=False) != tape.tokens
+    assert Tape(events=events).play(runners[1], compares=False) != tape.tokens
     with pytest.raises(AssertionError):
-        Tape(events=events, states=tape.states).play(runners[3])
+        Tape(events=events, states=tape.states).play(runners[2])

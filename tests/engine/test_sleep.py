@@ -102,6 +102,7 @@ def test_dropped_memory_is_freed(two: Callable[[str], list[Path]]) -> None:
         answers(pipe)
 
 
+@pytest.mark.slow
 def test_the_process_gives_its_memory_back() -> None:
     """The resident memory of an engine process with the built-in model, whose weights take 30 MB in float32."""
     with pipeline(backend_config=EngineConfig(device_type="cpu", engine_process=True)) as pipe:
@@ -154,6 +155,7 @@ def test_a_process_that_is_started_again_has_the_weights_of_the_folder(
         assert answers(pipe, "llama") == expected[0] and has_lost(pipe)
 
 
+@pytest.mark.slow
 def test_a_process_falls_back_from_a_folder_that_was_quantized_meanwhile(
     two: Callable[[str], list[Path]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -22,7 +22,7 @@ TAG = {
 REGEX = {"type": "regex_schema", "regex_schema": "(yes|no){1,3}"}
 LIMITED: dict[str, Any] = {"max_new_tokens": 24, "max_thinking_tokens": 6, "skip_special_tokens": False}
 WAYS: dict[str, dict[str, Any]] = {
-    "ahead": {"async_scheduling": True},
+    "not ahead": {"async_scheduling": False},
     "preempted": {"max_prefill_token_num": 7, "num_gpu_blocks": 10, "block_size": 16, "session_len": 128},
     "process": {"engine_process": True},
 }
@@ -71,7 +71,9 @@ def test_a_thought_ends_at_its_limit(open_pipe: Open, markers: Markers) -> None:
         assert one.text.count(FINISH) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", ["preempted", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "preempted")]
+)
 def test_limits_and_grammars_hold_however_answers_are_computed(open_pipe: Open, way: str) -> None:
     def ask(pipe: Pipeline) -> list[Response]:
         plain = GenerationConfig(max_new_tokens=12)
@@ -87,7 +89,7 @@ def test_limits_and_grammars_hold_however_answers_are_computed(open_pipe: Open, 
         ]
         return pipe(["what is it that you see there?"] * len(configs), gen_config=configs)
 
-    expected = ask(open_pipe("special", OPENED))
+    expected = ask(open_pipe("special", OPENED, async_scheduling=True))
     for one in expected[1::4] + expected[2::4]:
         _, found, answer = one.text.partition(FINISH)
         assert found and re.fullmatch("(n: )?(yes|no){1,3}", answer), one.text
@@ -124,7 +126,7 @@ def test_a_prompt_that_closes_the_thought_begins_outside(open_pipe: Open) -> Non
 
 
 def test_an_answer_does_not_end_in_a_thought_before_a_grammar(open_pipe: Open) -> None:
-    pipe = open_pipe("special", OPENED)
+    pipe = open_pipe("special", OPENED, async_scheduling=True)
     eos = pipe.tokenizer.token_id("<|im_end|>")
     bias = {eos: 100.0}
     ended = pipe("hello", gen_config=drawn(1, logit_bias=bias, max_thinking_tokens=None))

@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, ask_in_order, held, loop_of, make_conversations, make_message, parse
+from watched_runner import WatchedRunner
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.engine import AsyncEngine
+from seesay.engine.starting import CoreParts
 from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.runner import ModelRunner
 from seesay.llm.step_plan import StepPlan
@@ -40,8 +42,9 @@ def make_requests(name: str) -> list[GenerationRequest]:
     ]
 
 
-def build(path: Path, **options: Any) -> AsyncEngine:
-    return AsyncEngine(str(path), backend_config=EngineConfig(device_type="cpu", block_size=16, **options))
+def build(path: Path, make_runner: type[ModelRunner] | None = None, **options: Any) -> AsyncEngine:
+    config = EngineConfig(device_type="cpu", block_size=16, **options)
+    return AsyncEngine(str(path), backend_config=config, core_parts=CoreParts(make_runner=make_runner))
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen2_5_vl"])
@@ -66,33 +69,31 @@ def test_the_option_chooses_the_policy(tiny_checkpoint: Callable[[str], Path]) -
 
 
 def test_steps_beside_streamed_answers_are_as_small_as_a_slow_machine_needs(
-    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Callable[[str], Path],
 ) -> None:
     """On a machine that is far too slow for the limit, each has a minimal chunk."""
     sizes: list[int] = []
     seconds: list[float | None] = []
-    launch, collect = ModelRunner.launch, LaunchedStep.collect
 
-    def watch_launch(runner: ModelRunner, plan: StepPlan, splices: Any) -> LaunchedStep:
-        if plan.is_streamed:
-            sizes.append(measure_work(plan.rows).num_prompt_tokens)
-        return launch(runner, plan, splices)
+    class SlowRunner(WatchedRunner):
+        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+            if plan.is_streamed:
+                sizes.append(measure_work(plan.rows).num_prompt_tokens)
+            return super().launch_plan(plan, splices)
 
-    def watch_collect(launched: LaunchedStep) -> StepResult:
-        result = collect(launched)
-        seconds.append(result.seconds)
-        return replace(result, seconds=60.0)
+        def collect(self, launched: LaunchedStep) -> StepResult:
+            result = super().collect(launched)
+            seconds.append(result.seconds)
+            return replace(result, seconds=60.0)
 
-    monkeypatch.setattr(ModelRunner, "launch", watch_launch)
-    monkeypatch.setattr(LaunchedStep, "collect", watch_collect)
     short = parse([[make_message("Frame")]], max_new_tokens=60, min_new_tokens=60)
     long = parse([[make_message("the frame in the game, " * 60)] for _ in range(3)], max_new_tokens=4)
     long += parse([[make_message("a game in the frame, " * 60)]], max_new_tokens=4)
     largest = {}
     for max_step_ms in (None, 1):
         sizes.clear()
-        options = {"max_prefill_token_num": 200, "enable_prefix_caching": False}
-        with build(tiny_checkpoint("llama"), max_step_ms=max_step_ms, **options) as engine:
+        options: dict[str, Any] = {"max_prefill_token_num": 200, "enable_prefix_caching": False}
+        with build(tiny_checkpoint("llama"), SlowRunner, max_step_ms=max_step_ms, **options) as engine:
             assert all(output.error is None for output in ask(engine, short + long))
         largest[max_step_ms] = max(sizes)
     assert largest[1] <= LEAST_TOKENS < largest[None]
@@ -101,7 +102,7 @@ def test_steps_beside_streamed_answers_are_as_small_as_a_slow_machine_needs(
 
 def test_steps_that_were_timed_correct_the_predictions(tiny_checkpoint: Callable[[str], Path]) -> None:
     """The long prompt is computed beside the answer to the short one, which therefore comes first."""
-    options = {"max_prefill_token_num": 200, "enable_prefix_caching": False}
+    options: dict[str, Any] = {"max_prefill_token_num": 200, "enable_prefix_caching": False}
     with build(tiny_checkpoint("llama"), max_step_ms=1, **options) as engine:
         policy = loop_of(engine)._scheduler._policy
         assert isinstance(policy, TimedSteps)
@@ -151,7 +152,7 @@ def test_a_long_prompt_does_not_stall_a_stream_on_the_cpu(tiny_checkpoint: Calla
         GenerationRequest(prompt=prompt, gen_config=GenerationConfig(max_new_tokens=num, ignore_eos=True), streams=True)
         for prompt, num in (((5, 6, 7), 8000), (long_prompt, 1))
     )
-    options = {"session_len": 8192, "hf_overrides": {"max_position_embeddings": 8192}}
+    options: dict[str, Any] = {"session_len": 8192, "hf_overrides": {"max_position_embeddings": 8192}}
     num_tokens = {}
     for max_step_ms in (None, 5):
         with build(tiny_checkpoint("llama"), max_step_ms=max_step_ms, **options) as engine:

@@ -10,7 +10,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kernels.products import ALONG, Along, assert_close, check_in_a_graph, check_product
-from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
+from triton_cases import (
+    DEVICE,
+    IS_INTERPRETED,
+    MARKS,
+    ON_GPU,
+    on_gpu,
+    parametrize_grid,
+    random,
+    random_seeds,
+    runs_here,
+)
 
 from seesay.device.packed_product import make_packed_product, make_torch_product, to_kernel
 from seesay.device.packed_weight import PackedWeight, Packer
@@ -97,9 +107,7 @@ def test_few_rows_with_what_rides_along(
 
 
 @runs_here
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("num_rows", [1, 33, 150])
+@parametrize_grid(num_rows=[1, 33, 150 if ON_GPU else 70], case=CASES, dtype=DTYPES)
 def test_tiles_of_rows(num_rows: int, case: tuple[int, int, int | None, int, bool], dtype: torch.dtype) -> None:
     from seesay.kernels.packed_matmul import multiply_tiles
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from triton_cases import DEVICE, HAS_TRITON, MARKS, ON_GPU, runs_here
+from triton_cases import DEVICE, HAS_TRITON, MARKS, ON_GPU, parametrize_grid, runs_here
 
 from seesay.device.lanczos import has_lanczos
 from seesay.frame_chain import Patches, Resample
@@ -87,16 +87,16 @@ def expect_patches(
 
 
 @runs_here
-@pytest.mark.parametrize("kind", FILTERS)
-@pytest.mark.parametrize(("size", "new_size"), LARGE if ON_GPU else SMALL)
-def test_patches_are_those_of_the_cpu(size: tuple[int, int], new_size: tuple[int, int], kind: Resample) -> None:
+@parametrize_grid(sizes=LARGE if ON_GPU else SMALL, kind=FILTERS)
+def test_patches_are_those_of_the_cpu(sizes: tuple[tuple[int, int], tuple[int, int]], kind: Resample) -> None:
     """Every value of the table is another, so that equal patches were resized equally."""
+    size, new_size = sizes
     frames, table = random_frames(1, size), random_table(torch.float32)
     assert torch.equal(make_patches(frames, new_size, kind, table), expect_patches(frames, new_size, kind, table))
 
 
 @runs_here
-@pytest.mark.parametrize(("size", "new_size"), [((61, 77), (40, 24)), ((404, 4), (40, 16))])
+@pytest.mark.parametrize(("size", "new_size"), [((61, 77), (40, 24)), ((204, 4), (40, 16))])
 def test_without_a_filter_of_torch_patches_are_those_of_pillow(
     size: tuple[int, int], new_size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,8 @@ SMALL = {"calib_samples": 4, "calib_seqlen": 64, "batch_size": 2, "device": "cpu
 FAMILIES = ("llama", "qwen3", "phi3", "mistral", "gemma3", "qwen2_5_vl", "llava", "internvl")
 LAYERS = (*FAMILIES, "starcoder2", "olmo", "olmo2", "cohere", "falcon_groups", "glm4")
 """With feed-forwards and norms of all kinds."""
+ALIKE = ("llama", "mistral", "llava", "olmo")
+"""Their layers have nothing that those of others have not."""
 METHODS: dict[str, tuple[Quantize, dict[str, Any]]] = {
     "awq": (lite.auto_awq, {"w_group_size": 32}),
     "awq, symmetric, one group": (lite.auto_awq, {"w_group_size": -1, "w_sym": True, "search_scale": False}),
@@ -84,7 +86,7 @@ def test_every_method(method: str, tiny_checkpoint: Callable[[str], Path], tmp_p
 OF_EVERY_FAMILY = ("awq", "gptq, by activation, zero points", "smooth, int8")
 
 
-@parametrize_sweep(name=[name for name in LAYERS if name != "qwen2_5_vl"], method=OF_EVERY_FAMILY)
+@parametrize_sweep(name=[name for name in LAYERS if name not in ("qwen2_5_vl", *ALIKE)], method=OF_EVERY_FAMILY)
 def test_every_family(
     name: str, method: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:
@@ -92,7 +94,18 @@ def test_every_family(
     check(source, run(method, source, tmp_path / "out", text), tmp_path)
 
 
-@pytest.mark.parametrize("method", ["awq", "gptq, by activation, zero points", "smooth, int8", None])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.parametrize("method", OF_EVERY_FAMILY)
+def test_families_alike(
+    name: str, method: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
+) -> None:
+    test_every_family(name, method, tiny_checkpoint, tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    "method", ["awq", None, *(pytest.param(method, marks=pytest.mark.slow) for method in OF_EVERY_FAMILY[1:])]
+)
 def test_queries_keys_and_values_of_groups_of_heads(
     method: str | None, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str
 ) -> None:

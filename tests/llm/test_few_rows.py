@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from llm import backbones
-from pairs import parametrize_sweep
+from pairs import mark_after, parametrize_sweep
 from triton_cases import IS_INTERPRETED
 
 from seesay.checkpoint import Checkpoint
@@ -61,7 +61,9 @@ def test_layers_without_a_kernel_compute_the_same(
 
 
 @pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
-@pytest.mark.parametrize("name", ["starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon", "falcon-groups"])
+@pytest.mark.parametrize(
+    "name", mark_after(3, ("starcoder2", "glm4", "falcon-groups", "granite", "olmo2", "cohere", "falcon"))
+)
 def test_kernels_of_few_rows_serve_all_kinds_of_layers(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

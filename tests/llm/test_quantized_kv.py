@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from llm.attention_cases import Case, build, check_attention, random_cases
-from pairs import parametrize_sweep
+from pairs import mark_after, parametrize_sweep
 from triton_cases import (
     DEVICE,
     HAS_TRITON,
@@ -41,6 +41,8 @@ if ON_GPU and not has_fp8(DEVICE):
     FORMATS = ("int8", "int4")
 STEPS = {"int8": 255, "int4": 15}
 formats = pytest.mark.parametrize("format", FORMATS)
+few_formats = formats if ON_GPU else pytest.mark.parametrize("format", mark_after(1, FORMATS))
+"""Where formats have one kernel, and what is tested lies in its other parts."""
 
 
 @pytest.fixture(params=["torch", "triton"])
@@ -168,10 +170,8 @@ def test_keys_and_values_are_written_by_the_kernel_that_rotates(
 
 
 @runs_here
-@formats
+@parametrize_grid(format=FORMATS, rotated=[8, 12], value=[float("nan"), float("inf"), -float("inf")])
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow", "ignore:divide by zero")  # of NumPy
-@pytest.mark.parametrize("rotated", [8, 12])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
     ops: Ops, format: KVFormat, rotated: int, value: float
 ) -> None:
@@ -193,18 +193,18 @@ SMALL = [(1, 1), (1, 70), (1, 64), (5, 5), (9, 40), (2, 2)]
 CASES = [
     Case(rows=SMALL[:4], block_size=1, heads=(2, 1), dim=16),
     Case(rows=SMALL, block_size=7, dim=80, heads=(4, 4)),
-    Case(rows=SMALL, block_size=48, dim=16, heads=(14, 2)),
-    Case(rows=SMALL, window=20, block_size=16),
+    Case(rows=SMALL, block_size=48, dim=16, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.bfloat16, dim=80, block_size=16, window=33),
     Case(rows=SMALL, has_sinks=True, dim=80, heads=(3, 1), window=20, soft_cap=5.0, dtype=torch.float16),
     Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
-    Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=[(1, 70), (20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
     Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
     Case(rows=SMALL, heads=(4, 2), slopes=torch.float32),
 ]
 MORE_CASES = [
+    Case(rows=SMALL, window=20, block_size=16),
+    Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16),
     Case(rows=SMALL, block_size=128, dim=64),
     Case(rows=SMALL, window=64, soft_cap=2.0),
     Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
@@ -259,7 +259,7 @@ def test_attention_over_random_rows(ops: Ops, seed: int, format: KVFormat) -> No
 
 
 @runs_here
-@formats
+@few_formats
 def test_small_values_beside_a_much_more_likely_key_are_not_lost(ops: Ops, format: KVFormat) -> None:
     """A key takes most of the weight and has no value, as attention sinks do; thousands of unlikely ones make the
     output. Their weights times their scales would be too small for float16."""
@@ -283,7 +283,7 @@ def test_small_values_beside_a_much_more_likely_key_are_not_lost(ops: Ops, forma
 
 
 @runs_here
-@formats
+@few_formats
 def test_rows_that_only_the_device_knows(format: KVFormat) -> None:
     """As in a CUDA graph: lengths and blocks come from the device."""
     from seesay.llm.ops.triton_ops import TritonOps

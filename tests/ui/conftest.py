@@ -129,11 +129,30 @@ def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
     assert status == 0, "".join(lines)
 
 
-@pytest.fixture(scope="session")
-def demo_url(needs_browser: None) -> Iterator[str]:
+_running = contextlib.ExitStack()
+_urls: dict[tuple[str, ...], str] = {}
+"""The WebUIs that are running, by their arguments. They go on until a test of another folder comes: one that waits for
+visitors takes two hundredths of a core."""
+
+
+def run_once(*arguments: str) -> str:
+    """The URL of `seesay serve gradio …`, which the first test that needs it starts for those that follow."""
+    if arguments not in _urls:
+        _urls[arguments] = _running.enter_context(run_command(*arguments))
+    return _urls[arguments]
+
+
+@pytest.hookimpl(trylast=True)  # when the pages of the last test are closed
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+        _urls.clear()
+        _running.close()
+
+
+@pytest.fixture
+def demo_url(needs_browser: None) -> str:
     """The WebUI with the built-in checkpoint, whose server it starts."""
-    with run_command() as url:
-        yield url
+    return run_once()
 
 
 @pytest.fixture
@@ -246,8 +265,7 @@ def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
     return scripted_server
 
 
-@pytest.fixture(scope="session")
-def scripted_url(needs_browser: None, scripted_server: ScriptedServer) -> Iterator[str]:
+@pytest.fixture
+def scripted_url(needs_browser: None, scripted_server: ScriptedServer) -> str:
     """The WebUI for the scripted server."""
-    with run_command(scripted_server.url) as url:
-        yield url
+    return run_once(scripted_server.url)

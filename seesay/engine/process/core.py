@@ -22,7 +22,7 @@ from seesay.engine.process.failures import HungError, make_lost_error, restore_f
 from seesay.engine.process.launch import END_S
 from seesay.engine.process.ledger import Entry
 from seesay.engine.process.link import LinkClosedError
-from seesay.engine.process.origin import Child, JoinedProcess, Origin, OwnProcess
+from seesay.engine.process.origin import Child, JoinedProcess, MakeOrigin, Origin, OwnProcess
 from seesay.engine.process.requests import Requests
 from seesay.engine.process.state import ProcessState
 from seesay.engine.process.waker import Waker
@@ -79,16 +79,17 @@ class ProcessCore:
         *,
         step_timeout_s: float | None = None,
         door: socket.socket | None = None,
+        make_origin: MakeOrigin | None = None,
     ) -> ProcessCore:
         """Start a process, which loads the model.
 
         `engine` and `vision` are the fields of the configurations, as plain data. `door` of `open_door`: other fronts
-        may `join`.
+        may `join`. make_origin: what starts the process, in place of `OwnProcess`.
         """
         level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
         beat_s = _choose_beat_s(step_timeout_s)
         start = kinds.Start(str(folder), dict(engine), dict(vision), level, beat_s)
-        return cls(OwnProcess(start, door), step_timeout_s=step_timeout_s)
+        return cls((make_origin or OwnProcess)(start, door), step_timeout_s=step_timeout_s)
 
     @classmethod
     def join(

@@ -16,8 +16,6 @@ from seesay.engine.process.launch import ChildProcess
 
 Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
 
-_MODULE = "seesay.engine.process.child"
-
 
 class Origin(Protocol):
     """`is_owner`: whether this process starts it, ends it and starts it again. Others ask its owner what sleeps."""
@@ -38,9 +36,10 @@ class Origin(Protocol):
 
 
 class OwnProcess:
-    """An `Origin`: a process of this one. Fronts that join come in by `door`."""
+    """An `Origin`: a process of this one, which runs `module`. Fronts that join come in by `door`."""
 
     is_owner = True
+    module = "seesay.engine.process.child"
 
     def __init__(self, start: kinds.Start, door: socket.socket | None) -> None:
         self._start = start
@@ -48,7 +47,7 @@ class OwnProcess:
 
     def open(self) -> Child:
         doors = () if self._door is None else (self._door.fileno(),)
-        return ChildProcess(_MODULE, receives=kinds.ToFront, descriptors=doors)
+        return ChildProcess(self.module, receives=kinds.ToFront, descriptors=doors)
 
     def answer_hello(self, status: ModelStatus) -> kinds.Start:
         """Return what to load, with the weights that the process before had."""
@@ -56,6 +55,10 @@ class OwnProcess:
 
     def read_status(self) -> None:
         return None
+
+
+MakeOrigin = Callable[[kinds.Start, socket.socket | None], Origin]
+"""Makes an `Origin` of what the process is to load and the door for others, as `OwnProcess` does."""
 
 
 class JoinedProcess:

@@ -14,7 +14,8 @@ import queue
 import socket
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
@@ -37,7 +38,36 @@ _HEADERS = {
 Address = tuple[Any, ...]
 
 
-def fetch(url: str, allowance: Allowance) -> bytes:
+def is_global(address: str) -> bool:
+    """Return whether an IP address is reachable over the public internet; IPv4 addresses inside IPv6 ones are checked
+    too."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return is_global(str(ip.ipv4_mapped))
+        if ip in _NAT64:
+            return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+        if tunnelled and not is_global(str(tunnelled)):
+            return False
+    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What tells where a name leads, and to which of its addresses a connection is made.
+
+    look_up: takes what `socket.getaddrinfo` does. is_public: whether an address is reachable over the public internet.
+    """
+
+    look_up: Callable[..., Sequence[Address]] = socket.getaddrinfo
+    is_public: Callable[[str], bool] = is_global
+
+
+INTERNET = Network()
+
+
+def fetch(url: str, allowance: Allowance, network: Network = INTERNET) -> bytes:
     """Return the body of the response to `url`, and count it in `allowance`.
 
     Raises `RequestError`: media_forbidden (scheme, host, or an address that is not globally routable),
@@ -47,7 +77,7 @@ def fetch(url: str, allowance: Allowance) -> bytes:
     for _ in range(limits.max_redirects + 1):
         parts = _split(url, limits)
         try:
-            body = _get(parts, allowance)
+            body = _get(parts, allowance, network)
         except TimeoutError:
             raise _unreachable(url, f"no complete answer within {limits.timeout_s:g} s") from None
         except ssl.SSLError as error:
@@ -121,12 +151,12 @@ def is_allowed(host: str, domains: Sequence[str]) -> bool:
 # --- where to connect ----------------------------------------------------------------------------------------------
 
 
-def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
+def _resolve(host: str, port: int, allowance: Allowance, network: Network) -> list[Address]:
     """Return the socket addresses of a host to which connections are allowed."""
-    found = _look_up(host, port, allowance)
+    found = _look_up(host, port, allowance, network)
     if allowance.limits.allow_private_hosts:
         return found
-    allowed = [address for address in found if is_global(str(address[4][0]))]
+    allowed = [address for address in found if network.is_public(str(address[4][0]))]
     if not allowed:
         raise RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
@@ -136,13 +166,13 @@ def _resolve(host: str, port: int, allowance: Allowance) -> list[Address]:
     return allowed
 
 
-def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
+def _look_up(host: str, port: int, allowance: Allowance, network: Network) -> list[Address]:
     # The system's resolver takes no deadline, so it runs in a thread that may outlive the request.
     answers: queue.SimpleQueue[list[Address] | Exception] = queue.SimpleQueue()
 
     def look_up() -> None:
         try:
-            answers.put(list(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)))
+            answers.put(list(network.look_up(host, port, type=socket.SOCK_STREAM)))
         except Exception as error:  # the other thread waits for an answer
             answers.put(error)
 
@@ -156,25 +186,10 @@ def _look_up(host: str, port: int, allowance: Allowance) -> list[Address]:
     return answer
 
 
-def is_global(address: str) -> bool:
-    """Return whether an IP address is reachable over the public internet; IPv4 addresses inside IPv6 ones are checked
-    too."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return is_global(str(ip.ipv4_mapped))
-        if ip in _NAT64:
-            return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
-        tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
-        if tunnelled and not is_global(str(tunnelled)):
-            return False
-    return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
-
-
-def _connect(parts: SplitResult, allowance: Allowance) -> socket.socket:
+def _connect(parts: SplitResult, allowance: Allowance, network: Network) -> socket.socket:
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    addresses = _resolve(host, port, allowance)
+    addresses = _resolve(host, port, allowance, network)
     problem: OSError = OSError(f"the host {host!r} has no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         connection = socket.socket(family, kind, protocol)
@@ -236,8 +251,8 @@ class _TimedReader(io.RawIOBase):
         return self._connection.recv_into(buffer)
 
 
-def _get(parts: SplitResult, allowance: Allowance) -> bytes | _Redirect:
-    with _connect(parts, allowance) as connection:
+def _get(parts: SplitResult, allowance: Allowance, network: Network) -> bytes | _Redirect:
+    with _connect(parts, allowance, network) as connection:
         exchange = http.client.HTTPConnection(parts.hostname or "", parts.port or http.client.HTTP_PORT)
         exchange.sock = _TimedSocket(connection, allowance)
         host = parts.netloc.encode("idna").decode() if not parts.netloc.isascii() else parts.netloc

@@ -13,7 +13,7 @@ from seesay.config import MediaLimits
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media import fetch as fetch_module
 from seesay.processors.media.allowance import Allowance
-from seesay.processors.media.fetch import is_allowed, is_global
+from seesay.processors.media.fetch import INTERNET, Network, is_allowed, is_global
 from seesay.processors.media.load import load_image
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ HERE = MediaLimits(allow_private_hosts=True, timeout_s=5)
 BODY = b"0123456789" * 1000
 
 
-def fetch(url: str, limits: MediaLimits) -> bytes:
-    return fetch_module.fetch(url, Allowance(limits))
+def fetch(url: str, limits: MediaLimits, network: Network = INTERNET) -> bytes:
+    return fetch_module.fetch(url, Allowance(limits), network)
 
 
-def refusal(url: str, limits: MediaLimits = HERE) -> RequestError:
+def refusal(url: str, limits: MediaLimits = HERE, network: Network = INTERNET) -> RequestError:
     with pytest.raises(RequestError) as raised:
-        fetch(url, limits)
+        fetch(url, limits, network)
     return raised.value
 
 
@@ -79,13 +79,13 @@ def test_redirects(site: Site) -> None:
     assert fetch(end, MediaLimits(allow_private_hosts=True, max_redirects=0)) == BODY
 
 
-def test_each_redirect_is_checked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_redirect_is_checked(site: Site) -> None:
     """The first host passes for a public one; it sends on to the private address that it is at."""
     site.serve("/secret", BODY)
     url = site.redirect("/open", site.url("/secret"))
     answers = iter([True])
-    monkeypatch.setattr(fetch_module, "is_global", lambda address: next(answers, False))
-    assert refusal(url, MediaLimits()).code is ErrorCode.MEDIA_FORBIDDEN
+    network = Network(is_public=lambda address: next(answers, False))
+    assert refusal(url, MediaLimits(), network).code is ErrorCode.MEDIA_FORBIDDEN
     assert site.paths == ["/open"]
     for location in ("file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/"):
         assert refusal(site.redirect("/other", location)).code is ErrorCode.MEDIA_FORBIDDEN
@@ -111,7 +111,7 @@ def test_is_global() -> None:
     assert not any(map(is_global, ["ff02::1", "fe80::1%eth0", "::ffff:10.0.0.1", "240.0.0.1", "192.0.2.1"]))
 
 
-def test_the_checked_address_is_the_one_connected_to(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checked_address_is_the_one_connected_to(site: Site) -> None:
     """A name server that answers differently the second time has no second time."""
     site.serve("/x", BODY)
     lookups = []
@@ -121,22 +121,20 @@ def test_the_checked_address_is_the_one_connected_to(site: Site, monkeypatch: py
         address = "127.0.0.1" if len(lookups) == 1 else "192.0.2.1"
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(fetch_module, "is_global", lambda address: address == "127.0.0.1")
-    assert fetch(f"http://pictures.example:{site.port}/x", MediaLimits()) == BODY
+    network = Network(resolve, lambda address: address == "127.0.0.1")
+    assert fetch(f"http://pictures.example:{site.port}/x", MediaLimits(), network) == BODY
     assert lookups == ["pictures.example"]
     assert site.hosts == [f"pictures.example:{site.port}"]
 
 
-def test_only_public_ones_of_several_addresses_are_tried(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_public_ones_of_several_addresses_are_tried(site: Site) -> None:
     site.serve("/x", BODY)
 
     def resolve(host: Any, port: Any, **options: Any) -> Any:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (a, port)) for a in ("127.0.0.2", "127.0.0.1")]
 
-    monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    monkeypatch.setattr(fetch_module, "is_global", lambda address: address == "127.0.0.1")
-    assert fetch(f"http://pictures.example:{site.port}/x", MediaLimits()) == BODY
+    network = Network(resolve, lambda address: address == "127.0.0.1")
+    assert fetch(f"http://pictures.example:{site.port}/x", MediaLimits(), network) == BODY
 
 
 def test_too_large(site: Site) -> None:
@@ -183,11 +181,16 @@ def test_slow_drip_ends_at_the_deadline(site: Site, part: str) -> None:
     is_over.set()
 
 
-def test_slow_name_server_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_name_server_ends_at_the_deadline() -> None:
     """It does not answer before the client has given up."""
     is_over = threading.Event()
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: is_over.wait() and [])
-    assert "within 0.2 s" in refusal("http://slow.example/", MediaLimits(timeout_s=0.2)).message
+
+    def hang(*_: Any, **__: Any) -> list[Any]:
+        is_over.wait()
+        return []
+
+    network = Network(hang)
+    assert "within 0.2 s" in refusal("http://slow.example/", MediaLimits(timeout_s=0.2), network).message
     is_over.set()
 
 
@@ -251,11 +254,12 @@ def test_domains(host: str, expected: bool) -> None:
     assert is_allowed(host, ("example.com", "*.Pics.org", "xn--bcher-kva.de")) is expected
 
 
-def test_other_domains_are_refused_before_any_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the name was looked up"))
-    error = refusal("http://evil.net/x.png", MediaLimits(allowed_media_domains=["example.com"]))
+def test_other_domains_are_refused_before_any_look_up() -> None:
+    network = Network(lambda *_, **__: pytest.fail("the name was looked up"))
+    error = refusal("http://evil.net/x.png", MediaLimits(allowed_media_domains=["example.com"]), network)
     assert error.code is ErrorCode.MEDIA_FORBIDDEN and "evil.net" in error.message
-    assert refusal("http://example.com/x.png", MediaLimits(allowed_media_domains=())).code is ErrorCode.MEDIA_FORBIDDEN
+    error = refusal("http://example.com/x.png", MediaLimits(allowed_media_domains=()), network)
+    assert error.code is ErrorCode.MEDIA_FORBIDDEN
 
 
 def test_redirects_stay_in_the_domains(site: Site) -> None:

@@ -188,8 +188,8 @@ def test_time_is_linear(name: str) -> None:
             text = CALLS[name].replace("Zürich", unit * (num_chars // len(unit)))
             read(format, list(text), tools=TOOLS)
 
-        few_s = measure_cpu_s(lambda: run(20_000))
-        check_cpu_s(lambda: run(80_000), 12 * few_s + 0.05)
+        few_s = measure_cpu_s(lambda: run(8_000))
+        check_cpu_s(lambda: run(32_000), 12 * few_s + 0.05)
 
 
 @pytest.mark.parametrize(
