@@ -69,10 +69,12 @@ imports: $(VENV)/.dev
 
 # A test that failed beside others gets one more try, alone: a real fault fails again. One that passes then is printed
 # as failed above all the same, and is to be mended.
-check: lint types imports
+check:
+	$(MAKE) -j2 lint types imports
 	$(MAKE) test || $(MAKE) test-failed
 
-check-all: lint types imports
+check-all:
+	$(MAKE) -j2 lint types imports
 	$(MAKE) test-all || $(MAKE) test-failed
 
 clean:

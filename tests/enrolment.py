@@ -178,6 +178,14 @@ def is_variant(name: str) -> bool:
     return name in CHECKPOINTS and CHECKPOINTS[name].variant
 
 
+def is_third(name: str) -> bool:
+    """Return whether two checkpoints of the same architecture are named before this one."""
+    if name not in CHECKPOINTS:
+        return False
+    alike = [other for other, tiny in CHECKPOINTS.items() if tiny.architecture == CHECKPOINTS[name].architecture]
+    return alike.index(name) >= 2
+
+
 def _without_variants(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in names if not is_variant(name))
 

@@ -30,7 +30,7 @@ from asking import (
     run_transformers,
     run_video_in_transformers,
 )
-from enrolment import BACKBONES, FAMILIES, MODULES, OWN_CODE, VARIANTS, VIDEO_FAMILIES, VISION_MODULES
+from enrolment import BACKBONES, FAMILIES, MODULES, OWN_CODE, VARIANTS, VIDEO_FAMILIES, VISION_MODULES, is_third
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -231,9 +231,12 @@ def test_losses_of_conversations_equal_transformers(case: Case, open_engine: Ope
         assert raw == pytest.approx(ids_loss, abs=TOLERANCE)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if is_third(name) else ()) for name in VARIANTS]
+)
 def test_variants_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
-    """Other decoders of a family: alone with logits, then together and in chunks."""
+    """Other decoders of a family: alone with logits, then together and in chunks. The contract of families compares
+    all of them, so the third of an architecture is slow here."""
     path = tiny_checkpoint(name)
     case = Case(name, path, run_transformers(path, name, new_tokens=NEW_TOKENS))
     with build(case, block_size=16, max_prefill_token_num=50) as engine:

@@ -12,6 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from grammars.byte_grammar import list_allowed
+from pairs import parametrize_sweep
 from templates.parsers.reading import read
 
 from seesay.config.grammar import read_grammar
@@ -139,8 +140,7 @@ def check(parts: Sequence[AnswerPart], text: str) -> int:
     return len(names)
 
 
-@pytest.mark.parametrize("is_special", [False, True])
-@pytest.mark.parametrize("name", TOOL_FORMATS)
+@parametrize_sweep(name=TOOL_FORMATS, is_special=[False, True])
 def test_required_answers_are_calls_alone(name: str, is_special: bool) -> None:
     format = open_format(name, is_special=is_special)
     rng = random.Random(name)
@@ -161,8 +161,7 @@ def test_required_answers_are_calls_alone(name: str, is_special: bool) -> None:
     assert most >= 1
 
 
-@pytest.mark.parametrize("is_special", [False, True])
-@pytest.mark.parametrize("name", TOOL_FORMATS)
+@parametrize_sweep(name=TOOL_FORMATS, is_special=[False, True])
 def test_a_call_that_is_begun_is_valid(name: str, is_special: bool) -> None:
     format = open_format(name, is_special=is_special)
     rng = random.Random(name)
