@@ -10,14 +10,20 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
 from differential import Engine, Setup
 from faults import Faults
 
 from seesay.engine.core import CoreListener
 from seesay.engine.loop import EngineLoop
-from seesay.engine.process import child, kinds, origin
+from seesay.engine.process import child, kinds
 from seesay.engine.process.core import ProcessCore
+from seesay.engine.process.origin import OwnProcess
+
+
+class DifferentialProcess(OwnProcess):
+    """The engine process of this module."""
+
+    module = "differential_engine"
 
 
 def start_process(path: Path, setup: Setup, faults: Faults) -> ProcessCore:
@@ -26,9 +32,7 @@ def start_process(path: Path, setup: Setup, faults: Faults) -> ProcessCore:
     os.close(descriptor)
     faults.report = Path(report)
     orders = {"setup": asdict(setup), "rates": dict(faults.rates), "seed": faults.seed, "report": report}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(origin, "_MODULE", "differential_engine")
-        return ProcessCore.load(path, orders, {}).wait_until_loaded()
+    return ProcessCore.load(path, orders, {}, make_origin=DifferentialProcess).wait_until_loaded()
 
 
 def write_report(engine: Engine, file: str) -> None:

@@ -21,7 +21,11 @@ NAMES = ("qwen2_5_vl", "llava")
 """A tokenizer of bytes, and one of pieces."""
 
 
-@pytest.fixture(scope="module", params=[(NAMES[0], True), (NAMES[0], False), (NAMES[1], False)], ids=str)
+@pytest.fixture(
+    scope="module",
+    params=[(NAMES[0], True), pytest.param((NAMES[0], False), marks=pytest.mark.slow), (NAMES[1], False)],
+    ids=str,
+)
 def engine(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
     name, own = request.param
     options: dict[str, Any] = {"async_scheduling": True, "max_prefill_token_num": 16, "block_size": 4}
