@@ -39,6 +39,11 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.cogvlm import CogVlm, CogVlmProcessor
 
         return CogVlm.load(path).to(dtype), CogVlmProcessor(path, config=config)
+    if architecture == "InternLMXComposer2ForCausalLM":
+        from reference.xcomposer2 import XComposer2, XComposer2Processor
+
+        composer = XComposer2.load(path).to(dtype)
+        return composer, XComposer2Processor(path, composer)
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
     runs_code = architecture in OWN_CODE.values()

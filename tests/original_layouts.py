@@ -38,13 +38,14 @@ def split_state(folder: Path) -> tuple[State, State]:
 
 def name_as_internlm2(state: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> State:
     """Return a Llama's tensors, named as in the decoder itself, under InternLM2's names: queries, keys and values of a
-    group of heads together."""
+    group of heads together. Additions of low rank are among them, but for the first matrices of those to queries, keys
+    and values."""
     groups, size = config["num_key_value_heads"], config["hidden_size"] // config["num_attention_heads"]
     tensors = {"model.tok_embeddings.weight": state["embed_tokens.weight"]}
     tensors |= {"model.norm.weight": state["norm.weight"], "output.weight": state["lm_head.weight"]}
     for layer in range(config["num_hidden_layers"]):
         name, own = f"model.layers.{layer}", f"layers.{layer}."
-        for kind in ("weight", "bias"):
+        for kind in ("weight", "bias", "Plora_B.weight"):
             if f"{own}self_attn.q_proj.{kind}" not in state:
                 continue
             parts = [state[f"{own}self_attn.{part}_proj.{kind}"] for part in "qkv"]
@@ -54,7 +55,9 @@ def name_as_internlm2(state: Mapping[str, torch.Tensor], config: Mapping[str, An
         tensors[f"{name}.attention_norm.weight"] = state[f"{own}input_layernorm.weight"]
         tensors[f"{name}.ffn_norm.weight"] = state[f"{own}post_attention_layernorm.weight"]
         for stored, part in (("w1", "gate"), ("w2", "down"), ("w3", "up")):
-            tensors[f"{name}.feed_forward.{stored}.weight"] = state[f"{own}mlp.{part}_proj.weight"]
+            for kind in ("weight", "Plora_B.weight"):
+                if f"{own}mlp.{part}_proj.{kind}" in state:
+                    tensors[f"{name}.feed_forward.{stored}.{kind}"] = state[f"{own}mlp.{part}_proj.{kind}"]
     return tensors
 
 

@@ -339,6 +339,22 @@ def _molmo(tiny: Json) -> Json:
     }
 
 
+def _xcomposer2(tiny: Json) -> Json:
+    """With `vision_config`, whose values are constants in the published code."""
+    return {
+        **tiny,
+        "_name_or_path": "internlm/internlm-xcomposer2-vl-7b",
+        "auto_map": {
+            "AutoConfig": "configuration_internlm_xcomposer2.InternLMXcomposer2Config",
+            "AutoModelForCausalLM": "modeling_internlm_xcomposer2.InternLMXComposer2ForCausalLM",
+        },
+        "initializer_range": 0.02,
+        "internlm_lora": None,
+        "transformers_version": "4.33.1",
+        "use_cache": False,
+    }
+
+
 def _perception_lm(tiny: Json) -> Json:
     """Of 2025-07, which Transformers 4.54 converted."""
     text = tiny["text_config"]
@@ -823,6 +839,17 @@ LAYOUTS: dict[str, Layout] = {
             "modeling_molmo.py": CODE,
             "preprocessing_molmo.py": CODE,
         },
+        template_file="tokenizer_config.json",
+    ),
+    "internlm-xcomposer2-vl-7b": Layout(
+        tiny="xcomposer2",
+        config=_xcomposer2,
+        extra={
+            "vit.vision_tower.vision_model.embeddings.position_ids": torch.arange(26)[None],
+            "model.layers.0.attention.rotary_emb.inv_freq": torch.ones(8),
+        },
+        tokenizer={"tokenizer_class": "InternLMXComposer2Tokenizer"},
+        files={"build_mlp.py": CODE, "modeling_internlm_xcomposer2.py": CODE, "processor_config.json": None},
         template_file="tokenizer_config.json",
     ),
     "SmolVLM-256M-Instruct": Layout(

@@ -43,7 +43,7 @@ from seesay.processors.media import frame_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
-from seesay.vl import any_resolution, arrangement, dynamic_resolution, eva_clip
+from seesay.vl import any_resolution, arrangement, dynamic_resolution, eva_clip, hd_transform
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
     cogvlm,
@@ -64,6 +64,7 @@ from seesay.vl.families import (
     qwen3_vl,
     qwen_vl,
     smolvlm,
+    xcomposer2,
 )
 from seesay.vl.family import Family, Features, Wording
 from seesay.vl.pixels import PixelSettings
@@ -1004,7 +1005,36 @@ def the_whole_picture_is_rounded(patch: Patch) -> None:
 
 @caught_by("pixels_equal_the_processors", "phi3_v")
 def tall_pictures_are_padded_below(patch: Patch) -> None:
-    patch.setattr(phi3_v, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
+    patch.setattr(hd_transform, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
+
+
+@caught_by("rows_equal_the_models", "xcomposer2d5")
+def separators_of_views_end_lines(patch: Patch) -> None:
+    patch.setattr(xcomposer2, "_LINE_END", -1)
+    patch.setattr(xcomposer2, "_VIEW_END", -2)
+
+
+@caught_by("rows_equal_the_models", "xcomposer2_4khd")
+def the_whole_picture_comes_behind_its_tiles(patch: Patch) -> None:
+    wrap(patch, xcomposer2.InternLMXComposer2, "_arrange", lambda found: np.roll(found, -13))
+
+
+@caught_by("pixels_equal_the_processors", "xcomposer2d5")
+def white_is_on_both_sides(patch: Patch) -> None:
+    original = hd_transform.HDTransform
+    patch.setattr(xcomposer2, "HDTransform", lambda **options: original(**{**options, "padding": "both"}))
+
+
+@caught_by(COUNTS, "xcomposer2d5")
+def small_pictures_are_enlarged(patch: Patch) -> None:
+    original = hd_transform.HDTransform
+    patch.setattr(xcomposer2, "HDTransform", lambda **options: original(**{**options, "is_capped": False}))
+
+
+@caught_by(COUNTS, "xcomposer2_4khd")
+def pictures_are_not_enlarged(patch: Patch) -> None:
+    original = hd_transform.HDTransform
+    patch.setattr(xcomposer2, "HDTransform", lambda **options: original(**{**options, "is_capped": True}))
 
 
 @caught_by("tokens_equal_the_processors", "qwen_vl")

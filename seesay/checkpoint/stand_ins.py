@@ -15,6 +15,7 @@ from seesay.checkpoint.original_molmo import read_molmo
 from seesay.checkpoint.original_ovis import read_ovis
 from seesay.checkpoint.original_qwen import read_qwen, read_qwen_vl
 from seesay.checkpoint.original_text import read_baichuan, read_bloom, read_chatglm, read_minicpm, read_mpt
+from seesay.checkpoint.original_xcomposer import read_xcomposer2
 from seesay.errors import CheckpointError
 
 
@@ -60,6 +61,10 @@ def _read_internlm3(config: Mapping[str, Any]) -> StandIn:
     return _as_llama(config, attention_bias=has_bias, mlp_bias=has_bias)
 
 
+def _read_xcomposer2(config: Mapping[str, Any]) -> StandIn:
+    return StandIn(config=read_xcomposer2(config, _read_internlm2(config).config))
+
+
 def _read_internvl_chat(config: Mapping[str, Any]) -> StandIn:
     for name in ("llm_config", "vision_config"):
         if not isinstance(config.get(name), Mapping):
@@ -81,6 +86,7 @@ ConfigReader = Callable[[Mapping[str, Any]], StandIn]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "CogVLMForCausalLM": lambda config: StandIn(config=read_cogvlm(config)),
+    "InternLMXComposer2ForCausalLM": _read_xcomposer2,
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,

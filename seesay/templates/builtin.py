@@ -29,6 +29,25 @@ _DEEPSEEK = Pieces(
     stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
 )
 
+_XCOMPOSER = Pieces(
+    system="[UNUSED_TOKEN_146]system\n",
+    meta_instruction="You are an AI assistant whose name is InternLM-XComposer (浦语·灵笔).\n"
+    "- InternLM-XComposer (浦语·灵笔) is a multi-modality conversational language model that is developed by Shanghai "
+    "AI Laboratory (上海人工智能实验室). It is designed to be helpful, honest, and harmless.\n"
+    "- InternLM-XComposer (浦语·灵笔) can understand and communicate fluently in the language chosen by the user such "
+    "as English and 中文.\n"
+    "- InternLM-XComposer (浦语·灵笔) is capable of comprehending and articulating responses effectively based on the "
+    "provided image.",
+    eosys="[UNUSED_TOKEN_145]\n",
+    user="[UNUSED_TOKEN_146]user\n",
+    eoh="[UNUSED_TOKEN_145]\n",
+    assistant="[UNUSED_TOKEN_146]assistant\n",
+    eoa="[UNUSED_TOKEN_145]",
+    separator="\n",
+    after_media="",
+    stop_words=("[UNUSED_TOKEN_145]",),
+)
+
 _VICUNA = Pieces(
     meta_instruction="A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions.",
@@ -236,6 +255,10 @@ _BUILTIN: dict[str, Pieces] = {
             "English and 中文.",
             "stop_words": ("<|im_end|>", "<|action_end|>"),
         }
+    ),
+    "internlm-xcomposer2": _XCOMPOSER,
+    "internlm-xcomposer2d5": _XCOMPOSER.with_changes(
+        {"opens_with_media": True, "media_wording": "Image{number} {media}; "}
     ),
     "internvl2-internlm2": _CHATML.with_changes({**_WITHOUT_BREAKS, "meta_instruction": _INTERNVL2_INSTRUCTION}),
     "internvl2-phi3": _PHI3.with_changes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
 from seesay.errors import ErrorCode, RequestError
@@ -181,8 +181,11 @@ def _check_counts(written: Mapping[str, int], given: Mapping[str, Sequence[Media
         )
 
 
-def flatten(message: Message, *, markers: Markers, shield: Shield, after_media: str = "\n") -> str:
-    """Join a message's parts into one string, for templates that do not accept lists.
+def flatten(
+    message: Message, *, write_media: Callable[[MediaPart], str], shield: Shield, after_media: str = "\n"
+) -> str:
+    """Join a message's parts into one string, for templates that do not accept lists. write_media: the text of a
+    picture or video, in which its marker is; asked for each once, in their order.
 
     Each picture or video at the beginning is followed by `after_media`, which is a line break in the training of LLaVA
     and InternVL. All others, and those that the user placed, stay where they are. A line break separates two texts in a
@@ -193,7 +196,7 @@ def flatten(message: Message, *, markers: Markers, shield: Shield, after_media: 
     previous: TextPart | MediaPart | None = None
     for part in message.parts:
         if isinstance(part, MediaPart):
-            pieces.append(markers[part.modality] + (after_media if is_leading and not part.is_placed else ""))
+            pieces.append(write_media(part) + (after_media if is_leading and not part.is_placed else ""))
         else:
             text = part.text
             if is_leading and pieces and after_media and pieces[-1].endswith(after_media):

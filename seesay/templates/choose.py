@@ -42,7 +42,7 @@ def choose_template(
     if config is not None:
         return _from_config(as_config(config), tokenizer)
     model_config = None if folder is None else read_object(folder / "config.json")
-    replacement = find_replacement(model_config or {})
+    replacement = find_replacement(model_name, model_config or {})
     sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
     if sources and replacement is None:
         return _from_jinja(model_name, sources, tokenizer)

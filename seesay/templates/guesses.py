@@ -38,6 +38,7 @@ class Guess:
 
 _YI = range(64000, 65000)  # sizes of vocabularies, some with a few tokens for media or padding
 _LLAMA3 = range(128256, 129000)
+_XCOMPOSER = range(92544, 92700)
 
 GUESSES: tuple[Guess, ...] = (
     Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
@@ -100,6 +101,19 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="base", architecture="CogVLMForCausalLM", where={"template_version": "base"}, replaces_own=True),
     Guess(template="cogvlm2", architecture="CogVLMForCausalLM", where={"vocab_size": _LLAMA3}, replaces_own=True),
     Guess(template="cogvlm", architecture="CogVLMForCausalLM", replaces_own=True),
+    Guess(
+        template="internlm-xcomposer2d5",
+        architecture="InternLMXComposer2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER},
+        name=r"xcomposer-?2(d|\.)5",
+        replaces_own=True,
+    ),
+    Guess(
+        template="internlm-xcomposer2",
+        architecture="InternLMXComposer2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER},
+        replaces_own=True,
+    ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
     Guess(template="mistral-v7", architecture="Mistral3ForConditionalGeneration"),
@@ -145,9 +159,10 @@ def guess(model_path: str, config: Mapping[str, Any] | None = None) -> str | Non
     return next((row.template for row in GUESSES if row.holds(last, config or {})), None)
 
 
-def find_replacement(config: Mapping[str, Any]) -> str | None:
+def find_replacement(model_path: str, config: Mapping[str, Any]) -> str | None:
     """Return the name of the template that is taken in place of the checkpoint's own; None where that is taken."""
-    return next((row.template for row in GUESSES if row.replaces_own and row.holds("", config)), None)
+    last = _name_of(model_path)
+    return next((row.template for row in GUESSES if row.replaces_own and row.holds(last, config)), None)
 
 
 def _name_of(model_path: str) -> str:

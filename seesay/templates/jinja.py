@@ -165,7 +165,7 @@ class JinjaTemplate(ChatTemplate):
             inline = {id(part): markers[part.modality] for part in media if self._is_inline(part)}
             content = _parts_as_json(message.parts, shield, inline)
         else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
-            content = flatten(message, markers=markers, shield=shield)
+            content = flatten(message, write_media=lambda part: markers[part.modality], shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
 
     def _bring_extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:

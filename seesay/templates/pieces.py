@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from typing import Any, NamedTuple
 
 from seesay.config.checks import check_value
@@ -22,6 +23,9 @@ class Pieces:
     start: the text before the first message.
     user_before_media: replaces `user` in messages that begin with a picture or video; None: `user`.
     puts_media_first: the pictures and videos of a user's message come before its `user`, but for placed ones.
+    opens_with_media: the only picture or video of a conversation comes before all of it, but for a placed one.
+    media_wording: what each of several pictures and videos of a conversation becomes, but for placed ones: `{media}`
+        stands for it, `{number}` for its number in the conversation. Empty: nothing is around them.
     after_media: the text after each picture or video at the beginning of a message.
     is_completion: add no pieces; the prompt is the contents only.
     generation_prompt: the text before the answer; None: `assistant`.
@@ -41,6 +45,8 @@ class Pieces:
     start: str = ""
     user_before_media: str | None = None
     puts_media_first: bool = False
+    opens_with_media: bool = False
+    media_wording: str = ""
     after_media: str = "\n"
     stop_words: tuple[str, ...] = ()
     is_completion: bool = False
@@ -81,6 +87,8 @@ class PiecesTemplate(ChatTemplate):
     start: str
     user_before_media: str | None
     puts_media_first: bool
+    opens_with_media: bool
+    media_wording: str
     after_media: str
     is_completion: bool
     generation_prompt: str | None
@@ -114,23 +122,46 @@ class PiecesTemplate(ChatTemplate):
         options: Mapping[str, Any],
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
-        turns = [self._turn(message, markers, shield) for message in messages]
+        first = self._find_opening(messages)
+        if first is not None:
+            messages = [_without(message, first) for message in messages]
+        write_media = self._make_writer(messages, markers)
+        turns = [self._turn(message, write_media, shield) for message in messages]
+        opening = "" if first is None else markers[first.modality]
         if self.is_completion:
-            return "".join(turn.content for turn in turns)
+            return opening + "".join(turn.content for turn in turns)
         if self.meta_instruction is not None and not any(turn.role == "system" for turn in turns):
             turns.insert(0, _Turn("system", shield.cover(self.meta_instruction)))
-        text = self.start + "".join(self._glue(turns, leave_open=continue_final))
+        text = opening + self.start + "".join(self._glue(turns, leave_open=continue_final))
         if add_generation_prompt:
             text += self.assistant if self.generation_prompt is None else self.generation_prompt
         return text
 
-    def _turn(self, message: Message, markers: Markers, shield: Shield) -> _Turn:
-        media = [part for part in message.parts if isinstance(part, MediaPart)]
+    def _find_opening(self, messages: Sequence[Message]) -> MediaPart | None:
+        """Return what comes before the conversation."""
+        media = [part for message in messages for part in _media_in(message)]
+        return media[0] if self.opens_with_media and len(media) == 1 and not media[0].is_placed else None
+
+    def _make_writer(self, messages: Sequence[Message], markers: Markers) -> Callable[[MediaPart], str]:
+        """Return what writes the media of these messages, one after another."""
+        has_several = sum(len(_media_in(message)) for message in messages) > 1
+        numbers = count(1)
+
+        def write(part: MediaPart) -> str:
+            marker, number = markers[part.modality], next(numbers)
+            if part.is_placed or not has_several or not self.media_wording:
+                return marker
+            return self.media_wording.replace("{number}", str(number)).replace("{media}", marker)
+
+        return write
+
+    def _turn(self, message: Message, write_media: Callable[[MediaPart], str], shield: Shield) -> _Turn:
+        media = _media_in(message)
         if self.puts_media_first and _role(message) == "user" and not any(part.is_placed for part in media):
             texts = tuple(part for part in message.parts if not isinstance(part, MediaPart))
-            content = flatten(replace(message, parts=texts), markers=markers, shield=shield)
-            return _Turn(_role(message), content, media="".join(markers[part.modality] for part in media))
-        content = flatten(message, markers=markers, shield=shield, after_media=self.after_media)
+            content = flatten(replace(message, parts=texts), write_media=write_media, shield=shield)
+            return _Turn(_role(message), content, media="".join(map(write_media, media)))
+        content = flatten(message, write_media=write_media, shield=shield, after_media=self.after_media)
         return _Turn(_role(message), content, bool(message.parts) and isinstance(message.parts[0], MediaPart))
 
     def _glue(self, turns: Sequence[_Turn], *, leave_open: bool) -> Iterator[str]:
@@ -169,6 +200,14 @@ class PiecesTemplate(ChatTemplate):
                 fail(f"the chat template {self.name!r} does not support tool_calls")
             if message.role == "tool" and not self.tool and not self.is_completion:
                 fail(f"the chat template {self.name!r} does not support the role 'tool'")
+
+
+def _media_in(message: Message) -> list[MediaPart]:
+    return [part for part in message.parts if isinstance(part, MediaPart)]
+
+
+def _without(message: Message, left_out: MediaPart) -> Message:
+    return replace(message, parts=tuple(part for part in message.parts if part is not left_out))
 
 
 def _role(message: Message) -> str:

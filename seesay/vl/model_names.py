@@ -125,8 +125,6 @@ REASONS: Mapping[str, str] = {
     "DbrxForCausalLM": "its experts in Transformers look at values while they are probed",
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
     "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",
-    "InternLMXComposer2ForCausalLM": "the weights of pictures' tokens have additions of their own (partial LoRA); "
-    "nearest: InternVL2",
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
     "MllamaForConditionalGeneration": "the decoder attends to pictures beside the text (cross-attention), which blocks "
     "of keys and values have no place for; nearest: Llama 3.2 1B and 3B for text",

@@ -54,6 +54,8 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "SmolVLMImageProcessor": (_HALVES, _LANCZOS),
     "VLMImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "SmolVLMVideoProcessor": (_HALVES, _LANCZOS),
+    "XComposer2SquareProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "XComposer2TileProcessor": (_CLIP_STATISTICS, _BILINEAR),
 }
 """((mean, std), resample) of each processor class, where a checkpoint's file leaves them out."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
@@ -45,12 +46,12 @@ class ProjectedTowerFamily(Family):
 
     strategies: values of `vision_feature_select_strategy` that the family supports. processor: class of the image
     processor, for settings that its file leaves out. learned_rows: see `LearnedRows`. projector_options: further fields
-    of `ProjectorConfig`."""
+    of `ProjectorConfig`. An instance may have others of these two than its class."""
 
     strategies: ClassVar[tuple[str, ...]] = ("default", "full")
     processor: ClassVar[str]
-    learned_rows: ClassVar[tuple[str, ...]] = ()
-    projector_options: ClassVar[Mapping[str, Any]] = {}
+    learned_rows: tuple[str, ...] = ()
+    projector_options: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
@@ -120,7 +121,10 @@ class ProjectedTowerFamily(Family):
 
         config = self.checkpoint.model_config
         tower = VitConfig.of_clip(
-            config.vision_config, has_class_token=self.has_class_token, feature_layers=self._feature_layers
+            config.vision_config,
+            has_class_token=self.has_class_token,
+            feature_layers=self._feature_layers,
+            image_size=(self.image_size, self.image_size),
         )
         projector = ProjectorConfig(
             out_hidden_size=config.text_config.hidden_size,

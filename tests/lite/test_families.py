@@ -16,8 +16,9 @@ from PIL import Image
 from seesay import lite
 from seesay.errors import ConfigError
 
-EXPERTS = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture == "CogVLMForCausalLM")
-"""Their linear layers have other weights for pictures."""
+_SPLIT = ("CogVLMForCausalLM", "InternLMXComposer2ForCausalLM")
+EXPERTS = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in _SPLIT)
+"""Their linear layers have other weights for pictures, or additions."""
 
 
 def test_models_with_weights_of_their_own_for_pictures_are_refused(

@@ -96,10 +96,13 @@ class Tiler:
         is_tall = picture.shape[2] < picture.shape[1]
         lying = picture.transpose(1, 2).contiguous() if is_tall else picture
         width, height = self.find_size(lying.shape[2], lying.shape[1])
-        missing = -height % self.tile
-        bars = (0, 0, missing // 2, missing - missing // 2)
+        bars = (0, 0, *self.split_white(-height % self.tile))
         padded = nn.functional.pad(scale(lying, (height, width), "bilinear"), bars, value=255)
         return padded.transpose(1, 2) if is_tall else padded
+
+    def split_white(self, missing: int) -> tuple[int, int]:
+        """Lines above and below a lying picture."""
+        return missing // 2, missing - missing // 2
 
     def cut(self, picture: Tensor) -> Tensor:
         """The whole picture as a tile, then its tiles, row by row."""

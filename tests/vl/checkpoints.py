@@ -1056,6 +1056,36 @@ def _molmo(**changes: Any) -> Callable[[Path], None]:
     return write
 
 
+def _xcomposer2(*, side: int, ranks: tuple[int, int], is_tiled: bool = True, **extra: Any) -> Callable[[Path], None]:
+    """As published, with a `vision_config`, whose values are constants in the published code."""
+
+    def write(path: Path) -> None:
+        from reference.xcomposer2 import XComposer2
+
+        tokenizer = make_tokenizer(CHATML.replace("@image@", "<ImageHere>"), has_bos=True)
+        config = {
+            "architectures": ["InternLMXComposer2ForCausalLM"], "model_type": "internlm2", "bias": False,
+            "attn_implementation": "flash_attention_2", "hidden_act": "silu", "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "rope_scaling": None, "tie_word_embeddings": False, "torch_dtype": "float32",
+            "max_length": 16384, "vocab_size": 288, **QWEN_TEXT,
+            "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+            "pad_token_id": tokenizer.pad_token_id,
+            "vision_config": {
+                "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2,
+                "patch_size": 4,
+            },
+            **extra,
+        }  # fmt: skip
+        settings = {
+            "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+            "resample": 2 if is_tiled else 3, **({"hd_num": 6} if is_tiled else {}),
+        }  # fmt: skip
+        model = XComposer2(config, is_tiled=is_tiled, ranks=ranks, tile=4 * side)
+        _save_reference(path, model, config, settings, tokenizer, "internlm_xcomposer2")
+
+    return write
+
+
 def _save_reference(
     path: Path,
     model: Any,
@@ -1265,6 +1295,9 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "molmo_olmo2": _molmo(
         attention_layer_norm=True, norm_after=True, qkv_bias=False, num_key_value_heads=None, rope_theta=500000.0
     ),
+    "xcomposer2d5": _xcomposer2(side=6, ranks=(6, 6)),
+    "xcomposer2": _xcomposer2(side=5, ranks=(6, 6), is_tiled=False, img_size=20),
+    "xcomposer2_4khd": _xcomposer2(side=6, ranks=(8, 6)),
     "perception_lm": _of_timm(write_perception_lm),
     "perception_lm_timm": _of_timm(write_timm_perception_lm),
     "fast_vlm": _of_timm(write_fast_vlm),

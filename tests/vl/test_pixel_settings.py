@@ -21,6 +21,8 @@ BESIDE_WEIGHTS = (
     "Phi3VImageProcessor",
     "QwenVLImageProcessor",
     "VLMImageProcessor",
+    "XComposer2SquareProcessor",
+    "XComposer2TileProcessor",
 )
 """Classes that Transformers does not have."""
 

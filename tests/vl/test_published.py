@@ -65,6 +65,7 @@ def test_families_with_a_published_layout() -> None:
         "phi3_v",
         "molmo",
         "cogvlm",
+        "xcomposer2",
         "text",
         "llava",
         "llava_next",

@@ -50,7 +50,7 @@ class Attention:
             config.hidden_size,
             bias=config.qkv_bias,
             sources=_qkv_sources(config),
-            media=media,
+            media=None if media is None else media.for_qkv,
             media_bias=media is not None and media.qkv_bias,
         )
         self.out = SplitLinear(

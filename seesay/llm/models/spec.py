@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -119,15 +119,23 @@ class MediaRowsSpec:
 
     tokens: which tokens these are. rank: something of this rank is added to what they compute for rows of text, times
     `scale` (partial LoRA, arXiv 2401.16420); None: rows of media have weights of their own (a visual expert, arXiv
-    2311.03079), of which those of queries, keys and values have a bias with `qkv_bias`. in_attention: whether that
-    holds for attention, too, or for the feed-forward alone.
+    2311.03079), of which those of queries, keys and values have a bias with `qkv_bias`. qkv_rank, qkv_scale: of what is
+    added to queries, keys and values; without that rank, they are `rank` and `scale`. in_attention: whether that holds
+    for attention, too, or for the feed-forward alone.
     """
 
     tokens: MediaTokens = "all"
     rank: int | None = None
     scale: float = 1.0
+    qkv_rank: int | None = None
+    qkv_scale: float = 1.0
     qkv_bias: bool = False
     in_attention: bool = True
+
+    @property
+    def for_qkv(self) -> MediaRowsSpec:
+        """What holds for queries, keys and values."""
+        return self if self.qkv_rank is None else replace(self, rank=self.qkv_rank, scale=self.qkv_scale)
 
 
 QKVLayout = Literal["separate", "joined", "grouped"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +10,12 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles, Turn, pad_to
+from seesay.frame_chain import Chain
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
 from seesay.vl.family import MAX_TILES, Features, make_expansion
+from seesay.vl.hd_transform import OPTION, HDTransform
 from seesay.vl.pixels import read_count
 from seesay.vl.projected_tower import ProjectedTowerFamily
 from seesay.vl.published import Published
@@ -40,7 +40,7 @@ class Phi3Vision(ProjectedTowerFamily):
         Published(decoder="phi3", names=("microsoft/Phi-3-vision-128k-instruct", "microsoft/Phi-3.5-vision-instruct")),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
+    options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
     tokenizes_apart = True
     strategies = ("default",)
     processor = "Phi3VImageProcessor"
@@ -59,7 +59,8 @@ class Phi3Vision(ProjectedTowerFamily):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
-        self._max_tiles = read_count(self.settings, "num_crops", 1, most=MAX_TILES, where=checkpoint.path)
+        max_tiles = read_count(self.settings, "num_crops", 1, most=MAX_TILES, where=checkpoint.path)
+        self._hd = HDTransform(tile=self.image_size, max_tiles=max_tiles)
         if self.grid_side % 2:
             raise CheckpointError(f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged 2 by 2")
         self._grid = (self.grid_side // 2, self.grid_side // 2)
@@ -73,26 +74,13 @@ class Phi3Vision(ProjectedTowerFamily):
 
     @property
     def preprocessing(self) -> Mapping[str, Any]:
-        return {"pixels": self.pixels.as_json(), "tile": self.image_size, "max_tiles": self._max_tiles}
+        return {"pixels": self.pixels.as_json(), "tile": self._hd.tile, "max_tiles": self._hd.max_tiles}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
-        return {**options, "max_dynamic_patch": 1}
+        return {**options, OPTION: 1}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
-        """A picture fills the width, or the height of a tall one, of as many tiles as it may have. It becomes at least
-        a pixel thin, where the published code fails."""
-        longer, shorter = max(size.height, size.width), min(size.height, size.width)
-        ratio, max_tiles = longer / shorter, options.get("max_dynamic_patch", self._max_tiles)
-        length = 1
-        while (length + 1) * math.ceil((length + 1) / ratio) <= max_tiles:
-            length += 1
-        scaled = (max(1, int(length * self.image_size / ratio)), length * self.image_size)
-        tiles, is_tall = (math.ceil(scaled[0] / self.image_size), length), size.width < size.height
-        return {
-            "num_tiles": math.prod(tiles) + 1,
-            "resized": scaled[::-1] if is_tall else scaled,
-            "joined": tiles[::-1] if is_tall else tiles,
-        }
+        return self._hd.measure(size, options)
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
         return make_expansion(([self.image_token] * len(self._arrange(measures)), True))
@@ -107,16 +95,10 @@ class Phi3Vision(ProjectedTowerFamily):
         return int(measures["num_tiles"]) * self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        """A tall picture is processed lying, as published: rounding depends on it."""
-        turn: Chain = (Turn(),) if size.width < size.height else ()
-        height, width = measures["resized"][::-1] if turn else measures["resized"]
-        rows, _ = measures["joined"][::-1] if turn else measures["joined"]
-        padding = pad_to((height, width), (rows * self.image_size, width), (255, 255, 255))
-        tiles = Tiles((self.image_size, self.image_size))
-        return ((*turn, Resize((height, width), self.pixels.resample), *padding, *turn, tiles),)
+        return (self._hd.make_chain(size, measures, self.pixels.resample),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {**super().preprocess(media, measures), "rows": self._arrange(measures)}
 
     def largest_size(self) -> tuple[int, int]:
-        return self._max_tiles * self.image_size, self.image_size
+        return self._hd.largest_size()

@@ -1,0 +1,193 @@
+"""InternLM-XComposer2 (arXiv 2401.16420), 4KHD (arXiv 2404.06512) and 2.5 (arXiv 2407.03320): a CLIP, and an InternLM2
+whose linear layers add something of low rank to the rows of pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
+from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.llm.models.spec import MediaRowsSpec
+from seesay.processors.text.tokenizer import Tokenizer
+from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.vl.family import MAX_TILES, Backbone, Features, make_expansion
+from seesay.vl.hd_transform import OPTION, HDTransform
+from seesay.vl.pixels import PixelSettings, read_count
+from seesay.vl.projected_tower import ProjectedTowerFamily
+from seesay.vl.published import Published
+from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
+from seesay.vl.weight_map import INTERNLM2_DECODER, WeightMap
+
+_FRONT = "vit.vision_tower.vision_model."
+_POSITIONS = f"{_FRONT}embeddings.position_embedding.weight"
+_LEARNED = ("plora_sub_GN", "plora_glb_GN")
+_LINE_END, _VIEW_END = -2, -1
+"""The rows `plora_sub_GN` and `plora_glb_GN` in an arrangement."""
+_MERGE = 2
+_MAX_TILES_4KHD, _MAX_TILES = 25, 24
+_NARROW_ALPHA = 16
+"""Of additions to queries, keys and values that have a rank of their own; all others are multiplied by 1."""
+
+
+class InternLMXComposer2(ProjectedTowerFamily):
+    """Configuration, tokenizer and model are code beside the weights; none of it is run.
+
+    Models without learned rows take a picture of any shape as one square, the others cut it into
+    tiles. Of these, 4KHD has additions to queries, keys and values of another rank than those to the attended values;
+    it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles.
+
+    Features: tiles [T, S, S, 3], S being the side of the tower's pictures, or frames; with tiles, `joined`, their
+    (rows, columns), and the arrangement of their rows; and the plan's measures.
+    """
+
+    architectures = ("InternLMXComposer2ForCausalLM",)
+    published = (
+        Published(
+            decoder="llama",
+            names=(
+                "internlm/internlm-xcomposer2-vl-7b",
+                "internlm/internlm-xcomposer2-4khd-7b",
+                "internlm/internlm-xcomposer2d5-7b",
+            ),
+        ),
+    )
+    modalities = (Modality.IMAGE,)
+    options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
+    strategies = ("default",)
+    processor = "XComposer2TileProcessor"
+    weights = WeightMap(
+        decoder={"model.": "", "output.": "lm_head."},
+        decoder_patterns=(
+            *INTERNLM2_DECODER,
+            (r"\.(self_attn|mlp)\.(\w+)\.Plora_A\.", r".media.\1.\2.lora_a."),
+            (r"\.(self_attn|mlp)\.(\w+)\.Plora_B\.", r".media.\1.\2.lora_b."),
+        ),
+        tower={
+            _FRONT: "tower.",
+            "vision_proj.": "projector.",
+            **{name: f"learned.{name}" for name in _LEARNED},
+        },
+        tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
+        ignored=(f"{_FRONT}post_layernorm.",),
+    )
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
+        self._is_tiled = any(name in checkpoint.stored for name in _LEARNED)
+        super().__init__(checkpoint, tokenizer)
+        self._attention_ranks = self._read_rank("attention.wqkv"), self._read_rank("attention.wo")
+        self._hd: HDTransform | None = None
+        if not self._is_tiled:
+            self.options = {}  # type: ignore[misc]  # squares have none
+            self.pixels = PixelSettings.read(self.settings, checkpoint.path, processor="XComposer2SquareProcessor")
+            return
+        self.learned_rows = _LEARNED
+        self.projector_options = {"merge": _MERGE, "learned_axes": (4, 3), "projects_learned": True}
+        is_4khd = self._has_narrow_qkv
+        default = _MAX_TILES_4KHD if is_4khd else _MAX_TILES
+        self._hd = HDTransform(
+            tile=self.image_size,
+            max_tiles=read_count(self.settings, "hd_num", default, most=MAX_TILES, where=checkpoint.path),
+            padding="both" if is_4khd else "behind",
+            is_capped=not is_4khd,
+        )
+        if self.grid_side % _MERGE:
+            raise CheckpointError(
+                f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged {_MERGE} by {_MERGE}"
+            )
+        self._grid = (self.grid_side // _MERGE, self.grid_side // _MERGE)
+
+    def read_tower(self) -> tuple[bool, int, int]:
+        """The side of pictures is that of the table of positions."""
+        has_class_token, _, _ = super().read_tower()
+        checkpoint, patch = self.checkpoint, self.checkpoint.model_config.vision_config.patch_size
+        shape = self._shape_of(_POSITIONS)
+        side = math.isqrt(max(0, shape[0] - 1))
+        if side < 1 or side**2 + 1 != shape[0]:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor {_POSITIONS!r} has {shape[0]} positions, which are not those of a square "
+                "of patches and one more"
+            )
+        size = checkpoint.config.get("img_size")
+        if not self._is_tiled and size is not None and size != side * patch:
+            raise CheckpointError(
+                f"{checkpoint.path}: img_size must be {side * patch}, for {side}² positions of {patch} pixels, got "
+                f"{str(size)[:40]!r}"
+            )
+        return has_class_token, side * patch, side
+
+    def _shape_of(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a matrix. Raises `CheckpointError` where there is none of that name."""
+        stored = self.checkpoint.stored.get(name)
+        if stored is None or len(stored.shape) != 2:
+            found = "is missing" if stored is None else f"has the shape {list(stored.shape)}, not two axes"
+            raise CheckpointError(f"{self.checkpoint.path}: tensor {name!r} {found}")
+        return stored.shape
+
+    def _read_rank(self, layer: str) -> int:
+        name = f"model.layers.0.{layer}.Plora_A.weight"
+        rank = self._shape_of(name)[0]
+        if rank < 1:
+            raise CheckpointError(f"{self.checkpoint.path}: tensor {name!r} is empty")
+        return rank
+
+    @property
+    def _has_narrow_qkv(self) -> bool:
+        return self._attention_ranks[0] != self._attention_ranks[1]
+
+    def backbone(self) -> Backbone:
+        qkv, rank = self._attention_ranks
+        rows = MediaRowsSpec(rank=rank)
+        if self._has_narrow_qkv:
+            rows = replace(rows, qkv_rank=qkv, qkv_scale=_NARROW_ALPHA / qkv)
+        return replace(super().backbone(), media_rows=rows)
+
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
+        """The published code has no token at the places of rows, and a text that stands for a picture."""
+        token, _ = super().find_placeholder(modality)
+        return token, "<ImageHere>"
+
+    @property
+    def preprocessing(self) -> Mapping[str, Any]:
+        tiles = None if self._hd is None else [self._hd.max_tiles, self._hd.padding, self._hd.is_capped]
+        return {"pixels": self.pixels.as_json(), "size": self.image_size, "tiles": tiles}
+
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+        return options if self._hd is None else {**options, OPTION: 1}
+
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+        if self._hd is not None:
+            return self._hd.measure(size, options)
+        return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}
+
+    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+        count = self.grid_side**2 if self._hd is None else len(self._arrange(measures))
+        return make_expansion(([self.image_token] * count, True))
+
+    def _arrange(self, measures: Features) -> Rows:
+        whole = number_rows(0, self._grid)
+        lines = join_tiles(whole.size, measures["joined"], self._grid)
+        end = np.full(1, _VIEW_END, dtype=np.int32)
+        return chain(end_lines(whole, _LINE_END), end, end_lines(lines, _LINE_END))
+
+    def num_units(self, measures: Features) -> int:
+        return int(measures["num_tiles"]) * self.grid_side**2
+
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+        if self._hd is not None:
+            return (self._hd.make_chain(size, measures, self.pixels.resample),)
+        square = (self.image_size, self.image_size)
+        return ((Resize(square, self.pixels.resample), Tiles(square)),)
+
+    def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        features = super().preprocess(media, measures)
+        return features if self._hd is None else {**features, "rows": self._arrange(measures)}
+
+    def largest_size(self) -> tuple[int, int]:
+        return (self.image_size, self.image_size) if self._hd is None else self._hd.largest_size()
