@@ -284,13 +284,15 @@ class MediaItem:
 class MultimodalInput:
     """A tokenized prompt: `token_ids` int64 [T], `positions` int64 [T] or [3, T], media items in order.
 
-    `next_position` is the rotary position of the first generated token; later ones follow by one.
+    `next_position` is the rotary position of the first generated token; later ones follow by one. The last
+    `num_answer_tokens` tokens are the beginning of the answer, which goes on.
     """
 
     token_ids: npt.NDArray[np.int64]
     positions: npt.NDArray[np.int64]
     next_position: int
     items: tuple[MediaItem, ...] = ()
+    num_answer_tokens: int = 0
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),
+    "paligemma2": Tiny(architecture="PaliGemmaForConditionalGeneration"),
+    "paligemma": Tiny(architecture="PaliGemmaForConditionalGeneration", variant=True),
     "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
@@ -204,5 +206,7 @@ WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
 VARIANTS = tuple(filter(is_variant, ENROLLED))
+PREFIX_LMS = tuple(name for name, family in ENROLLED.items() if family.is_prefix_lm)
+"""Every checkpoint, variants included, whose prompts are computed in one step, for each of their tokens sees all."""
 VIDEO_FAMILIES = tuple(name for name in FAMILIES if takes(name, Modality.VIDEO))
 MROPE_FAMILIES = tuple(name for name in FAMILIES if ENROLLED[name].num_position_axes == 3)

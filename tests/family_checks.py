@@ -108,7 +108,8 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
         made = run_processor(loaded, [blank])["input_ids"][0]
     except (IndexError, RuntimeError, ValueError):
         return None
-    text = tokenize(render(loaded.family, [blank]), loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
+    rendered = loaded.family.complete(render(loaded.family, [blank]))
+    text = tokenize(rendered, loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
     return len(made) - text.num_text_tokens
 
 
@@ -209,9 +210,10 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
         parts = torch.split(torch.cat(deep), embeddings.shape[1], dim=1)
         extra = {"visual_pos_masks": takes_rows, "deepstack_visual_embeds": list(parts)}
     theirs_in = run_processor(loaded, media)
-    if "token_type_ids" in theirs_in:  # the rows of a picture see each other
+    if "token_type_ids" in theirs_in:  # the rows of a picture see each other, or the tokens of type 0
+        types = torch.zeros_like(takes_rows) if loaded.family.is_prefix_lm else takes_rows
         extra["attention_mask"] = loaded.model.create_masks_for_generate(
-            loaded.model.config, embeddings[None], None, None, None, token_type_ids=takes_rows.long()
+            loaded.model.config, embeddings[None], None, None, None, token_type_ids=types.long()
         )
     if getattr(loaded.model, "splits_rows", False):  # the decoder computes rows of media otherwise
         extra["is_row"] = takes_rows
@@ -219,6 +221,8 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
         decoder = decoder_of(loaded)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
         ours = loaded.model.lm_head(hidden)
+        if (cap := getattr(loaded.model.config.get_text_config(), "final_logit_softcapping", None)) is not None:
+            ours = cap * torch.tanh(ours / cap)
         theirs = loaded.model(**theirs_in).logits
     assert theirs.std() > 0.1
     assert (ours - theirs).abs().max() < 1e-3, float((ours - theirs).abs().max())

@@ -32,7 +32,18 @@ def process(
         return _process_apart(processor, text, pictures, clips, kwargs)
     if len(images) > 1 and type(processor).__name__ == "PerceptionLMProcessor":
         return _process_uneven(processor, text, pictures, clips, kwargs)
+    if not images and type(processor).__name__ == "PaliGemmaProcessor":
+        return _process_prefix(processor, text)
     return processor(text=[text], **pictures, **clips, **kwargs)
+
+
+def _process_prefix(processor: Any, text: str) -> Any:
+    """As `process`, for one that refuses a prompt without pictures, which its model takes: the text that it would write
+    behind them, and the types of tokens that it gives to all of a prompt."""
+    written = f"{processor.tokenizer.bos_token}{text}\n"
+    inputs = processor.tokenizer([written], add_special_tokens=False, return_tensors="pt")
+    inputs["token_type_ids"] = torch.zeros_like(inputs["input_ids"])
+    return inputs
 
 
 def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:

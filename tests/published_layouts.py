@@ -253,6 +253,32 @@ def _gemma3_vision(tiny: Json) -> Json:
     }
 
 
+def _paligemma(tiny: Json) -> Json:
+    """The sizes that the configuration class has by itself are left out, and those of all layers are said twice."""
+    text, own = tiny["text_config"], tiny["vision_config"]
+    kept = {
+        "attn_logit_softcapping", "final_logit_softcapping", "head_dim", "hidden_act", "hidden_activation",
+        "hidden_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers",
+        "num_image_tokens", "num_key_value_heads", "query_pre_attn_scalar", "sliding_window", "vocab_size",
+    }  # fmt: skip
+    sizes = ("hidden_size", "image_size", "intermediate_size", "model_type", "num_attention_heads", "num_hidden_layers")
+    return {
+        **{name: tiny[name] for name in ("architectures", "image_token_index", "model_type", "projection_dim")},
+        **{name: text[name] for name in ("bos_token_id", "eos_token_id", "hidden_size", "pad_token_id")},
+        "_vocab_size": text["vocab_size"],
+        "num_hidden_layers": text["num_hidden_layers"],
+        "text_config": {name: text[name] for name in kept & text.keys()},
+        "torch_dtype": "float32",
+        "transformers_version": "4.47.0.dev0",
+        "vision_config": {
+            **{name: own[name] for name in (*sizes, "patch_size", "projection_dim")},
+            "num_image_tokens": text["num_image_tokens"],
+            "num_positions": text["num_image_tokens"],
+            "vision_use_head": False,
+        },
+    }
+
+
 def _llava_next(tiny: Json) -> Json:
     base = _llava(tiny)
     text = {**base["text_config"], "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -460,6 +486,20 @@ _ANYRES_PROCESSOR = {
     "image_processor_type": "LlavaNextImageProcessor", "processor_class": "LlavaNextProcessor",
     "crop_size": {"height": 12, "width": 12}, "size": {"shortest_edge": 12},
 }  # fmt: skip
+_PALIGEMMA_PROCESSOR: Json = {
+    "do_convert_rgb": None,
+    "do_normalize": True,
+    "do_rescale": True,
+    "do_resize": True,
+    "image_mean": [0.5, 0.45, 0.4],
+    "image_processor_type": "SiglipImageProcessor",
+    "image_seq_length": 25,
+    "image_std": [0.3, 0.28, 0.27],
+    "processor_class": "PaliGemmaProcessor",
+    "resample": 3,
+    "rescale_factor": 0.00392156862745098,
+    "size": {"height": 20, "width": 20},
+}
 _GEMMA3_PROCESSOR = {
     "do_convert_rgb": None, "do_normalize": True, "do_pan_and_scan": None, "do_rescale": True, "do_resize": True,
     "image_mean": [0.5, 0.5, 0.5], "image_processor_type": "Gemma3ImageProcessor", "image_seq_length": 9,
@@ -705,6 +745,20 @@ LAYOUTS: dict[str, Layout] = {
             "processor_config.json": {"image_seq_length": 9, "processor_class": "Gemma3Processor"},
         },
         template_file="chat_template.json",
+    ),
+    "paligemma2-3b-mix-224": Layout(
+        tiny="paligemma2",
+        config=_paligemma,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        tokenizer={"tokenizer_class": "GemmaTokenizer", "clean_up_tokenization_spaces": False},
+        files={"preprocessor_config.json": _PALIGEMMA_PROCESSOR},
+    ),
+    "paligemma-3b-mix-224": Layout(
+        tiny="paligemma",
+        config=_paligemma,
+        rename={"vision_tower.": "vision_tower.vision_model."},
+        tokenizer={"tokenizer_class": "GemmaTokenizer", "clean_up_tokenization_spaces": False},
+        files={"preprocessor_config.json": _PALIGEMMA_PROCESSOR},
     ),
     "pixtral-12b": Layout(
         tiny="pixtral",

@@ -42,7 +42,7 @@ from seesay.frame_chain import Crop, Pad
 from seesay.processors.media import frame_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import Expansion, Modality
+from seesay.values import Expansion, Modality, RenderedPrompt
 from seesay.vl import any_resolution, arrangement, dynamic_resolution, eva_clip, hd_transform
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
@@ -58,6 +58,7 @@ from seesay.vl.families import (
     minicpmv,
     molmo,
     ovis2,
+    paligemma,
     perception_lm,
     phi3_v,
     pixtral,
@@ -344,7 +345,30 @@ def the_projectors_norm_has_no_offset(patch: Patch) -> None:
     patch.setattr(projected_vit, "rms_norm", lambda x, weight, eps: rms_norm(x, weight - 1, eps))
 
 
-@caught_by("rows_equal_the_models", "gemma3_vision", "deepseek_vl")
+@caught_by("tokens_equal_the_processors", "paligemma2")
+def prompts_begin_with_bos(patch: Patch) -> None:
+    original = paligemma.PaliGemma.complete
+
+    def complete(self: paligemma.PaliGemma, rendered: RenderedPrompt, **options: Any) -> RenderedPrompt:
+        written = original(self, replace(rendered, markers=()), **options)
+        shift = len(self._bos)
+        return replace(written, markers=tuple((start + shift, stop + shift) for start, stop in rendered.markers))
+
+    patch.setattr(paligemma.PaliGemma, "complete", complete)
+
+
+@caught_by("tokens_equal_the_processors", "paligemma2")
+def no_line_break_ends_a_prompt(patch: Patch) -> None:
+    original = paligemma.PaliGemma.complete
+    patch.setattr(paligemma.PaliGemma, "complete", lambda self, rendered: original(self, rendered, is_open=True))
+
+
+@caught_by("logits_equal_the_models", "paligemma", "paligemma2")
+def prompts_are_causal(patch: Patch) -> None:
+    patch.setattr(paligemma.PaliGemma, "is_prefix_lm", False)
+
+
+@caught_by("rows_equal_the_models", "gemma3_vision", "deepseek_vl", "paligemma2")
 def the_towers_last_norm_is_left_out(patch: Patch) -> None:
     original = vit.Vit.forward
 

@@ -57,7 +57,8 @@ class EngineConfig:
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks. Where the rows of a picture
-        see each other (Gemma 3), one picture may go beyond it.
+        see each other (Gemma 3), one picture may go beyond it. Where all tokens of a prompt see each other (PaliGemma),
+        a prompt of more tokens is refused.
     max_step_ms: longest step, in milliseconds, beside answers that are streamed: steps have as many prompt tokens as
         their predicted duration allows, fewer while no prompt has waited long. None: a fixed number of prompt tokens.
         'auto' is 40 on a GPU, None on the CPU.

@@ -44,7 +44,7 @@ class Answers:
 
     def __init__(self, folder: Path, family: Family, plugins: Sequence[str]) -> None:
         """Compute every prompt alone."""
-        self._folder, self._plugins = folder, tuple(plugins)
+        self._folder, self._plugins, self._is_prefix_lm = folder, tuple(plugins), family.is_prefix_lm
         self.conversations = make_conversations(family)
         self._prompts = list(self.conversations)
         if VIDEO in family.modalities:
@@ -58,9 +58,10 @@ class Answers:
         self._compare(self._batched)
 
     def chunked_and_cached_equal_alone(self) -> None:
-        """Prompts in chunks, and prompts whose prefix is in the cache, have the same answers."""
+        """Prompts in chunks, and prompts whose prefix is in the cache, have the same answers. Prompts that are computed
+        in one step have no chunks."""
         longest = max(answer.input_token_len for answer in self.alone)
-        chunk = max(_LEAST_CHUNK, longest // _NUM_CHUNKS)
+        chunk = longest if self._is_prefix_lm else max(_LEAST_CHUNK, longest // _NUM_CHUNKS)
         with self._open(max_prefill_token_num=chunk) as pipe:
             self._compare(_ask(pipe, self._prompts))
             again = _ask(pipe, self._prompts)

@@ -87,6 +87,7 @@ def build(subject: Subject, media: list[DecodedMedia], options: dict[str, Any] |
     prepared = [prepare(subject.family, item, options) for item in media]
     wordings = [item.plan.wording for item in prepared]
     is_apart = subject.family.tokenizes_apart
-    tokens = tokenize(render(subject.family, media), subject.tokenizer, wordings, is_apart=is_apart)
+    rendered = subject.family.complete(render(subject.family, media))
+    tokens = tokenize(rendered, subject.tokenizer, wordings, is_apart=is_apart)
     made: MultimodalInput = build_input(tokens, prepared, family=subject.family, model_digest=bytes(32))
     return made

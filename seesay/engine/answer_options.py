@@ -38,6 +38,7 @@ class AnswerOptionsReader:
         """`grammars`: without them requests have none."""
         self._texts, self._grammars = texts, grammars
         self._vocab_size = model.vocab_size
+        self._is_prefix_lm = model.backbone.is_prefix_lm
         self.eos_token_ids = _find_eos(model.checkpoint, model.tokenizer, model.vocab_size)
 
     def find_ending_ids(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -48,6 +49,13 @@ class AnswerOptionsReader:
         """Return how a request is to be answered. Raises `RequestError`."""
         config = request.gen_config
         check_single(config)
+        if self._is_prefix_lm and config.prompt_logprobs is not None and not request.pooling:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "prompt_logprobs: the tokens of a prompt have no log-probabilities for this model, as each of them "
+                "sees the whole prompt, itself and what follows it; ask for logprobs of the answer",
+                "prompt_logprobs",
+            )
         template_words, template_ids = self._split_stop_words(
             self._texts.chat_template.stop_words if is_conversation(request) else ()
         )

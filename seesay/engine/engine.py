@@ -170,6 +170,7 @@ class AsyncEngine:
             model,
             self.texts,
             session_len=core.facts.session_len,
+            max_prefill_token_num=self.config.max_prefill_token_num,
             takes_media=core.facts.takes_media,
             vision_config=vision_config,
             media_limits=self.media_limits,

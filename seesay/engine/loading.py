@@ -21,7 +21,7 @@ from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
 from seesay.llm.step_policy import TimedSteps
 from seesay.llm.step_times import StepTimes
 
@@ -271,7 +271,12 @@ def _build_parts(
     with _timed("loading the vision tower"):
         encoder = build_encoder(model, config, resolved)
     with _timed("loading the decoder"):
-        max_step_tokens = config.max_prefill_token_num + max(0, model.backbone.media_run - 1)
+        max_step_tokens = find_max_step_tokens(
+            config.max_prefill_token_num,
+            session_len=resolved.session_len,
+            media_run=model.backbone.media_run,
+            is_prefix_lm=model.backbone.is_prefix_lm,
+        )
         runner = load_runner(
             model,
             resolved,
@@ -333,6 +338,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         session_len=session_len,
         short_limit=runner.decoder.traits.short_limit,
         media_run=runner.decoder.traits.media_run,
+        is_prefix_lm=runner.decoder.traits.is_prefix_lm,
     )
     policy: StepPolicy | None = None  # the scheduler's own
     if parts.step_costs is not None and resolved.max_step_ms is not None:

@@ -51,6 +51,7 @@ class RequestPreparer:
         texts: ModelTexts,
         *,
         session_len: int,
+        max_prefill_token_num: int,
         takes_media: bool,
         vision_config: VisionConfig,
         media_limits: MediaLimits,
@@ -63,7 +64,14 @@ class RequestPreparer:
         self._media = MediaFront(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
         )
-        self.prompts = PromptBuilder(model, texts, self._media, session_len=session_len, takes_media=takes_media)
+        self.prompts = PromptBuilder(
+            model,
+            texts,
+            self._media,
+            session_len=session_len,
+            max_prefill_token_num=max_prefill_token_num,
+            takes_media=takes_media,
+        )
         self.answers = AnswerOptionsReader(model, texts, grammars)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from seesay.engine.model_texts import ModelTexts
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.request_facts import has_media, is_conversation, texts_of, wants_answer
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.scheduler import check_prompt_length
+from seesay.llm.scheduler import check_prompt_length, check_run_length
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Wording
@@ -32,17 +32,25 @@ _COUNTED_LENGTHS = 4
 
 
 class PromptBuilder:
-    """Builds the prompts of one model, of at most `session_len` tokens. takes_media: whether the vision encoder is
-    there."""
+    """Builds the prompts of one model, of at most `session_len` tokens, and `max_prefill_token_num` where each of them
+    sees the whole prompt. takes_media: whether the vision encoder is there."""
 
     def __init__(
-        self, model: OpenedModel, texts: ModelTexts, media: MediaFront, *, session_len: int, takes_media: bool
+        self,
+        model: OpenedModel,
+        texts: ModelTexts,
+        media: MediaFront,
+        *,
+        session_len: int,
+        max_prefill_token_num: int,
+        takes_media: bool,
     ) -> None:
         self._texts, self._media = texts, media
         self._family = model.family
         self._digest = model.checkpoint.revision_digest
         self._vocab_size = model.vocab_size
         self._session_len = session_len
+        self._max_prefill_token_num = max_prefill_token_num
         self._takes_media = takes_media
         self._requested = RequestedTemplates()
 
@@ -84,6 +92,7 @@ class PromptBuilder:
                 self._family, opened.items, tokens, num_tokens=num_tokens, max_tokens=max_tokens
             )
             raise RequestError(error.code, error.message + advice, error.param) from None
+        self._check_run_length(num_tokens)
         media = self._media.prepare(opened, batch)
         if [item.plan.wording for item in media] != wordings:  # decoding told more than the headers
             return self._build_input(prompt, media), media
@@ -101,7 +110,12 @@ class PromptBuilder:
         media = media[num_dropped:]
         built = self._build_input(tokens, media)
         check_prompt_length(len(built.token_ids), self._session_len, wants_answer=wants_answer(request))
+        self._check_run_length(len(built.token_ids))
         return built, media
+
+    def _check_run_length(self, num_tokens: int) -> None:
+        if self._family.is_prefix_lm:
+            check_run_length(num_tokens, self._max_prefill_token_num)
 
     def _find_room(self, request: GenerationRequest) -> int:
         """Return the most tokens that a prompt that is cut may have: -1 leaves room for the answer, or for one token
@@ -145,6 +159,14 @@ class PromptBuilder:
         self, request: GenerationRequest, max_tokens: int, split: Split
     ) -> RenderedPrompt | TokenizedPrompt:
         rendered: RenderedPrompt
+        is_open = is_conversation(request) and bool(request.template_options.get("continue_final"))
+        if is_open and self._family.is_prefix_lm and wants_answer(request):
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "the last message is the beginning of an answer, which this model cannot continue: each token of a "
+                "prompt to it sees the whole prompt, and those of an answer only what is before them; leave it out",
+                "messages",
+            )
         if isinstance(request.prompt, str):
             self._check_size((request.prompt,), max_tokens)
             text, media = spread_raw(request.prompt, request.media, split)
@@ -163,6 +185,7 @@ class PromptBuilder:
             return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt))
         if (num_items := len(rendered.media)) > max_tokens:  # each has a token at least: open none of them
             self._fail_too_long(f"{num_items} pictures and frames of videos (max_frames takes fewer of a video)")
+        rendered = self._family.complete(rendered, is_open=is_open)
         self._check_num_tokens(text_without_media(rendered), max_tokens)
         return rendered if request.add_special_tokens else replace(rendered, takes_prefix=False)
 

@@ -368,6 +368,7 @@ def prefill_kernel(
     lens_ptr,
     sinks_ptr,
     slopes_ptr,
+    run_starts_ptr,
     reaches_ptr,
     out_ptr,
     token_stride,
@@ -396,7 +397,7 @@ def prefill_kernel(
     HAS_PTX: tl.constexpr,
 ):
     """Program (i, g) computes TOKENS tokens of a row, with the query heads of key-value head g packed into the tile.
-    Reaches [T] are the last places that tokens see; without them, each sees no later one.
+    Run starts and reaches [T] are the first and the last places of tokens' runs; without them, each sees no later one.
 
     Row b's tiles begin at number cu_seqlens[b] // TOKENS + b, which leaves room for a partial last tile without a table
     of tiles. The last tiles have most keys, so they run first.
@@ -437,7 +438,13 @@ def prefill_kernel(
         stop = tl.minimum(kv_len, tl.max(reaches, axis=0) + 1)
     full = (lowest + 1) // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
-        full = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
+        if run_starts_ptr is not None:  # the window of a token reaches back to the beginning of its run at least
+            begins = tl.load(run_starts_ptr + rows, mask=tokens < num_new, other=1 << 30)
+            windows = tl.maximum(window, positions - begins + 1)
+            full = tl.maximum(tl.min(positions - windows, axis=0) + 1, 0) // BLOCK_N * BLOCK_N
+            window = windows[:, None]
+        else:
+            full = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     if sinks_ptr is not None:

@@ -42,7 +42,7 @@ def _round_to_bfloat16(x):
 @triton.jit
 def hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW: tl.constexpr):
     """Set scores [M, N] of keys [N] to -inf that queries at positions [M] do not see: those behind `reaches` [M], those
-    from kv_len on, and with HAS_WINDOW those that are `window` or more positions back."""
+    from kv_len on, and with HAS_WINDOW those that are `window` or more positions back: a number, or [M, 1]."""
     is_seen = (keys[None, :] <= reaches[:, None]) & (keys < kv_len)[None, :]
     if HAS_WINDOW:
         is_seen = is_seen & (keys[None, :] > positions[:, None] - window)

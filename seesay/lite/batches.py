@@ -12,10 +12,10 @@ from torch import Tensor
 from seesay.device.query import measure_memory
 from seesay.errors import ConfigError
 from seesay.llm.kv_cache import KVCache, make_layouts
-from seesay.llm.media_runs import MediaRuns
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
+from seesay.llm.token_runs import TokenRuns
 from seesay.values import MultimodalInput
 
 _BLOCK_SIZE = 64
@@ -68,7 +68,7 @@ class Batch:
                 block_table=table.astype(np.int64),
                 block_size=_BLOCK_SIZE,
                 num_decode=0,
-                reaches=self._find_reaches(),
+                runs=self._find_runs(),
             ),
             faults=torch.zeros(self.num_tokens, device=device),
             is_long=_to(np.repeat(is_long, lengths), device) if any(is_long) else None,
@@ -76,11 +76,16 @@ class Batch:
             splice_embeddings=torch.cat(embeddings).to(device) if embeddings else None,
         )
 
-    def _find_reaches(self) -> np.ndarray | None:
-        if not self._config.media_run:
+    def _find_runs(self) -> np.ndarray | None:
+        if not self._config.traits.has_runs:
             return None
-        runs = [MediaRuns(item.slots for item in prompt.input.items) for prompt in self._prompts]
-        return np.concatenate([own.find_reaches(0, prompt.num_tokens) for own, prompt in zip(runs, self._prompts)])
+        return np.concatenate([self._runs_of(prompt).find(0, prompt.num_tokens) for prompt in self._prompts], axis=1)
+
+    def _runs_of(self, prompt: Prompt) -> TokenRuns:
+        """The tokens whose perplexity counts are an answer: none of them sees later ones."""
+        if self._config.is_prefix_lm:
+            return TokenRuns.of_prompt(max(prompt.num_context, *(item.span[1] for item in prompt.input.items), 1))
+        return TokenRuns.of_media(item.slots for item in prompt.input.items)
 
     def text_targets(self) -> tuple[Tensor, Tensor]:
         """Return the tokens behind which text follows in their prompt, int64 [N], and the ids of that text."""

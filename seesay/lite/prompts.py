@@ -93,6 +93,7 @@ class PromptMaker:
             self._model,
             ModelTexts(tokenizer, template),
             session_len=self._max_tokens,
+            max_prefill_token_num=self._max_tokens,
             takes_media=self._encoder is not None and bool(family.modalities),
             vision_config=VisionConfig(),
             media_limits=limits,

@@ -78,4 +78,5 @@ def make_begun(seq: Sequence) -> BegunSequence:
             MediaSpan(modality=item.modality, span=item.span, slots=item.slots, hash=item.hash) for item in seq.items
         ),
         is_long=seq.is_long,
+        runs=None if seq.runs is None else seq.runs.bounds,
     )

@@ -2,7 +2,8 @@
 
 What a block's KV depends on is all tokens and embeddings up to its end. Its key therefore chains the key of the block
 before it with its own token ids and, for every media item that reaches into it, the item's hash, where the item lies
-and which positions take which rows of its embedding.
+and which positions take which rows of its embedding. Where each token of a prompt sees all of it, the hash of the whole
+prompt is in the root of the chain.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ digest = _pick_digest()
 def make_root_hash(salt: bytes) -> bytes:
     """Return the key that stands for the parent of a first block. Sequences of different salts never share a block."""
     return digest(b"kv-block-root" + salt)
+
+
+def hash_prompt(token_ids: npt.NDArray[np.int64], items: Sequence[MediaItem]) -> bytes:
+    """Return 32 bytes over a whole prompt: its `token_ids` [T] and all that is in them of `items`."""
+    return make_block_key(b"", token_ids, items, 0).hash
 
 
 def make_block_key(parent: bytes, token_ids: npt.NDArray[np.int64], items: Sequence[MediaItem], start: int) -> BlockKey:

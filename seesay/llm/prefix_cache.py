@@ -81,7 +81,7 @@ class PrefixCache:
             num_blocks,
             token_ids=seq.token_ids,
             items=seq.items,
-            salt=bytes([seq.is_long]) + seq.cache_salt,
+            salt=bytes([seq.is_long]) + seq.cache_salt + seq.prompt_hash,
             block_size=self._pool.block_size,
         )
 

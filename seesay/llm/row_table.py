@@ -11,14 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.media_runs import MediaRuns
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.step_plan import BegunSequence, MediaSpan, StepPlan
 from seesay.llm.token_buffer import TokenBuffer
 from seesay.llm.token_counts import TokenCounts
+from seesay.llm.token_runs import TokenRuns
 
 NO_END = 1 << 62
 """Behind every position."""
+_NO_RUNS = np.zeros((2, 0), dtype=np.int64)
 
 
 class Splice(NamedTuple):
@@ -36,9 +37,8 @@ class RowState:
     num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included; at most one more was sampled
     and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
-    media_end: no embedding is spliced from this position on. slot: its place in the table. media_runs: of the tokens
-    that take embeddings; made when they are first asked for. output_end: rows that begin before it give more than
-    tokens; 0 when none does.
+    media_end: no embedding is spliced from this position on. slot: its place in the table. runs: of tokens that see
+    each other. output_end: rows that begin before it give more than tokens; 0 when none does.
     """
 
     __slots__ = (
@@ -49,12 +49,12 @@ class RowState:
         "is_long",
         "items",
         "media_end",
-        "media_runs",
         "next_position",
         "num_known",
         "num_prompt_tokens",
         "output_end",
         "params",
+        "runs",
         "seed",
         "seq_id",
         "slot",
@@ -72,7 +72,7 @@ class RowState:
         self.next_position = begun.next_position
         self.block_ids: tuple[int, ...] = ()
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
-        self.media_runs: MediaRuns | None = None
+        self.runs = TokenRuns(_NO_RUNS if begun.runs is None else begun.runs)
         self.counts: TokenCounts | None = None
         self.output_end = 0
         if params.output_logits or params.output_last_hidden_state:
@@ -107,14 +107,6 @@ class RowState:
         if start >= self.num_prompt_tokens:
             return generated
         return np.concatenate((prompt[..., start:], generated), axis=-1)
-
-    def find_reaches(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the last place that each of the tokens `start` … `stop` - 1 sees (`MediaRuns.find_reaches`)."""
-        if start >= self.media_end:
-            return np.arange(start, stop, dtype=np.int64)
-        if self.media_runs is None:
-            self.media_runs = MediaRuns(item.slots for item in self.items)
-        return self.media_runs.find_reaches(start, stop)
 
     def splices(self, start: int, stop: int) -> list[Splice]:
         """Return which embedding rows go into positions `start` … `stop` - 1, in order of position."""

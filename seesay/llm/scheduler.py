@@ -21,12 +21,13 @@ from seesay.llm.admission import Admission, Shares, share_of, spend
 from seesay.llm.embedding_demand import EmbeddingRef
 from seesay.llm.fair_shares import divide_tokens
 from seesay.llm.live_sequences import LiveSequences
-from seesay.llm.media_runs import MediaRuns
 from seesay.llm.preemption import Preemption
+from seesay.llm.prefix import hash_prompt
 from seesay.llm.sequence import Sequence, SequenceStatus
 from seesay.llm.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.stopping import Stop, check_stop
+from seesay.llm.token_runs import TokenRuns
 from seesay.values import EngineStats
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class SchedulerConfig:
     short_limit: sequences of more positions have other keys (`RotarySpec.short_limit`): one that grows beyond it is
     computed again from its beginning. None: the model has no such limit.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
-    media_run: most neighbouring tokens that see each other (`DecoderConfig.media_run`), and are computed in one step:
-    a step may have so many tokens, less one, above all limits. 0: no token sees later ones.
+    media_run, is_prefix_lm: see `DecoderConfig`. Tokens that see each other are computed in one step, for which it may
+    exceed all limits: see `find_max_step_tokens`.
     """
 
     max_batch_size: int
@@ -58,11 +59,19 @@ class SchedulerConfig:
     max_encode_ahead_tokens: int = 32768
     short_limit: int | None = None
     media_run: int = 0
+    is_prefix_lm: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
             assert getattr(self, name) >= 1, f"{name}={getattr(self, name)}"
         assert self.max_streamed_tokens is None or self.max_streamed_tokens >= 1, self.max_streamed_tokens
+
+
+def find_max_step_tokens(max_prefill_token_num: int, *, session_len: int, media_run: int, is_prefix_lm: bool) -> int:
+    """Return the most tokens of a step, which takes all of a run that it begins with, although it has room for one
+    token. The longest prompt that is a run is one that a step without anything else has room for."""
+    longest = min(max_prefill_token_num, session_len) if is_prefix_lm else media_run
+    return max_prefill_token_num + max(0, longest - 1)
 
 
 class SequenceUpdate(NamedTuple):
@@ -87,6 +96,18 @@ def check_prompt_length(num_tokens: int, session_len: int, *, wants_answer: bool
             ErrorCode.CONTEXT_TOO_LONG,
             f"the prompt has {num_tokens} tokens, but {what} {session_len} (session_len): shorten it, or use fewer or "
             "smaller pictures",
+            "messages",
+        )
+
+
+def check_run_length(num_tokens: int, max_prefill_token_num: int) -> None:
+    """Raise `RequestError` for a prompt whose tokens see each other, but are too many to be computed in one step."""
+    if num_tokens > max_prefill_token_num:
+        raise RequestError(
+            ErrorCode.CONTEXT_TOO_LONG,
+            f"the prompt has {num_tokens} tokens, but a step takes {max_prefill_token_num} (max_prefill_token_num), "
+            "and each token of a prompt to this model sees all others: shorten the prompt, use fewer pictures, or "
+            "raise max_prefill_token_num",
             "messages",
         )
 
@@ -145,8 +166,12 @@ class Scheduler:
         check_prompt_length(seq.num_tokens, self.config.session_len, wants_answer=seq.wants_answer)
         if error := self._check_fits(seq):
             raise error
-        if self.config.media_run and seq.items:
-            seq.media_runs = MediaRuns(item.slots for item in seq.items)
+        if self.config.is_prefix_lm:
+            check_run_length(seq.num_run_tokens, self.config.max_prefill_token_num)
+            seq.runs = TokenRuns.of_prompt(seq.num_run_tokens)
+            seq.prompt_hash = hash_prompt(seq.token_ids[: seq.num_run_tokens], seq.items)
+        elif self.config.media_run and seq.items:
+            seq.runs = TokenRuns.of_media(item.slots for item in seq.items)
         self._live.add(seq, self._clock())
 
     def finish(self, seq_id: int, reason: FinishReason, error: Exception | None = None) -> bool:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from seesay.llm.media_runs import MediaRuns
     from seesay.llm.prefix import BlockKey
     from seesay.llm.sampling_params import SamplingParams
+    from seesay.llm.token_runs import TokenRuns
     from seesay.values import FinishReason, MediaItem, MultimodalInput
 
 
@@ -67,7 +67,8 @@ class Sequence:
     group_id: of the group with which it shares the KV of its first tokens (`SequenceGroups`); None: of no group.
     keeps_blocks: whether those of its prompt are kept when it ends, for members of its group that are still to come.
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
-    media_runs: the runs of tokens that must be computed in one step; None without any.
+    runs: of tokens that see each other; None without any. num_run_tokens: of the prompt, without the beginning of an
+    answer that goes on. prompt_hash: of these, where the keys of each depend on all of them; else empty.
     """
 
     __slots__ = (
@@ -86,7 +87,6 @@ class Sequence:
         "items",
         "keeps_blocks",
         "media_end",
-        "media_runs",
         "next_position",
         "num_cached_tokens",
         "num_computed",
@@ -95,14 +95,17 @@ class Sequence:
         "num_preemptions",
         "num_prompt_tokens",
         "num_registered_blocks",
+        "num_run_tokens",
         "num_scheduled",
         "num_tokens",
         "owner",
         "params",
         "place",
         "priority",
+        "prompt_hash",
         "prompt_positions",
         "ready_until",
+        "runs",
         "seed",
         "seq_id",
         "shares_blocks",
@@ -146,7 +149,9 @@ class Sequence:
         self.next_position = prompt.next_position
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
         self.item_states = [EmbeddingState.ABSENT if len(item.slots) else EmbeddingState.DONE for item in self.items]
-        self.media_runs: MediaRuns | None = None
+        self.num_run_tokens = num_prompt - prompt.num_answer_tokens
+        self.runs: TokenRuns | None = None
+        self.prompt_hash = b""
         self.ready_until = 0
         self.update_ready_until(0)
         self.status = SequenceStatus.WAITING
@@ -206,8 +211,8 @@ class Sequence:
         self.num_tokens += 1
 
     def fit_chunk(self, start: int, num_tokens: int) -> int:
-        """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `MediaRuns.fit`)."""
-        return num_tokens if self.media_runs is None else self.media_runs.fit(start, num_tokens)
+        """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `TokenRuns.fit`)."""
+        return num_tokens if self.runs is None else self.runs.fit(start, num_tokens)
 
     def update_ready_until(self, start: int) -> None:
         """Set `ready_until` to the first position from `start` that waits for an embedding, or to no limit."""
@@ -262,7 +267,7 @@ def _choose_seed(params: SamplingParams) -> int:
 def _check_prompt(prompt: MultimodalInput) -> None:
     """Assert that the parts of a prompt fit together. Who builds prompts reports what is the user's fault."""
     num_prompt = len(prompt.token_ids)
-    assert num_prompt > 0, "a prompt has at least one token"
+    assert num_prompt > prompt.num_answer_tokens >= 0, "a prompt has at least one token"
     assert prompt.positions.shape[-1] == num_prompt, (prompt.positions.shape, num_prompt)
     end = 0
     for item in prompt.items:

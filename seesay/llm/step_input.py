@@ -26,7 +26,7 @@ from seesay.llm.step_sizes import fill_up
 
 _START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
-_NEXT_POSITION = attrgetter("next_position")
+_NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs.stop"))
 
 
 class Embeddings(Protocol):
@@ -38,7 +38,8 @@ class Embeddings(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """The rows of a plan, those of one token first; `members[i]` is the sequence of `rows[i]`, in slot `slots[i]`.
+    """The rows of a plan; `members[i]` is the sequence of `rows[i]`, in slot `slots[i]`. The first `num_single` have
+    one token each, which lies behind all runs (`TokenRuns`) of its sequence.
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
     sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
@@ -48,6 +49,7 @@ class StepRows:
 
     rows: tuple[Row, ...]
     members: tuple[RowState, ...]
+    num_single: int
     slots: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
@@ -132,10 +134,13 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     """Put the rows of a plan in their order. `splices` of `find_splices`, which found no errors. Written for many rows
     of one token: their numbers are handled as arrays."""
     rows = plan.rows
-    if any(row.num_tokens > 1 for row in rows):
-        rows = tuple(sorted(rows, key=_is_long_row))
     members = tuple([table[row.seq_id] for row in rows])
     starts, counts = (np.fromiter(map(get, rows), np.int64, count=len(rows)) for get in (_START, _NUM_TOKENS))
+    is_single = (counts == 1) & (starts >= np.fromiter(map(_RUNS_STOP, members), np.int64, count=len(rows)))
+    if not is_single.all():
+        order = np.argsort(~is_single, kind="stable")
+        starts, counts = starts[order], counts[order]
+        rows, members = tuple([rows[i] for i in order.tolist()]), tuple([members[i] for i in order.tolist()])
     slots, num_known, num_prompt, num_blocks = (
         np.fromiter(map(get, members), np.int64, count=len(rows))
         for get in (_SLOT, _NUM_KNOWN, _NUM_PROMPT, _num_blocks)
@@ -152,6 +157,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     return StepRows(
         rows=rows,
         members=members,
+        num_single=int(is_single.sum()),
         slots=slots,
         starts=starts,
         stops=stops,
@@ -171,10 +177,6 @@ def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
     stop = row.start + row.num_tokens
     last = (stop - 1) // block_size
     return member.block_ids[last] if last * block_size >= row.start and stop % block_size else None
-
-
-def _is_long_row(row: Row) -> bool:
-    return row.num_tokens > 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +215,7 @@ def make_step_input(
         if num_more:
             rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, samples=False))
             tables.append((padding.scratch_block,) * -(-num_more // block_size))
-    layout = _make_layout(rows, tables, block_size, num_decode=sum(row.num_tokens == 1 for row in step.rows))
+    layout = _make_layout(rows, tables, block_size, num_decode=step.num_single)
     num_tokens = int(layout.cu_seqlens_q[-1])
     input_ids = np.empty(num_tokens, dtype=np.int64)
     positions = np.empty((3, num_tokens) if traits.num_position_axes == 3 else num_tokens, dtype=np.int64)
@@ -235,8 +237,8 @@ def make_step_input(
         input_ids[first:] = 0
         positions[..., first:] = 0
         slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
-    if traits.media_run:
-        layout = replace(layout, reaches=_find_reaches(step, num_tokens))
+    if traits.has_runs:
+        layout = replace(layout, runs=_find_runs(step, num_tokens))
     sampling = step.sampling
     last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
     if padding is not None and len(last_tokens):
@@ -294,12 +296,13 @@ def _split_rows(
     return {"media_rows": np.flatnonzero(is_media), "text_rows": np.flatnonzero(~is_media)}
 
 
-def _find_reaches(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:
-    """Return the last place that each token of a step sees, int64 [num_tokens]. Padding comes last, and sees itself."""
+def _find_runs(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:
+    """Return the first and the last place of each token's run, int64 [2, num_tokens]. Padding comes last, outside of
+    all runs."""
     pairs = zip(step.rows, step.members, strict=True)
-    own = [member.find_reaches(row.start, row.start + row.num_tokens) for row, member in pairs]
-    num_known = sum(map(len, own))
-    return np.concatenate([*own, np.arange(num_tokens - num_known, dtype=np.int64)])
+    own = [member.runs.find(row.start, row.start + row.num_tokens) for row, member in pairs]
+    padding = np.arange(num_tokens - sum(each.shape[1] for each in own), dtype=np.int64)
+    return np.concatenate([*own, np.stack((padding, padding))], axis=1)
 
 
 def _count_decode(step: StepRows) -> int:
@@ -392,7 +395,7 @@ def build_profile_inputs(
             scratch_block=0,
             block_size=limits.block_size,
             device=device,
-            has_reaches=traits.media_run > 0,
+            has_runs=traits.has_runs,
         )
         if traits.media_rows is not None and max(num_new) > 1:
             inputs = replace(inputs, media_rows=_split_at(sum(num_new), len(inputs.input_ids), device))
@@ -421,7 +424,7 @@ def build_warm_up_inputs(
             scratch_block=padding.scratch_block,
             block_size=block_size,
             device=device,
-            has_reaches=traits.media_run > 0,
+            has_runs=traits.has_runs,
         )
         yield inputs, torch.arange(count, device=device)
         if traits.media_rows is not None:
@@ -446,11 +449,11 @@ def make_blank_input(
     block_size: int,
     device: torch.device,
     num_blocks: int = 0,
-    has_reaches: bool = False,
+    has_runs: bool = False,
 ) -> ModelInput:
     """Return rows of so many new tokens in sequences of so many, all of which write into the scratch block. They read
-    it, too, or with `num_blocks` the blocks before that number in turn. has_reaches: the layout says how far each token
-    sees, which is no further than itself."""
+    it, too, or with `num_blocks` the blocks before that number in turn. has_runs: the layout says that each token is
+    outside of all runs."""
     zeros = torch.zeros(sum(num_new), dtype=torch.int64, device=device)
     shape = len(num_new), -(-max(kv_lens) // block_size)
     block_table = np.full(shape, scratch_block, dtype=np.int64)
@@ -463,9 +466,9 @@ def make_blank_input(
         block_size=block_size,
         num_decode=sum(count == 1 for count in num_new),
     )
-    if has_reaches:
+    if has_runs:
         own = [np.arange(length - count, length) for count, length in zip(num_new, kv_lens, strict=True)]
-        layout = replace(layout, reaches=np.concatenate(own))
+        layout = replace(layout, runs=np.stack((np.concatenate(own),) * 2))
     return ModelInput(
         input_ids=zeros,
         positions=zeros,

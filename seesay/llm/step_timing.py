@@ -50,7 +50,7 @@ def measure_step_costs(
             block_size=cache.block_size,
             device=decoder.device,
             num_blocks=num_blocks,
-            has_reaches=decoder.traits.media_run > 0,
+            has_runs=decoder.traits.has_runs,
         )
         wanted = torch.arange(len(num_new), device=decoder.device)
         stopwatch = begin_timing(stream)

@@ -298,6 +298,14 @@ _BUILTIN: dict[str, Pieces] = {
     "cogvlm": _COGVLM,
     "cogvlm2": _COGVLM.with_changes({"stop_words": ("<|end_of_text|>",)}),
     "ovis2": _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."}),
+    "paligemma": Pieces(
+        eosys="\n",
+        assistant="\n",
+        generation_prompt="",
+        separator="\n",
+        gathers_media=True,
+        stop_words=("<eos>",),
+    ),
     "deepseek": _DEEPSEEK,
     "deepseek-vl": _DEEPSEEK.with_changes(
         {

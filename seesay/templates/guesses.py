@@ -116,6 +116,7 @@ GUESSES: tuple[Guess, ...] = (
     ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
+    Guess(template="paligemma", architecture="PaliGemmaForConditionalGeneration"),
     Guess(template="mistral-v7", architecture="Mistral3ForConditionalGeneration"),
     Guess(template="smolvlm", architecture="SmolVLMForConditionalGeneration"),
     Guess(template="smolvlm", architecture="Idefics3ForConditionalGeneration"),

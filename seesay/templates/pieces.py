@@ -26,6 +26,7 @@ class Pieces:
     opens_with_media: the only picture or video of a conversation comes before all of it, but for a placed one.
     media_wording: what each of several pictures and videos of a conversation becomes, but for placed ones: `{media}`
         stands for it, `{number}` for its number in the conversation. Empty: nothing is around them.
+    gathers_media: all pictures and videos of the conversation come before `start`, unless one is placed.
     after_media: the text after each picture or video at the beginning of a message.
     is_completion: add no pieces; the prompt is the contents only.
     generation_prompt: the text before the answer; None: `assistant`.
@@ -47,6 +48,7 @@ class Pieces:
     puts_media_first: bool = False
     opens_with_media: bool = False
     media_wording: str = ""
+    gathers_media: bool = False
     after_media: str = "\n"
     stop_words: tuple[str, ...] = ()
     is_completion: bool = False
@@ -89,6 +91,7 @@ class PiecesTemplate(ChatTemplate):
     puts_media_first: bool
     opens_with_media: bool
     media_wording: str
+    gathers_media: bool
     after_media: str
     is_completion: bool
     generation_prompt: str | None
@@ -122,12 +125,13 @@ class PiecesTemplate(ChatTemplate):
         options: Mapping[str, Any],
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
+        gathered, messages = self._gather(messages, markers)
         first = self._find_opening(messages)
         if first is not None:
             messages = [_without(message, first) for message in messages]
         write_media = self._make_writer(messages, markers)
         turns = [self._turn(message, write_media, shield) for message in messages]
-        opening = "" if first is None else markers[first.modality]
+        opening = gathered + ("" if first is None else markers[first.modality])
         if self.is_completion:
             return opening + "".join(turn.content for turn in turns)
         if self.meta_instruction is not None and not any(turn.role == "system" for turn in turns):
@@ -136,6 +140,15 @@ class PiecesTemplate(ChatTemplate):
         if add_generation_prompt:
             text += self.assistant if self.generation_prompt is None else self.generation_prompt
         return text
+
+    def _gather(self, messages: Sequence[Message], markers: Markers) -> tuple[str, Sequence[Message]]:
+        """Return the markers that come before everything else, and the messages without their media."""
+        media = [part for message in messages for part in _media_in(message)]
+        if not self.gathers_media or any(part.is_placed for part in media):
+            return "", messages
+        texts = [tuple(part for part in message.parts if not isinstance(part, MediaPart)) for message in messages]
+        others = [replace(message, parts=parts) for message, parts in zip(messages, texts, strict=True)]
+        return "".join(markers[part.modality] for part in media), others
 
     def _find_opening(self, messages: Sequence[Message]) -> MediaPart | None:
         """Return what comes before the conversation."""

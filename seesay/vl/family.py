@@ -27,7 +27,7 @@ from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
-from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
+from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
 from seesay.vl.constants import DETAILS
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
@@ -65,8 +65,8 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run, media_rows: see `DecoderConfig`. kind: how the decoder departs from Llama; None: as its
-    `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
+    num_deep_layers, media_run, media_rows, is_prefix_lm: see `DecoderConfig`. kind: how the decoder departs from Llama;
+    None: as its `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
     """
 
     is_ours: ClassVar[bool] = True
@@ -76,6 +76,7 @@ class Backbone:
     num_deep_layers: int = 0
     media_run: int = 0
     media_rows: MediaRowsSpec | None = None
+    is_prefix_lm: bool = False
     kind: DecoderKind | None = None
 
     def decoder_config(
@@ -90,6 +91,7 @@ class Backbone:
             num_deep_layers=self.num_deep_layers,
             media_run=self.media_run,
             media_rows=self.media_rows,
+            is_prefix_lm=self.is_prefix_lm,
             kind=self.kind,
             rope_scaling_factor=rope_scaling_factor,
             use_logn_attn=use_logn_attn,
@@ -169,6 +171,7 @@ class Family(ABC):
     frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
+    is_prefix_lm: each token of a prompt sees the whole prompt: see `DecoderConfig`.
     default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
         the default frame rate.
     published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
@@ -184,6 +187,7 @@ class Family(ABC):
     frame_options: ClassVar[Mapping[str, int]] = {}
     tokenizes_apart: ClassVar[bool] = False
     num_position_axes: ClassVar[int] = 1
+    is_prefix_lm: ClassVar[bool] = False
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
     takes_timm_models: ClassVar[bool] = False
@@ -246,6 +250,11 @@ class Family(ABC):
         """Return the text around an item with these measures, empty while they are not known; None for an item that
         stands alone."""
         return None
+
+    def complete(self, rendered: RenderedPrompt, *, is_open: bool = False) -> RenderedPrompt:  # noqa: ARG002
+        """Return a prompt, of a chat template or of none, with the text that the published processor writes into every
+        prompt, apart from that of `word`. is_open: the prompt ends with the beginning of the answer."""
+        return rendered
 
     @abstractmethod
     def num_units(self, measures: Features) -> int:
@@ -339,6 +348,7 @@ class Family(ABC):
             text_config=text_config,
             decoder_name=self.weights.decoder_name,
             tie_word_embeddings=is_tied and "lm_head.weight" not in names,
+            is_prefix_lm=self.is_prefix_lm,
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:  # noqa: ARG002

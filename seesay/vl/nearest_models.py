@@ -29,7 +29,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "allenai/OLMo-2-1124-7B-Instruct": ("olmo_hybrid",),
     "deepseek-ai/DeepSeek-V2-Lite-Chat": ("deepseek_v32", "deepseek_v4", "longcat_flash"),
     "google/gemma-2-9b-it": ("recurrent_gemma",),
-    "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "paligemma", "pi0", "t5gemma2"),
+    "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "pi0", "t5gemma2"),
     "ibm-granite/granite-3.3-8b-instruct": ("bamba", "granitemoehybrid"),
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
     "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "llama4", "llama4_text", "nemotron_h", "diffllama"),

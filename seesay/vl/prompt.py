@@ -182,7 +182,7 @@ def build_input(
 
 
 def extend(prompt: MultimodalInput, token_ids: Sequence[int]) -> MultimodalInput:
-    """Return `prompt` with tokens behind it, at the positions of generated ones."""
+    """Return `prompt` with tokens of the answer behind it, at the positions of generated ones."""
     following = np.arange(prompt.next_position, prompt.next_position + len(token_ids), dtype=np.int64)
     following = np.broadcast_to(following, (*prompt.positions.shape[:-1], len(token_ids)))
     return MultimodalInput(
@@ -190,6 +190,7 @@ def extend(prompt: MultimodalInput, token_ids: Sequence[int]) -> MultimodalInput
         positions=np.concatenate((prompt.positions, following), axis=-1),
         next_position=prompt.next_position + len(token_ids),
         items=prompt.items,
+        num_answer_tokens=prompt.num_answer_tokens + len(token_ids),
     )
 
 

@@ -113,8 +113,8 @@ def call_attention(dtype: torch.dtype) -> None:
     attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
     attend(few, 128, dtype, slopes=empty(HEADS))
     attend(few, 64, dtype, slopes=empty(HEADS, dtype=torch.bfloat16))
-    attend(few, 256, dtype, has_reaches=True)
-    attend(few, 256, dtype, window=1024, has_reaches=True)
+    attend(few, 256, dtype, has_runs=True)
+    attend(few, 256, dtype, window=1024, has_runs=True)
 
 
 def call_quantized_kv(dtype: torch.dtype) -> None:
@@ -128,7 +128,7 @@ def call_quantized_kv(dtype: torch.dtype) -> None:
             TritonOps().rotate_and_write(qkv, angles, angles, cache, slots, None, faults)
         for lengths in ([1] * 8 + [32], [1] * 128, [8192]):
             attend(lengths, 128, dtype, format=format)
-        attend([32], 128, dtype, format=format, has_reaches=True)
+        attend([32], 128, dtype, format=format, has_runs=True)
         attend([1, 32], 256, dtype, format=format)
         attend([1, 32], 128, dtype, format=format, slopes=empty(HEADS))
         attend([1, 32], 80, dtype, block_size=16, window=4096, soft_cap=50.0, format=format)
@@ -150,9 +150,9 @@ def attend(
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
     format: KVFormat = "plain",
-    has_reaches: bool = False,
+    has_runs: bool = False,
 ) -> None:
-    """Rows of `lengths` new tokens behind 100 others. has_reaches: the layout says how far they see."""
+    """Rows of `lengths` new tokens behind 100 others. has_runs: the layout says which see each other."""
     from seesay.llm.ops import RowLayout
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -162,7 +162,7 @@ def attend(
         block_table=np.zeros((len(lengths), 1024), dtype=np.int64),
         block_size=block_size,
         num_decode=lengths.count(1),
-        reaches=np.zeros(sum(lengths), dtype=np.int64) if has_reaches else None,
+        runs=np.zeros((2, sum(lengths)), dtype=np.int64) if has_runs else None,
     )
     ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)

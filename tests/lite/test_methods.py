@@ -348,13 +348,16 @@ def test_rows_of_a_picture_see_each_other_in_calibration(tiny_checkpoint: Callab
         modality=Modality.IMAGE, span=(2, 8), slots=np.arange(3, 7), hash=bytes(32), features={}, num_units=4
     )
     prompts = [Prompt(input=text), Prompt(input=replace(text, items=(item,)), embeddings=(torch.zeros(4, 64),))]
-    for name, expected in (("gemma3_vision", [*range(12), 0, 1, 2, 6, 6, 6, 6, *range(7, 12)]), ("llava", None)):
+    for name, expected in (
+        ("gemma3_vision", [*range(12), 0, 1, 2, 6, 6, 6, 6, *range(7, 12)]),
+        ("paligemma2", [*range(12), *[7] * 8, *range(8, 12)]),
+        ("llava", None),
+    ):
         settings = LiteSettings(model=tiny_checkpoint(name), work_dir="unused", device="cpu", calib_seqlen=64)
         [batch] = make_batches(prompts, open_source(settings).source.config, 2)
         layout = batch.make_input(torch.device("cpu")).layout
         assert isinstance(layout, RowLayout)
-        reaches = layout.reaches
-        assert (None if reaches is None else reaches.tolist()) == expected
+        assert (None if layout.runs is None else layout.runs[1].tolist()) == expected
 
 
 @pytest.mark.parametrize("method", ["fp8", "smooth, int8"])

@@ -19,7 +19,8 @@ from seesay.llm.ops.torch_ops import TorchOps
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     """rows: (new tokens, all tokens), those with one new token first. run: tokens see each other in groups of so many
-    places; None: each sees those before it alone. slopes: the type of ALiBi's; None: none."""
+    places; None: each sees those before it alone. prompts: the first so many tokens of each row are one run.
+    slopes: the type of ALiBi's; None: none."""
 
     rows: list[tuple[int, int]]
     heads: tuple[int, int] = (6, 2)
@@ -30,6 +31,7 @@ class Case:
     has_sinks: bool = False
     run: int | None = None
     slopes: torch.dtype | None = None
+    prompts: tuple[int, ...] = ()
     format: KVFormat = "plain"
     dtype: torch.dtype = torch.float32
 
@@ -38,6 +40,7 @@ class Case:
         parts = [f"{n}of{length}" for n, length in self.rows[:3]], self.heads, self.dim, self.block_size
         more = f"{f'runs of {self.run}-' if self.run else ''}{'sinks-' if self.has_sinks else ''}"
         more += f"{self.slopes}-" if self.slopes else ""
+        more += f"prompts of {self.prompts}-" if self.prompts else ""
         return f"{parts}-{self.window}-{self.soft_cap}-{more}{self.dtype}-{self.format}"
 
     @property
@@ -56,20 +59,35 @@ class Case:
         shared = {"scale": self.dim**-0.5, "window": self.window, "soft_cap": self.soft_cap, "sinks": self.sinks}
         return {**shared, "slopes": self.head_slopes}
 
-    def find_reaches(self, start: int, length: int) -> np.ndarray:
-        """The last place that each token from `start` on sees, in a sequence of `length`."""
-        places = np.arange(start, length)
-        return places if self.run is None else np.minimum((places // self.run + 1) * self.run, length) - 1
+    @property
+    def num_decode(self) -> int:
+        """The rows of one token outside of all runs: those in one are computed like rows of several tokens."""
+        if self.run is not None:
+            return 0
+        prompts = self.prompts or (0,) * len(self.rows)
+        return sum(n == 1 and length > prompt for (n, length), prompt in zip(self.rows, prompts, strict=True))
+
+    def find_runs(self, row: int) -> np.ndarray:
+        """The first and the last place of the run of each new token of a row, [2, n]."""
+        num_new, length = self.rows[row]
+        places = np.arange(length - num_new, length)
+        if self.run is not None:
+            first = places // self.run * self.run
+            return np.stack((first, np.minimum(first + self.run, length) - 1))
+        prompt = self.prompts[row] if self.prompts else 0
+        return np.where(places < prompt, [[0], [prompt - 1]], places)
 
 
-def attend_exactly(query: Any, keys: Any, values: Any, case: Any, scale: Any) -> Any:
+def attend_exactly(query: Any, keys: Any, values: Any, case: Any, row: int, scale: Any) -> Any:
     """One row in float64: query [n, H, D] over keys and values [L, G, D]; its tokens are the last n of L."""
     n, length, group = len(query), len(keys), case.heads[0] // case.heads[1]
     own = torch.arange(length - n, length, device=DEVICE)[:, None]
     seen = torch.arange(length, device=DEVICE)[None]
-    hidden = seen > torch.from_numpy(case.find_reaches(length - n, length)).to(DEVICE)[:, None]
+    first, last = torch.from_numpy(case.find_runs(row)).to(DEVICE)[:, :, None]
+    hidden = seen > own
     if case.window is not None:
         hidden |= seen <= own - case.window
+    hidden &= (seen < first) | (seen > last)
     output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
     for head in range(case.heads[0]):
         scores = query[:, head].double() @ keys[:, head // group].double().t() * scale
@@ -116,15 +134,15 @@ def build(case: Case, *, is_clean: bool = False) -> Any:
         write_tokens(cache, slots, pairs)
         pairs = read_tokens(cache, slots, torch.float32)
         queries.append(random(num_new, num_heads, case.dim, dtype=case.dtype, seed=100 + index))
-        expected.append(attend_exactly(queries[-1], pairs[:, 0], pairs[:, 1], case, scale))
+        expected.append(attend_exactly(queries[-1], pairs[:, 0], pairs[:, 1], case, index, scale))
     layout = RowLayout(
         cu_seqlens_q=np.cumsum([0] + [n for n, _ in case.rows]),
         kv_lens=np.array([length for _, length in case.rows], dtype=np.int64),
         block_table=table,
         block_size=case.block_size,
-        num_decode=sum(n == 1 for n, _ in case.rows),
-        reaches=np.concatenate([case.find_reaches(length - n, length) for n, length in case.rows])
-        if case.run
+        num_decode=case.num_decode,
+        runs=np.concatenate([case.find_runs(row) for row in range(len(case.rows))], axis=1)
+        if case.run or case.prompts
         else None,
     )
     empty = torch.empty(0, num_heads, case.dim, dtype=case.dtype, device=DEVICE)
@@ -141,6 +159,8 @@ def random_cases(seed: int, count: int, *, longest: int = 3000) -> list[Case]:
             num_new = int(rng.integers(2, longest // 5))
             rows.append((num_new, num_new + int(rng.choice([0, 1, 63, 64, 65, int(rng.integers(longest * 2 // 3))]))))
         kv_heads = int(rng.choice([1, 2, 4]))
+        run = [None, None, 256, 19][rng.integers(4)]
+        prompts = tuple(_draw_prompt(rng, *row) for row in rows) if run is None and rng.integers(2) else ()
         cases.append(
             Case(
                 rows=rows,
@@ -150,12 +170,18 @@ def random_cases(seed: int, count: int, *, longest: int = 3000) -> list[Case]:
                 window=[None, None, 1, 37, 512][rng.integers(5)],
                 soft_cap=[None, None, 20.0][rng.integers(3)],
                 has_sinks=bool(rng.integers(3) == 0),
-                run=[None, None, 256, 19][rng.integers(4)],
+                run=run,
+                prompts=prompts,
                 slopes=[None, None, torch.float32, torch.bfloat16][rng.integers(4)],
                 dtype=DTYPES[rng.integers(len(DTYPES))],
             )
         )
     return cases
+
+
+def _draw_prompt(rng: np.random.Generator, num_new: int, length: int) -> int:
+    """The tokens of a prompt: all, none of the new ones, or some of several new ones."""
+    return int(rng.choice([length, length - num_new, length - num_new // 2])) if num_new > 1 else length - 1
 
 
 def check_attention(ops: Ops, case: Case, *, float32_factor: float) -> None:

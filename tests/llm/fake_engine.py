@@ -17,7 +17,7 @@ from seesay.llm.block_pool import BlockPool
 from seesay.llm.embedding_demand import EmbeddingRef
 from seesay.llm.plan_deltas import make_begun
 from seesay.llm.row_table import RowState, RowTable
-from seesay.llm.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
 from seesay.llm.sequence import EmbeddingState, Sequence, SequenceStatus
 from seesay.llm.step_plan import StepPlan
 from seesay.values import MediaItem, Modality, MultimodalInput
@@ -63,13 +63,17 @@ def fingerprint(row: RowState, index: int, before: int, token_id: int | None = N
     return hash((before, token_id, int(row.positions(index, index + 1)[0]), media))
 
 
-def root(seq: Sequence, is_long: bool) -> int:
-    return hash((seq.cache_salt, is_long))
+def root(seq: Sequence, is_long: bool, is_prefix_lm: bool) -> int:
+    """What all tokens of a sequence depend on: also the whole prompt where each of its tokens sees that."""
+    if not is_prefix_lm:
+        return hash((seq.cache_salt, is_long))
+    pictures = tuple((item.hash, *item.slots.tolist()) for item in seq.items)
+    return hash((seq.cache_salt, is_long, tuple(seq.token_ids[: seq.num_run_tokens].tolist()), pictures))
 
 
-def fingerprints(seq: Sequence, row: RowState, stop: int, *, is_long: bool) -> list[int]:
+def fingerprints(seq: Sequence, row: RowState, stop: int, *, is_long: bool, is_prefix_lm: bool) -> list[int]:
     """Of the first `stop` tokens, as tokens of a text that is long or is not."""
-    found = [root(seq, is_long)]
+    found = [root(seq, is_long, is_prefix_lm)]
     for index in range(stop):
         found.append(fingerprint(row, index, found[-1]))
     return found[1:]
@@ -164,7 +168,12 @@ class FakeEngine:
     def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
         plan = self.plan()
         config = self.scheduler.config
-        assert plan.num_tokens <= config.max_prefill_token_num + max(0, config.media_run - 1)
+        assert plan.num_tokens <= find_max_step_tokens(
+            config.max_prefill_token_num,
+            session_len=config.session_len,
+            media_run=config.media_run,
+            is_prefix_lm=config.is_prefix_lm,
+        )
         launched = plan, self.run(plan)
         between(plan)
         if not self.is_ahead:
@@ -186,7 +195,11 @@ class FakeEngine:
             if most < 2 or (stop + row.seq_id) % 3:
                 continue
             kinds = (False, True)
-            values = {is_long: fingerprints(seq, member, stop, is_long=is_long)[-1] for is_long in kinds}
+            is_prefix_lm = self.scheduler.config.is_prefix_lm
+            values = {
+                is_long: fingerprints(seq, member, stop, is_long=is_long, is_prefix_lm=is_prefix_lm)[-1]
+                for is_long in kinds
+            }
             token_ids: list[int] = []
             for index in range(stop, stop + most):
                 token_ids.append(sample(values[self.is_long(index)]))
@@ -218,21 +231,25 @@ class FakeEngine:
         for block_id, slot in plan.loads:
             self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
         sampled: dict[int, tuple[int, ...]] = {}
+        is_prefix_lm = self.scheduler.config.is_prefix_lm
         for row in plan.rows:
             seq, member = self.alive[row.seq_id], self.rows[row.seq_id]
             slots = [b * size + offset for b in member.block_ids for offset in range(size)]
             assert len(member.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
-            if self.scheduler.config.media_run:  # the places of an item are neighbours
-                stop = row.start + row.num_tokens
+            stop = row.start + row.num_tokens
+            if is_prefix_lm:
+                assert stop >= seq.num_run_tokens, "a prompt was cut"
+                assert member.runs.bounds.tolist() == [[0], [seq.num_run_tokens]]
+            elif self.scheduler.config.media_run:  # the places of an item are neighbours
                 assert not any(item.slots[0] < stop <= item.slots[-1] for item in member.items), "a picture was cut"
             assert member.is_long == self.is_long(self.num_expected(member)), "keys of the other kind"
-            known = fingerprints(seq, member, row.start, is_long=member.is_long)
+            known = fingerprints(seq, member, row.start, is_long=member.is_long, is_prefix_lm=is_prefix_lm)
             assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"
             for splice in member.splices(row.start, row.start + row.num_tokens):
                 item = member.items[splice.item_index]
                 assert seq.item_states[splice.item_index] is EmbeddingState.READY
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
-            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.is_long)
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.is_long, is_prefix_lm)
             for index in range(row.start, row.start + row.num_tokens):
                 value = self.kv[slots[index]] = fingerprint(member, index, value, self.pending(member, index))
             is_last = row.start + row.num_tokens == self.num_expected(member)
@@ -271,7 +288,12 @@ class FakeEngine:
     def check_answer(self, seq: Sequence) -> None:
         """The answer is that of the sequence alone, each token that of the whole text before it."""
         row = RowState(make_begun(seq))
-        chains = {is_long: fingerprints(seq, row, seq.num_tokens, is_long=is_long) for is_long in (False, True)}
+        chains = {
+            is_long: fingerprints(
+                seq, row, seq.num_tokens, is_long=is_long, is_prefix_lm=self.scheduler.config.is_prefix_lm
+            )
+            for is_long in (False, True)
+        }
         for index in range(seq.num_prompt_tokens, seq.num_tokens):
             value = chains[self.is_long(index)][index - 1]
             assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"

@@ -32,6 +32,7 @@ def make_begun(**changes: object) -> BegunSequence:
         "seed": 2**64 - 1,
         "items": (MediaSpan(modality=Modality.VIDEO, span=(1, 3), slots=np.array([1, 2]), hash=b"\x00\xff" * 16),),
         "is_long": True,
+        "runs": np.array([[0, 4], [3, 5]]),
     }
     return BegunSequence(**(values | changes))
 
@@ -39,7 +40,7 @@ def make_begun(**changes: object) -> BegunSequence:
 FULL = StepPlan(
     rows=(Row(3, 0, 7, True), Row(2**40, 9, 1, False)),
     ended_ids=(9, 10),
-    begun=(make_begun(), make_begun(seq_id=4, items=(), positions=np.arange(5))),
+    begun=(make_begun(), make_begun(seq_id=4, items=(), positions=np.arange(5), runs=None)),
     added_blocks=(AddedBlocks(3, (5, 6)), AddedBlocks(4, ())),
     saves=(BlockCopy(1, 2),),
     loads=(BlockCopy(3, 4), BlockCopy(5, 6)),

@@ -201,6 +201,7 @@ CASES = [
     Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),
     Case(rows=SMALL, heads=(4, 2), slopes=torch.float32),
+    Case(rows=[(1, 40), (70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, prompts=(40, 100), window=20),
 ]
 MORE_CASES = [
     Case(rows=SMALL, window=20, block_size=16),

@@ -29,6 +29,7 @@ def extend_prompt(prompt: MultimodalInput, token_id: int) -> MultimodalInput:
         positions=np.append(prompt.positions, prompt.next_position),
         next_position=prompt.next_position + 1,
         items=prompt.items,
+        num_answer_tokens=prompt.num_answer_tokens + 1,
     )
 
 
@@ -49,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         short_limit=st.one_of(st.none(), st.integers(1, 30)),
         media_run=st.sampled_from([0, 0, 5]),
         jump=st.sampled_from([0, 0, 1, 6]),
+        is_prefix_lm=st.sampled_from([False, False, True]),
     )
     def start(
         self,
@@ -64,15 +66,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         short_limit: int | None,
         media_run: int,
         jump: int,
+        is_prefix_lm: bool,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
-            max_prefill_token_num=budget,
+            max_prefill_token_num=budget + 10 * is_prefix_lm,  # longer prompts are refused then
             max_streamed_tokens=streamed,
             session_len=40,
             max_encode_ahead_tokens=ahead,
             short_limit=short_limit,
             media_run=media_run,
+            is_prefix_lm=is_prefix_lm,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
         self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
@@ -224,11 +228,26 @@ TestSchedulerMachine.settings = settings(
 )
 
 
-def serve_at_random(seed: int, *, num_host_slots: int = 0, is_ahead: bool = False, jump: int = 0) -> FakeEngine:
+def serve_at_random(
+    seed: int,
+    *,
+    num_blocks: int | None = None,
+    num_host_slots: int = 0,
+    is_ahead: bool = False,
+    is_prefix_lm: bool = False,
+    jump: int = 0,
+) -> FakeEngine:
     """A long run of one random load."""
     rng = random.Random(seed)
-    config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40, max_encode_ahead_tokens=20)
-    pool = BlockPool(rng.randint(12, 40), 3, True, num_host_slots)
+    config = SchedulerConfig(
+        max_batch_size=6,
+        max_prefill_token_num=16,
+        session_len=40,
+        max_encode_ahead_tokens=20,
+        is_prefix_lm=is_prefix_lm,
+    )
+    drawn = rng.randint(12, 40)
+    pool = BlockPool(num_blocks or drawn, 3, True, num_host_slots)
     engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
     for seq_id in range(150):
         picked = [(rng.randint(1, 6), rng.randint(-1, 4)) for _ in range(rng.randint(1, 3))]
@@ -267,6 +286,19 @@ def test_tokens_that_are_jumped_over_take_no_steps(is_ahead: bool) -> None:
     num_jumped = [engine.scheduler.stats().total_jumped_tokens for engine in jumping]
     assert all(num_jumped) and rows[1] < rows[0] - sum(num_jumped) // 3
     assert not any(engine.scheduler.stats().total_jumped_tokens for engine in plain)
+
+
+@pytest.mark.parametrize("num_host_slots", (0, 20))
+def test_prompts_that_begin_alike_share_no_block_where_their_tokens_see_all(num_host_slots: int) -> None:
+    """The engine finds a block that is read with other contents. Equal prompts share theirs, and preempted ones."""
+    stats = [
+        serve_at_random(
+            seed, num_blocks=num_blocks, num_host_slots=num_host_slots, is_ahead=seed % 2 == 1, is_prefix_lm=True
+        ).scheduler.stats()
+        for seed, num_blocks in enumerate((11, 11, 40, 40))
+    ]
+    assert sum(each.total_prefix_hit_tokens for each in stats) > 0
+    assert sum(each.total_preemptions for each in stats) > 0
 
 
 def test_a_crowd_on_a_tiny_pool_all_get_their_answers() -> None:

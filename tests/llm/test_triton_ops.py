@@ -180,6 +180,15 @@ CASES = [
     Case(rows=SMALL, slopes=torch.float32),
     Case(rows=[(1, 300), (1, 2), (70, 400)], dim=16, heads=(4, 2), slopes=torch.bfloat16),
     Case(rows=[(1, 9), (70, 130)], heads=(2, 1), dim=16, run=50, window=20, block_size=16),
+    Case(rows=[(1, 90), (1, 40), (70, 130), (20, 20)], heads=(4, 2), dim=16, prompts=(50, 40, 100, 20)),
+    Case(
+        rows=[(1, 90), (1, 40), (70, 130), (20, 20)],
+        heads=(4, 2),
+        dim=16,
+        prompts=(50, 40, 100, 20),
+        window=9,
+        block_size=16,
+    ),
     Case(rows=[], heads=(2, 1)),
 ]
 MORE_CASES = [

@@ -118,6 +118,9 @@ from transformers import (
     Ovis2ForConditionalGeneration,
     Ovis2ImageProcessor,
     Ovis2Processor,
+    PaliGemmaConfig,
+    PaliGemmaForConditionalGeneration,
+    PaliGemmaProcessor,
     Phi3Config,
     Phi3ForCausalLM,
     PixtralImageProcessor,
@@ -633,6 +636,30 @@ def _gemma3_vision(path: Path) -> None:
         image_processor=Gemma3ImageProcessor(size={"height": 24, "width": 24}, pan_and_scan_min_crop_size=10),
         tokenizer=tokenizer, image_seq_length=9, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
+
+
+def _paligemma(path: Path, *, text_config: Any = Gemma2Config, **text: Any) -> None:
+    """Pictures of 5 x 5 patches, more than the sliding window. The processor adds tokens for places and shapes."""
+    template = CHATML.replace("@image@", "<image>")
+    tokenizer = make_tokenizer(template, has_bos=True, image_token="<image>")
+    processor = PaliGemmaProcessor(
+        image_processor=SiglipImageProcessor(size={"height": 20, "width": 20}, image_seq_length=25, **STATISTICS),
+        tokenizer=tokenizer, chat_template=template,
+    )  # fmt: skip
+    vision = SiglipVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=20, patch_size=4,
+        vision_use_head=False,
+    )  # fmt: skip
+    decoder = text_config(
+        **{**QWEN_TEXT, "vocab_size": len(tokenizer), "head_dim": 16, **text}, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    config = PaliGemmaConfig(
+        vision_config=vision, text_config=decoder, projection_dim=QWEN_TEXT["hidden_size"],
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+    )  # fmt: skip
+    save_model(PaliGemmaForConditionalGeneration(config), path, embedding_size=0.05)
+    processor.save_pretrained(path)
 
 
 def _pixtral_parts(patch_size: int, merge_size: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -1264,6 +1291,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,
+    "paligemma": partial(_paligemma, text_config=GemmaConfig, num_key_value_heads=1),
+    "paligemma2": partial(_paligemma, sliding_window=12),
     "pixtral": _pixtral,
     "mistral3": _mistral3,
     "internvl": _internvl,

@@ -120,7 +120,6 @@ def test_no_model_stands_in_for_one_of_its_own_type() -> None:
             {"model_type": "mamba"},
             r"MambaForCausalLM .* linear_attention, .* nearest: meta-llama/Llama-3\.2-3B-Instruct",
         ),
-        ({"model_type": "paligemma"}, r"see later ones; nearest: google/gemma-3-4b-it; text models of type 'gemma' do"),
         ({"model_type": "gpt_neox", "hidden_act": "nope"}, r"cannot be made of its config\.json \(KeyError: .*nope"),
         ({"model_type": "jetmoe"}, r"a trial with a few tokens and no weights \(NotImpl.*nearest: mistralai/Mixtral"),
         (

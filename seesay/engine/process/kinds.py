@@ -110,6 +110,7 @@ class Request(Piece):
     token_ids: Array
     positions: Array
     next_position: int
+    num_answer_tokens: int
     items: tuple[Item, ...]
     params: dict[str, Any]
     owner: int | bytes
@@ -130,6 +131,7 @@ class Request(Piece):
             prompt.token_ids,
             prompt.positions,
             prompt.next_position,
+            prompt.num_answer_tokens,
             items,
             _changed_fields(request.params),
             owner,
@@ -151,6 +153,7 @@ class Request(Piece):
                 positions=self.positions,
                 next_position=self.next_position,
                 items=tuple(item.restore() for item in self.items),
+                num_answer_tokens=self.num_answer_tokens,
             ),
             params=_restore_params(self.params),
             owner=self.owner,

@@ -42,6 +42,7 @@ def read_decoder_config(
     num_deep_layers: int = 0,
     media_run: int = 0,
     media_rows: MediaRowsSpec | None = None,
+    is_prefix_lm: bool = False,
     kind: DecoderKind | None = None,
     rope_scaling_factor: float = 0.0,
     use_logn_attn: bool = False,
@@ -57,7 +58,7 @@ def read_decoder_config(
     if kind is None:
         known = ", ".join(list_backbones())
         raise CheckpointError(f"text backbone {config.model_type!r} is not supported (supported: {known})")
-    _refuse_unsupported(config)
+    _refuse_unsupported(config, is_prefix_lm=is_prefix_lm)
     attention_bias = bool(getattr(config, "attention_bias", False))
     tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
     num_heads = config.num_attention_heads
@@ -95,6 +96,7 @@ def read_decoder_config(
         num_deep_layers=num_deep_layers,
         media_run=media_run,
         media_rows=media_rows,
+        is_prefix_lm=is_prefix_lm,
         embedding_scale=kind.embedding_scale,
         scales_media=kind.scales_media,
         residual_scale=kind.residual_scale,
@@ -134,9 +136,9 @@ def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
     )
 
 
-def _refuse_unsupported(config: ModelConfig) -> None:
+def _refuse_unsupported(config: ModelConfig, *, is_prefix_lm: bool) -> None:
     for option in ("is_encoder_decoder", "use_bidirectional_attention"):
-        if getattr(config, option, False):
+        if getattr(config, option, False) and not (is_prefix_lm and option == "use_bidirectional_attention"):
             raise CheckpointError(f"{option}=True is not supported")
 
 

@@ -159,7 +159,7 @@ class DecoderConfig:
     num_deep_layers: behind so many layers, the first ones, something is added to the residual stream at the tokens that
     take an embedding: an embedding has a further part of `hidden_size` for each of them.
     media_run: most neighbouring tokens that take embeddings; these see each other, and not only those before them. 0:
-    no token sees later ones.
+    these see no later ones either. is_prefix_lm: each token of a prompt sees all of its prompt.
     media_rows: how linear layers compute rows of media; None: as those of text.
     embedding_scale: factor of embeddings looked up by token ids, and with `scales_media` of the others, too.
     attention_scale: factor of attention scores. residual_scale: of what attention and feed-forward add. logit_scale:
@@ -193,6 +193,7 @@ class DecoderConfig:
     num_deep_layers: int = 0
     media_run: int = 0
     media_rows: MediaRowsSpec | None = None
+    is_prefix_lm: bool = False
     embedding_scale: float = 1.0
     scales_media: bool = False
     residual_scale: float = 1.0
@@ -217,6 +218,7 @@ class DecoderConfig:
             num_position_axes=3 if self.rotaries[0].sections else 1,
             media_run=self.media_run,
             media_rows=None if self.media_rows is None else self.media_rows.tokens,
+            is_prefix_lm=self.is_prefix_lm,
             short_limit=self.rotaries[0].short_limit,
             flops_per_token=2 * (self.num_layers * attention + self.hidden_size * inner),
         )

@@ -23,7 +23,8 @@ class DecoderTraits:
 
     embedding_size: of an embedding that takes the place of a token's. kv_shapes: one entry per layer.
     num_position_axes: rotary positions of a token.
-    media_run: most neighbouring tokens that take embeddings and see each other; 0: no token sees later ones.
+    media_run: most neighbouring tokens that take embeddings and see each other; 0: no such tokens see later ones.
+    is_prefix_lm: each token of a prompt sees all of its prompt; generated tokens see those before them.
     media_rows: the tokens whose rows linear layers compute otherwise than those of text; None: they compute all alike.
         `ModelInput.media_rows` says which rows these are.
     short_limit: texts of more positions are computed in another way from their first token on; None where all are
@@ -38,6 +39,12 @@ class DecoderTraits:
     num_position_axes: Literal[1, 3] = 1
     media_run: int = 0
     media_rows: MediaTokens | None = None
+    is_prefix_lm: bool = False
     short_limit: int | None = None
     flops_per_token: int
     has_graphs: bool = True
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether there are tokens that see later ones (`TokenRuns`)."""
+        return self.is_prefix_lm or self.media_run > 0

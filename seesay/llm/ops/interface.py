@@ -28,8 +28,8 @@ class RowLayout:
     block_table: int64 [B, M], KV blocks of each row, padded with the row's own last one, so that no row reads
         another sequence's block: a NaN stays with the sequence that made it.
     num_decode: the first rows, which have one token each.
-    reaches: int64 [T], the last place of its sequence that each token sees. None: no token sees later ones. Tokens of
-        the first `num_decode` rows never do.
+    runs: int64 [2, T], the first and the last place of each token's run, of which it sees all; its own place for a
+        token outside of all runs, as those of the first `num_decode` rows are. None: there are no runs.
     """
 
     cu_seqlens_q: npt.NDArray[np.int64]
@@ -37,7 +37,7 @@ class RowLayout:
     block_table: npt.NDArray[np.int64]
     block_size: int
     num_decode: int
-    reaches: npt.NDArray[np.int64] | None = None
+    runs: npt.NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
 
-        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i,
-        or as far as the layout of the plan says.
+        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i, and all of its
+        run, if the layout of the plan has one.
         Scores s become soft_cap · tanh(s / soft_cap) when a cap is given. Sinks [H] are each head's score of one more
         key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss). Slopes [H]: head h's score of
         the key at place j for the query at place i gets slopes[h] · (j - i) more (Press et al. 2022, ALiBi), behind the

@@ -49,7 +49,7 @@ class DecodeGroup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """Tokens start … stop - 1 of the packed query lie from place `first` on among the `kv_len` tokens in `blocks` [M]
-    that they see. They are the last of these, unless `reaches` says how far each sees.
+    that they see. They are the last of these, unless `runs` int64 [2, stop - start] says which run each is in.
 
     `masks`, by window, keeps the small masks from layer to layer.
     """
@@ -59,7 +59,7 @@ class Piece:
     first: int
     kv_len: int
     blocks: torch.Tensor
-    reaches: torch.Tensor | None = None
+    runs: torch.Tensor | None = None
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
 
 
@@ -242,9 +242,9 @@ def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[P
     for first in range(start, stop, step):
         last = min(first + step, stop)
         place, seen = kv_len - (stop - first), kv_len - (stop - last)
-        reaches = _find_reaches(layout, first, last, place)
-        if reaches is not None:
-            seen = max(seen, int(reaches.max()) + 1)
+        runs = _find_runs(layout, first, last, place)
+        if runs is not None:
+            seen = max(seen, int(runs[1].max()) + 1)
         pieces.append(
             Piece(
                 start=first,
@@ -252,19 +252,19 @@ def _make_pieces(layout: RowLayout, row: int, *, device: torch.device) -> list[P
                 first=place,
                 kv_len=seen,
                 blocks=blocks[: -(-seen // layout.block_size)],
-                reaches=None if reaches is None else torch.from_numpy(reaches).to(device),
+                runs=None if runs is None else torch.from_numpy(runs).to(device),
             )
         )
     return pieces
 
 
-def _find_reaches(layout: RowLayout, start: int, stop: int, first: int) -> npt.NDArray[np.int64] | None:
-    """Return how far tokens `start` … `stop` - 1 see, of which the first one is at place `first`; None if none of them
-    sees later ones."""
-    if layout.reaches is None:
+def _find_runs(layout: RowLayout, start: int, stop: int, first: int) -> npt.NDArray[np.int64] | None:
+    """Return the first and the last place of the runs of tokens `start` … `stop` - 1, the first of which is at place
+    `first`; None if none of them is in a run."""
+    if layout.runs is None:
         return None
-    reaches = layout.reaches[start:stop]
-    return reaches if (reaches > np.arange(first, first + len(reaches))).any() else None
+    runs = layout.runs[:, start:stop]
+    return runs if (runs != np.arange(first, first + stop - start)).any() else None
 
 
 def _attend_group(
@@ -341,7 +341,7 @@ def _attend_piece(
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
     num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
-    if soft_cap is None and sinks is None and slopes is None and not is_windowed and piece.reaches is None:
+    if soft_cap is None and sinks is None and slopes is None and not is_windowed and piece.runs is None:
         is_gqa = part.shape[1] != num_kv_heads
         if num_tokens == piece.kv_len:
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
@@ -380,9 +380,10 @@ def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Ten
     num_tokens = piece.stop - piece.start
     seen = torch.arange(piece.kv_len, device=query.device)[None]
     own = torch.arange(piece.first, piece.first + num_tokens, device=query.device)[:, None]
-    hidden = seen > (own if piece.reaches is None else piece.reaches[:, None])
+    first, last = (own[:, 0], own[:, 0]) if piece.runs is None else (piece.runs[0], piece.runs[1])
+    hidden = seen > last[:, None]
     if window is not None:
-        hidden |= seen <= own - window
+        hidden |= (seen <= own - window) & (seen < first[:, None])
     mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf"))
     if mask.numel() <= MAX_KEPT_MASK_ELEMENTS:
         piece.masks[window] = mask

@@ -63,12 +63,14 @@ class Work:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPlan:
     """A step's rows, on the device: cu_seqlens_q int32 [B + 1], unless all have one token; kv_lens int32 [B];
-    block_table int32 [B, M]; reaches int32 [T], see `RowLayout`. `work` is filled by the first layer of each kind."""
+    block_table int32 [B, M]; run_starts, reaches int32 [T], the first and the last place of
+    each token's run. `work` is filled by the first layer of each kind."""
 
     cu_seqlens_q: torch.Tensor | None
     kv_lens: torch.Tensor
     block_table: torch.Tensor
     num_decode: int
+    run_starts: torch.Tensor | None = None
     reaches: torch.Tensor | None = None
     work: dict[tuple[int, int, int | None, int, int], Work] = field(default_factory=dict)
 
@@ -83,16 +85,17 @@ def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> Attention
             num_decode=len(layout.kv_lens),
         )
     arrays = [layout.cu_seqlens_q, layout.kv_lens, layout.block_table]
-    if layout.reaches is not None:
-        arrays.append(layout.reaches)
+    if layout.runs is not None:
+        arrays += [*layout.runs]
     # Each begins at a multiple of 16 bytes: Triton compiles kernels anew for pointers that do not.
-    cu_seqlens_q, kv_lens, block_table, *reaches = upload([array.astype(np.int32) for array in arrays], device)
+    cu_seqlens_q, kv_lens, block_table, *runs = upload([array.astype(np.int32) for array in arrays], device)
     return AttentionPlan(
         cu_seqlens_q=cu_seqlens_q,
         kv_lens=kv_lens,
         block_table=block_table,
         num_decode=layout.num_decode,
-        reaches=reaches[0] if reaches else None,
+        run_starts=runs[0] if runs else None,
+        reaches=runs[1] if runs else None,
     )
 
 
@@ -268,6 +271,7 @@ def _prefill(
         plan.kv_lens,
         sinks,
         slopes,
+        plan.run_starts,
         plan.reaches,
         out,
         query.stride(0),
