@@ -80,13 +80,21 @@ def _tile_parted(num_rows: int, num_outputs: int, size: int) -> Tiling | None:
     multiprocessor of an H200, which then run in turns.
 
     It was measured with FP8, 3,584 and 4,608 outputs: 68 MB of weights take 20 µs with up to 8 rows in bfloat16, 32
-    with 16 rows and 35 with 32. int8 has the same tilings by rule.
+    with 16 rows and 35 with 32. int8 has the same tilings by rule. A program has as many outputs as leave the busiest
+    multiprocessor least to do.
     """
 
-    outputs = share_outputs(num_outputs, 16)
-    if num_rows > 16 or (num_rows > 8 and _count_turns(num_outputs, outputs) > 2):
-        outputs = share_outputs(num_outputs, 32)
-    turns = _count_turns(num_outputs, outputs)
+    def count_turns(outputs: int) -> int:
+        num_programs = -(-num_outputs // outputs)
+        return -(-num_programs // NUM_MULTIPROCESSORS)
+
+    def choose(padded: int) -> int:
+        return min(range(padded, padded * 3 // 4 - 1, -1), key=lambda outputs: count_turns(outputs) * outputs)
+
+    outputs = choose(16)
+    if num_rows > 16 or (num_rows > 8 and count_turns(outputs) > 2):
+        outputs = choose(32)
+    turns = count_turns(outputs)
     if size < 2048 or turns > (3 if num_rows <= 8 else 2):
         return None
     tiling = Tiling(num_outputs=outputs, span=128, num_warps=4, num_stages=6, num_parts=4, num_prefetched=2)
@@ -96,15 +104,3 @@ def _tile_parted(num_rows: int, num_outputs: int, size: int) -> Tiling | None:
         return tiling._replace(num_stages=3, num_prefetched=4)
     num_prefetched = 4 if size <= 8192 else 0
     return tiling._replace(span=64, num_stages=8 if outputs <= 16 else 6, num_prefetched=num_prefetched)
-
-
-def share_outputs(num_outputs: int, most: int) -> int:
-    """Return how many outputs, at most `most` and hardly fewer, a program has so that the busiest multiprocessor of an
-    H200 has least to do."""
-    choices = range(most, most * 3 // 4 - 1, -1)
-    return min(choices, key=lambda outputs: _count_turns(num_outputs, outputs) * outputs)
-
-
-def _count_turns(num_outputs: int, outputs: int) -> int:
-    num_programs = -(-num_outputs // outputs)
-    return -(-num_programs // NUM_MULTIPROCESSORS)

@@ -76,7 +76,6 @@ def packed_few_rows_kernel(
     BITS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    PADDED_OUTPUTS: tl.constexpr,
     SPLITS: tl.constexpr,
     IS_ONE_ROW: tl.constexpr,
     JOINED: tl.constexpr,
@@ -99,21 +98,19 @@ def packed_few_rows_kernel(
     planes: tl.constexpr = 16 // BITS
     num_blocks: tl.constexpr = (SIZE + WIDTH * planes - 1) // (WIDTH * planes)
     last: tl.constexpr = (SIZE - 1) // GROUP
-    members = tl.arange(0, PADDED_OUTPUTS)
-    outputs = tl.program_id(0) * OUTPUTS + members
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     rows, columns, splits = tl.arange(0, ROWS), tl.arange(0, WIDTH), tl.arange(0, SPLITS)
-    is_output, is_row = (members < OUTPUTS) & (outputs < num_outputs), rows < num_rows
+    is_output, is_row = outputs < num_outputs, rows < num_rows
     num_factors = num_outputs if GATE is None else 2 * num_outputs
     kind: tl.constexpr = x_ptr.dtype.element_ty
-    ones = tl.full([SPLITS, PADDED_OUTPUTS, WIDTH], 1.0, kind)
+    ones = tl.full([SPLITS, OUTPUTS, WIDTH], 1.0, kind)
     own = words_ptr + outputs.to(tl.int64)[None, :, None] * (num_blocks * WIDTH) + columns[None, None, :]
     other = own + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH)
-    total = tl.zeros([SPLITS, PADDED_OUTPUTS, ROWS], tl.float32)
-    up_total = tl.zeros([SPLITS, PADDED_OUTPUTS, ROWS], tl.float32)
+    total = tl.zeros([SPLITS, OUTPUTS, ROWS], tl.float32)
+    up_total = tl.zeros([SPLITS, OUTPUTS, ROWS], tl.float32)
     if IS_DEPENDENT:
         if PREFETCHED > 0:
-            own_rows = tl.minimum(tl.minimum(outputs, tl.program_id(0) * OUTPUTS + OUTPUTS - 1), num_outputs - 1)
-            heads = words_ptr + own_rows.to(tl.int64) * (num_blocks * WIDTH)
+            heads = words_ptr + tl.minimum(outputs, num_outputs - 1).to(tl.int64) * (num_blocks * WIDTH)
             _prefetch(heads, num_blocks, PREFETCHED, WIDTH)
             if GATE is not None:
                 _prefetch(heads + tl.cast(num_outputs, tl.int64) * (num_blocks * WIDTH), num_blocks, PREFETCHED, WIDTH)
@@ -267,7 +264,6 @@ def multiply_few(
         out.stride(0),
         ROWS=padded_rows,
         OUTPUTS=tiling.num_outputs,
-        PADDED_OUTPUTS=power_of_2_from(tiling.num_outputs),
         SPLITS=tiling.num_warps,
         IS_ONE_ROW=num_rows == 1,
         JOINED=packed.num_joined,
@@ -278,7 +274,6 @@ def multiply_few(
         ADDS=add_to is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
-        maxnreg=tiling.max_registers,
         launch_pdl=is_dependent,
         **packed.options,
     )

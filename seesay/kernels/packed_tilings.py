@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from seesay.kernels.few_row_tilings import NUM_MULTIPROCESSORS, share_outputs
+from seesay.kernels.few_row_tilings import NUM_MULTIPROCESSORS
 
 MAX_FUSED_ROWS = 32
 """Largest number of rows for `packed_matmul.multiply_few`."""
@@ -21,14 +21,12 @@ are worth a matrix that is multiplied out."""
 
 class FewRowTiling(NamedTuple):
     """A program computes `num_outputs` columns of the result. Each of its warps takes one block of inputs at a time.
-    num_prefetched, a power of two or 0: blocks of each output that are brought into the cache before x is known.
-    max_registers: that a thread may have, so that more programs fit on a multiprocessor."""
+    num_prefetched, a power of two or 0: blocks of each output that are brought into the cache before x is known."""
 
     num_outputs: int
     num_warps: int
     num_stages: int
     num_prefetched: int = 0
-    max_registers: int | None = None
 
 
 class Tiling(NamedTuple):
@@ -43,9 +41,8 @@ class Tiling(NamedTuple):
 
 
 _FEW_ROWS = {
-    1: (FewRowTiling(16, 4, 3, 16), FewRowTiling(16, 2, 3, max_registers=112)),
-    8: (FewRowTiling(16, 4, 3, 16), FewRowTiling(16, 2, 4)),
-    16: (FewRowTiling(16, 2, 4), FewRowTiling(16, 2, 4)),
+    8: (FewRowTiling(16, 4, 3), FewRowTiling(16, 2, 3)),
+    16: (FewRowTiling(16, 2, 3), FewRowTiling(16, 2, 3)),
     MAX_FUSED_ROWS: (FewRowTiling(32, 4, 2), FewRowTiling(16, 4, 2)),
 }
 """By the largest number of rows: for a plain layer, and for one with a gate. Measured on an H200 with 4 bits and the
@@ -69,8 +66,7 @@ def tile_few_rows(num_rows: int, num_outputs: int, is_gated: bool, has_large_mem
     table: dict[int, FewRowTiling] = {most: tilings[is_gated] for most, tilings in _FEW_ROWS.items()}
     if not is_gated and has_large_memory and -(-num_outputs // 16) <= 2 * NUM_MULTIPROCESSORS:
         table = _FEW_PROGRAMS
-    tiling = next(tiling for most, tiling in table.items() if num_rows <= most)
-    return tiling if is_gated else tiling._replace(num_outputs=share_outputs(num_outputs, tiling.num_outputs))
+    return next(tiling for most, tiling in table.items() if num_rows <= most)
 
 
 @cache
