@@ -138,7 +138,7 @@ _ENGINE = (
     _Option(
         "--jump-ahead",
         "jump_ahead",
-        "compute text that a grammar leaves no choice about several tokens at a time (default: on)",
+        "compute text that a grammar leaves no choice about several tokens at a time (default: on a CPU)",
         _ON_OR_OFF,
     ),
     _Option(

@@ -74,7 +74,7 @@ class EngineConfig:
         error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
-        tokenizer cuts it; False lets the model cut it, token by token.
+        tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
     download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
     kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
         'fp8' (or 'fp8_e4m3') has a scale. 'auto' takes what the checkpoint asks for (`kv_cache_scheme`), else `dtype`.
@@ -113,7 +113,7 @@ class EngineConfig:
     device_type: str = "auto"
     eager_mode: bool = False
     async_scheduling: bool | None = None
-    jump_ahead: bool = True
+    jump_ahead: bool | None = None
     engine_process: bool | None = None
     step_timeout_s: float | None = None
     logits_processor_pattern: str | None = None

@@ -171,7 +171,8 @@ def load_core(
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
     is_ahead, jumps = config.async_scheduling, None
-    if config.jump_ahead:
+    is_cpu = resolved.device.type == "cpu"
+    if is_cpu if config.jump_ahead is None else config.jump_ahead:
         jumps = JumpRule(session_len=scheduler.config.session_len, has_graphs=parts.runner.has_graphs)
     return EngineLoop(
         scheduler=scheduler,
@@ -183,7 +184,7 @@ def load_core(
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
         spell=model.tokenizer.spell_token,
-        is_ahead=resolved.device.type == "cuda" if is_ahead is None else is_ahead,
+        is_ahead=not is_cpu if is_ahead is None else is_ahead,
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
     )

@@ -14,6 +14,8 @@ _MAX_TOKEN_BYTES = 128
 """Of longer tokens (runs of white space) none is looked for at the end of a text."""
 _MAX_CUTS = 2048
 """Texts whose tokens are remembered: names of properties come again in every answer."""
+_MAX_MASKS = 256
+"""Masks whose first bytes are remembered: the same come behind the same text."""
 _NO_TEXT = 256
 """In place of the first byte of a token that stands in no text."""
 
@@ -39,6 +41,7 @@ class Vocabulary:
         self._firsts = np.array([text[0] if text else _NO_TEXT for text in texts], dtype=np.int64)
         self._sorted = sorted({text for text in texts if text})
         self._longest = min(max(map(len, self._sorted), default=0), _MAX_TOKEN_BYTES)
+        self._first_bytes = lru_cache(maxsize=_MAX_MASKS)(self._find_first_bytes)
         self.cut = lru_cache(maxsize=_MAX_CUTS)(self._cut)
         """`cut(text)`: the `Cut` of a text in UTF-8, as the tokenizer makes it; one without tokens where the tokenizer
         changes the text."""
@@ -82,6 +85,9 @@ class Vocabulary:
 
     def find_first_bytes(self, bits: npt.NDArray[np.int32]) -> frozenset[int]:
         """Return the bytes with which the texts of the allowed tokens begin. bits: one row of a mask."""
-        is_allowed = np.unpackbits(bits.view(np.uint8), bitorder="little")[: len(self.tokens)] > 0
+        return self._first_bytes(bits.tobytes())
+
+    def _find_first_bytes(self, bits: bytes) -> frozenset[int]:
+        is_allowed = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")[: len(self.tokens)] > 0
         counts = np.bincount(self._firsts[is_allowed], minlength=_NO_TEXT + 1)
         return frozenset(np.flatnonzero(counts[:_NO_TEXT]).tolist())
