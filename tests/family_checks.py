@@ -221,7 +221,7 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
         decoder = decoder_of(loaded)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
         ours = loaded.model.lm_head(hidden)
-        if (cap := getattr(loaded.model.config.get_text_config(), "final_logit_softcapping", None)) is not None:
+        if (cap := getattr(decoder.config, "final_logit_softcapping", None)) is not None:
             ours = cap * torch.tanh(ours / cap)
         theirs = loaded.model(**theirs_in).logits
     assert theirs.std() > 0.1

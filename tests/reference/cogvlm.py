@@ -49,6 +49,7 @@ class _Decoder(nn.Module):
     def __init__(self, llm: Any, num_rows: int) -> None:
         super().__init__()
         self._llm, self._num_rows = [llm], num_rows
+        self.config = llm.config
 
     def forward(self, inputs_embeds: Tensor, position_ids: Tensor, is_row: Tensor | None = None) -> Any:
         llm = self._llm[0]
