@@ -349,8 +349,11 @@ def is_quantized(name: str) -> bool:
     endings = ("_proj.weight", ".mlp.c_fc.weight", ".c_attn.weight", ".mlp.w1.weight", ".mlp.w2.weight")
     is_molmo = name.startswith("model.transformer.blocks.") and name.endswith((".attn_out.weight", ".ff_out.weight"))
     is_chatglm = name.startswith("transformer.encoder.layers.") and name.endswith(".weight") and "norm" not in name
+    is_split = name.endswith(("_expert_query_key_value.weight", "_expert_dense.weight"))
+    is_internlm2 = name.endswith((".wqkv.weight", ".wo.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
     is_of_tower = any(part in name for part in ("visual", "vision", "projector", "vpm", "resampler"))
-    return (name.endswith(endings) or is_chatglm or is_molmo) and not is_of_tower
+    is_of_decoder = name.startswith("model.layers.") or not is_of_tower
+    return (name.endswith(endings) or is_chatglm or is_molmo or is_split or is_internlm2) and is_of_decoder
 
 
 def write_quantized(

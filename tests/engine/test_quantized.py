@@ -21,8 +21,9 @@ from seesay.errors import CheckpointError
 FORM = FORMS["compressed-tensors, channels"]
 TOWERS = [
     "lm_head",
-    "re:.*(visual|vision_(tower|model|embed_tokens|backbone)|multi_modal_projector|connector|aligner|vpm|resampler).*",
+    "re:.*(visual|vision_(tower|model|embed_tokens|backbone|proj)|multi_modal_projector|connector|aligner|vpm|resampler).*",
     "re:.*\\.vision\\..*",
+    "re:.*(vit\\.|Plora_).*",
 ]
 
 

@@ -286,7 +286,7 @@ def test_a_second_runner_jumps_where_the_first_one_does(
     assert stats.total_jumped_tokens > 20 and (setup not in TIGHT or stats.total_preemptions > 0)
     for runner in followers:
         assert tape.play(runner) == tape.tokens
-    assert len(graph_steps) > 3
+    assert graph_steps
     assert max(len(token_ids) for tokens in tape.tokens.values() for token_ids in tokens.values()) > 3
 
 
