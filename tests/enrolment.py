@@ -20,12 +20,14 @@ class Tiny:
     differs from the first checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with
     Transformers, and left out of the tests that ask how the engine schedules. `published_as`: the architecture
     that its config.json names, if that is read as another one (`ORIGINALS`). `needs`: a package without which there is
-    no model to compare it with; its tests are skipped then."""
+    no model to compare it with; its tests are skipped then. `of_modules`: its decoder runs through Transformers'
+    modules: it is not quantized, and takes new weights of whole folders alone."""
 
     architecture: str
     variant: bool = False
     published_as: str | None = None
     needs: str | None = None
+    of_modules: bool = False
 
 
 def _original(name: str, architecture: str) -> Tiny:
@@ -99,6 +101,10 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "xcomposer2d5": Tiny(architecture="InternLMXComposer2ForCausalLM"),
     "xcomposer2": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
     "xcomposer2_4khd": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
+    "deepseek_vl2": Tiny(architecture="DeepseekVLV2ForCausalLM", of_modules=True),
+    "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
+    "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
+    "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration", of_modules=True),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
     "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),
@@ -204,6 +210,9 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 """Every checkpoint of a family with a tower, variants included."""
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
+OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
+COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
+"""Those of `FAMILIES` whose decoder is ours."""
 BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
 VARIANTS = tuple(filter(is_variant, ENROLLED))
 PREFIX_LMS = tuple(name for name, family in ENROLLED.items() if family.is_prefix_lm)

@@ -29,6 +29,7 @@ from family_contract import (
     preprocess,
     render,
     run_processor,
+    share_options,
     spliced_embeddings,
 )
 from processing import as_image_inputs, count_tiles
@@ -160,7 +161,8 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
         load = loaded.encoder.load_high_pixels if key.startswith("high_res") else loaded.encoder.load_pixels
         mask = inputs.get(key.replace("values", "attention_mask"))
         theirs = list_pixels(inputs[key], mask, inputs.get("image_sizes"))
-        loaded_pixels = [load(preprocess(loaded.family, item)) for item in items]
+        shared = [share_options(loaded.family, item, media) for item in items]
+        loaded_pixels = [load(preprocess(loaded.family, item, own)) for item, own in zip(items, shared)]
         if theirs[0].dim() == 3 and loaded_pixels[0].dim() == 2:
             planned = [plan(loaded.family, item.modality, item.size) for item in items]
             group = loaded.encoder.tower.config.merge_size

@@ -32,6 +32,7 @@ from seesay.contract.items import plan as plan
 from seesay.contract.items import prepare as prepare
 from seesay.contract.items import preprocess as preprocess
 from seesay.contract.items import render as render
+from seesay.contract.items import share_options as share_options
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia
 from seesay.vl.family import Family

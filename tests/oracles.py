@@ -19,6 +19,14 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.minicpmv import MiniCPMV, MiniCPMVProcessor
 
         return MiniCPMV.load(path).to(dtype), MiniCPMVProcessor(path, version=config.get("version", 2.5))
+    if architecture == "DeepseekVLV2ForCausalLM":
+        from reference.deepseek_vl2 import DeepseekVL2, DeepseekVL2Processor
+
+        return DeepseekVL2.load(path).to(dtype), DeepseekVL2Processor(path)
+    if architecture == "KimiVLForConditionalGeneration":
+        from reference.kimi_vl import KimiVL, KimiVLProcessor
+
+        return KimiVL.load(path).to(dtype), KimiVLProcessor(path)
     if architecture == "MolmoForCausalLM":
         from reference.molmo import Molmo, MolmoProcessor
 

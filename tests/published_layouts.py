@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from original_layouts import CODE, INTERN_PROCESSOR, publish_internvl_chat, publish_original_llava
-from published_text import QWEN_FILES, TEXT_LAYOUTS, Json, Layout, publish_first_qwen, text_settings
+from published_text import QWEN_FILES, TEXT_LAYOUTS, Json, Layout, publish_first_qwen, text_settings, write_tiktoken
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import publish_vision
 
@@ -378,6 +378,31 @@ def _xcomposer2(tiny: Json) -> Json:
         "internlm_lora": None,
         "transformers_version": "4.33.1",
         "use_cache": False,
+    }
+
+
+def _kimi_vl(tiny: Json) -> Json:
+    code = {
+        "AutoConfig": "configuration_kimi_vl.KimiVLConfig",
+        "AutoModel": "modeling_kimi_vl.KimiVLForConditionalGeneration",
+    }
+    return {**tiny, "auto_map": code, "transformers_version": "4.50.3"}
+
+
+def _deepseek_vl2(tiny: Json) -> Json:
+    """Without architectures."""
+    language = {
+        **tiny["language_config"],
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "lm_head": True,
+        "rm_head": False,
+    }
+    left_out = ("architectures", "auto_map", "candidate_resolutions")
+    return {
+        **{name: value for name, value in tiny.items() if name not in left_out},
+        "candidate_resolutions": [[22, 22], [22, 44]],
+        "language_config": language,
+        "transformers_version": "4.38.2",
     }
 
 
@@ -904,6 +929,39 @@ LAYOUTS: dict[str, Layout] = {
         },
         tokenizer={"tokenizer_class": "InternLMXComposer2Tokenizer"},
         files={"build_mlp.py": CODE, "modeling_internlm_xcomposer2.py": CODE, "processor_config.json": None},
+        template_file="tokenizer_config.json",
+    ),
+    "Kimi-VL-A3B-Instruct": Layout(
+        tiny="kimi_vl",
+        config=_kimi_vl,
+        tokenizer={
+            "tokenizer_class": "TikTokenTokenizer",
+            "auto_map": {"AutoTokenizer": ["tokenization_moonshot.TikTokenTokenizer", None]},
+        },
+        files={
+            "preprocessor_config.json": {
+                "auto_map": {"AutoImageProcessor": "image_processing_kimi_vl.KimiVLImageProcessor"},
+                "in_token_limit": 100, "patch_size": 4, "num_pooled_tokens": 25, "image_mean": [0.5, 0.45, 0.4],
+                "image_std": [0.3, 0.28, 0.27], "pad_input": True,
+            },
+            "tokenizer.json": None,
+            "tiktoken.model": write_tiktoken,
+            **{f"{name}.py": CODE for name in ("configuration_kimi_vl", "modeling_kimi_vl", "tokenization_moonshot")},
+        },
+        template_file="chat_template.jinja",
+    ),
+    "deepseek-vl2-small": Layout(
+        tiny="deepseek_vl2",
+        config=_deepseek_vl2,
+        tokenizer={"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True, "add_eos_token": False},
+        files={
+            "processor_config.json": {
+                "add_special_token": False, "downsample_ratio": 2, "ignore_id": -100, "image_mean": [0.5, 0.45, 0.4],
+                "candidate_resolutions": [[22, 22], [22, 44], [44, 22], [44, 44], [88, 22], [22, 88]],
+                "image_std": [0.3, 0.28, 0.27], "image_token": "<image>", "mask_prompt": False, "normalize": True,
+                "patch_size": 4, "processor_class": "DeepseekVLV2Processor", "sft_format": "deepseek",
+            },
+        },
         template_file="tokenizer_config.json",
     ),
     "SmolVLM-256M-Instruct": Layout(

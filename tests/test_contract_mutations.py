@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from enrolment import ENROLLED
-from family_contract import Loaded, load_beside_transformers, load_family
+from family_contract import Loaded, draw_image, load_beside_transformers, load_family
 
 from seesay.checkpoint.parts import Source
 from seesay.contract import checks as contract_checks
@@ -27,6 +27,7 @@ from seesay.encoders import (
     fractional_positions,
     hybrid_vit,
     ovis,
+    packed_layout,
     pooled_crops,
     projected_vit,
     resampled_vit,
@@ -36,6 +37,7 @@ from seesay.encoders import (
     vit_layers,
 )
 from seesay.encoders import tiles as tiles_encoder
+from seesay.encoders.layers import join_squares
 from seesay.encoders.tiles import TileEncoder
 from seesay.encoders.timm_tower import TimmTower as TimmModule
 from seesay.frame_chain import Crop, Pad
@@ -48,10 +50,12 @@ from seesay.vl.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.families import (
     cogvlm,
     deepseek_vl,
+    deepseek_vl2,
     gemma3,
     glm4v,
     idefics3,
     internvl,
+    kimi_vl,
     llava,
     llava_next,
     llava_onevision,
@@ -712,6 +716,107 @@ def a_picture_counts_as_one_frame(patch: Patch) -> None:
 @caught_by("rows_equal_the_models", "glm4v")
 def positions_are_blended_linearly(patch: Patch) -> None:
     wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
+
+
+# --- Kimi-VL ----------------------------------------------------------------------------------------------------------
+
+
+@caught_by("rows_equal_the_models", "kimi_vl")
+def rows_and_columns_of_neighbours_change_places(patch: Patch) -> None:
+    original = packed_layout._compute_angles
+    patch.setattr(packed_layout, "_compute_angles", lambda places, config: original(places.flip(1), config))
+
+
+@caught_by("rows_equal_the_models", "kimi_vl")
+def halves_of_heads_are_turned(patch: Patch) -> None:
+    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, rotates_neighbours=False))
+
+
+@caught_by("rows_equal_the_models", "kimi_vl")
+def positions_of_a_picture_are_blended_linearly(patch: Patch) -> None:
+    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, position_blending="bilinear"))
+
+
+@caught_by("rows_equal_the_models", "kimi_vl")
+def the_second_norm_has_the_precision_of_another_tower(patch: Patch) -> None:
+    wrap(patch, kimi_vl.KimiVL, "_tower_config", lambda config: replace(config, norm_eps=1e-2))
+
+
+@caught_by("pixels_equal_the_processors", "kimi_vl")
+def padding_is_gray(patch: Patch) -> None:
+    patch.setattr(kimi_vl, "_BLACK", (127, 127, 127))
+
+
+@caught_by("pixels_equal_the_processors", "kimi_vl")
+def padding_lies_on_all_sides(patch: Patch) -> None:
+    def center(size: tuple[int, int], _at: object, color: tuple[int, int, int]) -> Pad:
+        return Pad(size, (1, 1), color)
+
+    patch.setattr(kimi_vl, "Pad", center)
+
+
+@caught_by("counts_equal_the_processors", "kimi_vl")
+def patches_that_are_not_whole_count(patch: Patch) -> None:
+    original = kimi_vl.KimiVL.measure
+
+    def measure(self: kimi_vl.KimiVL, modality: Modality, size: Any, options: Any) -> Features:
+        whole = replace(size, height=-(-size.height // 4) * 4, width=-(-size.width // 4) * 4)
+        return original(self, modality, whole, options)
+
+    patch.setattr(kimi_vl.KimiVL, "measure", measure)
+
+
+# --- DeepSeek-VL2 -----------------------------------------------------------------------------------------------------
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl2")
+def the_newline_and_the_separator_change_places(patch: Patch) -> None:
+    patch.setattr(deepseek_vl2, "_NEWLINE", -1)
+    patch.setattr(deepseek_vl2, "_SEPARATOR", -2)
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl2")
+def the_whole_square_comes_behind_the_tiles(patch: Patch) -> None:
+    """Of one picture: more of them are not cut, and their only tile is the whole picture, too."""
+    patch.setattr(family_checks, "mixed_media", lambda _family: [draw_image(30, 80)])
+    original = deepseek_vl2.DeepseekVL2.__init__
+
+    def init(self: deepseek_vl2.DeepseekVL2, *args: Any) -> None:
+        original(self, *args)
+        self._is_whole_first = False
+
+    patch.setattr(deepseek_vl2.DeepseekVL2, "__init__", init)
+
+
+@caught_by("rows_equal_the_models", "deepseek_vl2")
+def squares_are_joined_row_by_row(patch: Patch) -> None:
+    patch.setattr(projected_vit, "join_squares", lambda *args, **options: join_squares(*args, turns=options["turns"]))
+
+
+@caught_by("tokens_equal_the_processors", "deepseek_vl2")
+def many_pictures_are_cut(patch: Patch) -> None:
+    patch.setattr(deepseek_vl2.DeepseekVL2, "shared_options", Family.shared_options)
+
+
+@caught_by("tokens_equal_the_processors", "deepseek_vl2")
+def two_pictures_are_not_cut(patch: Patch) -> None:
+    patch.setattr(family_checks, "mixed_media", lambda _family: [draw_image(30, 80), draw_image(60, 20)])
+    patch.setattr(deepseek_vl2, "_MOST_CUT", 1)
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl2")
+def padding_is_black(patch: Patch) -> None:
+    patch.setattr(deepseek_vl2, "read_padding_color", lambda *args, **options: (0, 0, 0))
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl2")
+def odd_padding_is_rounded_down(patch: Patch) -> None:
+    patch.setattr(deepseek_vl2, "_center", lambda length, full: (full - length) // 2)
+
+
+@caught_by("pixels_equal_the_processors", "deepseek_vl2")
+def a_fitted_side_is_rounded_up(patch: Patch) -> None:
+    patch.setattr(deepseek_vl2, "round", math.ceil, raising=False)
 
 
 @caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3", "cogvlm2")

@@ -9,12 +9,14 @@ from __future__ import annotations
 from seesay.checkpoint.checkpoint import Checkpoint
 from seesay.checkpoint.files import check_tokenizer_files, read_text
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint
+from seesay.checkpoint.original_deepseek_vl2 import PLAIN_ATTENTION
 from seesay.checkpoint.stand_ins import ORIGINALS, ConfigReader, StandIn, read_as_known
 from seesay.checkpoint.tensors import StoredTensor, TensorSlices, find_stored_names, is_buffer
 
 __all__ = [
     "DEMO_MODEL",
     "ORIGINALS",
+    "PLAIN_ATTENTION",
     "Checkpoint",
     "ConfigReader",
     "StandIn",

@@ -28,3 +28,19 @@ def read_number(config: Mapping[str, Any], name: str, default: float = 1.0) -> f
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise CheckpointError(f"{name} must be a number above 0, got {str(value)[:40]!r}")
     return float(value)
+
+
+def read_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a field that is an object. Raises `CheckpointError` naming one that is not."""
+    value = config.get(name)
+    if not isinstance(value, Mapping):
+        raise CheckpointError(f"{name} must be an object, got {str(value)[:40]!r}")
+    return value
+
+
+def check_fields(config: Mapping[str, Any], expected: Mapping[str, Any], *, where: str = "") -> None:
+    """Raise `CheckpointError` naming a field that is there and is not what is `expected`. where: what messages have
+    before its name."""
+    for name, value in expected.items():
+        if (found := config.get(name)) not in (None, value):
+            raise CheckpointError(f"{where}{name} must be {value!r}, got {str(found)[:40]!r}")

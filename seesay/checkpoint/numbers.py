@@ -46,7 +46,7 @@ _POSITIVE: Mapping[str, float] = {
     "short_factor": 1e9,
     "long_factor": 1e9,
     "mlp_ratio": 1e3,
-    "downsample_ratio": 1.0,
+    "downsample_ratio": 64.0,
     "alibi_bias_max": 64,
     "softmax_scale": 1e6,
     "attn_logit_softcapping": 1e6,

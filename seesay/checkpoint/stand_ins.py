@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from seesay.checkpoint.original_deepseek import read_deepseek_vl
+from seesay.checkpoint.original_deepseek_vl2 import read_deepseek_vl2
 from seesay.checkpoint.original_flat import read_cogvlm, read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
+from seesay.checkpoint.original_kimi import read_kimi_vl
 from seesay.checkpoint.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.original_molmo import read_molmo
 from seesay.checkpoint.original_ovis import read_ovis
@@ -96,9 +98,11 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: StandIn(config=read_baichuan(config)),
     "bloom": lambda config: StandIn(config=read_bloom(config)),
     "chatglm": _read_chatglm,
+    "deepseek_vl_v2": lambda config: StandIn(config=read_deepseek_vl2(config)),
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
+    "kimi_vl": lambda config: StandIn(config=read_kimi_vl(config)),
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
     "molmo": lambda config: StandIn(config=read_molmo(config)),

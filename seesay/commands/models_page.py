@@ -25,9 +25,10 @@ the weights is run only for [other models](#other-models), and only with `trust_
 [quantization.md](quantization.md) lists the formats of weights, [chat_templates.md](chat_templates.md) the templates.
 
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
-code where Transformers has none (Baichuan 2 of 13B, CogVLM, GLM-4V, MiniCPM-V, Molmo, Phi-3-vision, Qwen-VL): tokens,
-pixels, rows of the tower, logits, and greedy answers in all ways of computing them. [Other models](#other-models) run
-through Transformers' modules.
+code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V, Molmo,
+Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of computing them.
+[Other models](#other-models) run through Transformers' modules, and so do the decoders of DeepSeek-VL2 and Kimi-VL,
+which are mixtures of experts: they are not quantized, and take new weights of whole folders.
 
 ## Vision-language models
 

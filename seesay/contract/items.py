@@ -71,6 +71,13 @@ def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] |
     return prepare(family, media, options).features
 
 
+def share_options(family: Family, item: DecodedMedia, media: list[DecodedMedia]) -> Mapping[str, int]:
+    """Return the options that an item of a prompt with `media` has for their number."""
+    if item.modality is not IMAGE:
+        return {}
+    return family.shared_options(sum(each.modality is IMAGE for each in media))
+
+
 def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
     """Return a prompt with words before and after a marker for each of `media`, and an end."""
     text, spans = "the ", []
@@ -84,7 +91,10 @@ def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
 
 def build(subject: Subject, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
     """Return the prompt of `render`, through the prompt builder."""
-    prepared = [prepare(subject.family, item, options) for item in media]
+    prepared = [
+        prepare(subject.family, item, {**share_options(subject.family, item, media), **(options or {})})
+        for item in media
+    ]
     wordings = [item.plan.wording for item in prepared]
     is_apart = subject.family.tokenizes_apart
     rendered = subject.family.complete(render(subject.family, media))

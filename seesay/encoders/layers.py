@@ -245,11 +245,16 @@ def cut_patches(frames: Tensor, patch_size: tuple[int, int]) -> Tensor:
     return patches.reshape(count, rows * columns, channels * patch_size[0] * patch_size[1])
 
 
-def join_squares(rows: Tensor, grid: tuple[int, int], side: int, *, turns: bool = False) -> Tensor:
+def join_squares(
+    rows: Tensor, grid: tuple[int, int], side: int, *, turns: bool = False, by_channel: bool = False
+) -> Tensor:
     """Join each square of side² rows [N, S, size] of a `grid` (height, width) to one: [N, S / side², side² · size]. If
-    it `turns`, the squares come column by column."""
+    it `turns`, the squares come column by column. by_channel: the elements of each channel come together, those of a
+    row otherwise."""
     shape = (len(rows), grid[0] // side, side, grid[1] // side, side, rows.shape[2])
     squares = rows.reshape(shape).permute((0, 3, 1, 2, 4, 5) if turns else (0, 1, 3, 2, 4, 5))
+    if by_channel:
+        squares = squares.permute(0, 1, 2, 5, 3, 4)
     return squares.reshape(len(rows), -1, side**2 * rows.shape[2])
 
 

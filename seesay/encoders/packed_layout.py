@@ -59,7 +59,10 @@ class PackedVisionConfig:
     norms_patches: patches are normed before the first layer. has_biases: of the layers' matrices. has_qkv_bias: of
     those of queries, keys and values; None: as the others. splits_qkv: the checkpoint has separate weights for queries,
     keys and values. alternates_axes: of one list of rotary frequencies rows take every other one, and columns the rest,
-    instead of both the same. projector: None for Qwen's merger.
+    instead of both the same. rotates_neighbours: see `LayerConfig`; of each two pairs of neighbours, which have the
+    same frequency, the first is turned by the column and the second by the row, instead of rows having the first half
+    of all pairs. projector: None for Qwen's merger. norms_twice: a second norm is behind the last one.
+    has_position_axes: the checkpoint has the learned positions in two axes.
     """
 
     depth: int
@@ -84,6 +87,9 @@ class PackedVisionConfig:
     has_qkv_bias: bool | None = None
     splits_qkv: bool = False
     alternates_axes: bool = False
+    rotates_neighbours: bool = False
+    norms_twice: bool = False
+    has_position_axes: bool = False
     projector: ProjectorConfig | DownsamplerConfig | None = None
 
     def __post_init__(self) -> None:
@@ -116,6 +122,7 @@ class PackedVisionConfig:
             has_qkv_bias=self.has_biases if self.has_qkv_bias is None else self.has_qkv_bias,
             has_biases=self.has_biases,
             uses_rms_norm=self.uses_rms_norm,
+            rotates_neighbours=self.rotates_neighbours,
             is_gated=self.uses_rms_norm,
         )
 
@@ -231,11 +238,13 @@ def _weigh_cubic(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def _compute_angles(coordinates: Tensor, config: PackedVisionConfig) -> Tensor:
     """Return the angles of a head's pairs, float32 [P, head_dim / 2]: the first half of the frequencies multiplies the
-    row, the second the column."""
+    row, the second the column; or every other one (`PackedVisionConfig.rotates_neighbours`)."""
     quarter = config.head_dim // 4
     steps = torch.arange(quarter, dtype=torch.float64, device=coordinates.device)
     if config.alternates_axes:
         steps = torch.stack((steps, steps + 0.5))
+    if config.rotates_neighbours:
+        return (coordinates.flip(1)[:, None] * config.rope_theta ** (-steps / quarter)[:, None]).flatten(1).float()
     return (coordinates[:, :, None] * config.rope_theta ** (-steps / quarter)).flatten(1).float()
 
 

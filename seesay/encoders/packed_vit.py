@@ -1,10 +1,10 @@
-"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral and Mistral 3: patches of pictures and videos
-of any size, packed into one call.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3 and Kimi-VL (MoonViT): patches of
+pictures and videos of any size, packed into one call.
 
-Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows. Qwen3-VL
-and GLM-4.1V add learned positions; Qwen3-VL gives its decoder's first layers the outputs of some of its own.
-Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2, arXiv 2507.01006
-section 2 and arXiv 2410.07073 section 2.
+Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
+Qwen3-VL, GLM-4.1V and MoonViT add learned positions; Qwen3-VL gives its decoder's first layers the outputs of some of
+its own. Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2, arXiv
+2507.01006 section 2, arXiv 2410.07073 section 2 and arXiv 2504.07491 section 2.1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from seesay.device.linear import Linear
 from seesay.device.streams import current_stream
 from seesay.encoders.downsampler import Downsampler, PatchMerger
 from seesay.encoders.graphs import CALLS_BEFORE, GraphedEncoder, GraphedTower
-from seesay.encoders.layers import Norm, PixelNormalizer, RMSNorm, Segments, get_activation, make_empty_embedding
+from seesay.encoders.layers import Norm, PixelNormalizer, RMSNorm, Segments, get_activation
 from seesay.encoders.packed_layout import (
     DownsamplerConfig,
     Grid,
@@ -37,12 +37,14 @@ from seesay.encoders.weights import load_tower
 
 
 class _Merger(nn.Module):
-    """Joins the patches of a merge group, normed by `ln_q`, and projects them to the decoder's size."""
+    """Joins the patches of a merge group, normed by `ln_q`, and then by `pre_norm` if there is one, and projects them
+    to the decoder's size."""
 
     def __init__(self, config: PackedVisionConfig) -> None:
         super().__init__()
         self.size = config.hidden_size * config.merge_unit
         self.ln_q = config.layers.make_norm()
+        self.pre_norm = config.layers.make_norm() if config.norms_twice else None
         last = Linear(self.size, config.out_hidden_size)
         self.mlp = nn.Sequential(Linear(self.size, self.size), nn.GELU(), last)
 
@@ -51,6 +53,8 @@ class _Merger(nn.Module):
         return self.ln_q
 
     def forward(self, normed: Tensor) -> Tensor:
+        if self.pre_norm is not None:
+            normed = self.pre_norm(normed)
         result: Tensor = self.mlp(normed.view(-1, self.size))
         return result
 
@@ -121,6 +125,17 @@ def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDo
             return _Projector(config, projector)
 
 
+class _Positions(nn.Module):
+    """A table of learned positions of a square grid: [positions, size], or in two axes as [side, side, size]."""
+
+    def __init__(self, side: int, size: int, *, has_axes: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(side, side, size) if has_axes else torch.empty(side**2, size))
+
+    def forward(self, indices: Tensor) -> Tensor:
+        return self.weight.flatten(0, -2).index_select(0, indices)
+
+
 class PackedVisionTower(nn.Module):
     """Turns patch vectors [P, patch_dim] of items, one after another, into rows [P / merge_unit, embedding_size]."""
 
@@ -129,7 +144,7 @@ class PackedVisionTower(nn.Module):
         self.config = config
         self.patch_embed = Linear(config.patch_dim, config.hidden_size, bias=config.patch_bias)
         if config.position_side is not None:
-            self.pos_embed = make_empty_embedding(config.position_side**2, config.hidden_size)
+            self.pos_embed = _Positions(config.position_side, config.hidden_size, has_axes=config.has_position_axes)
         self.blocks = nn.ModuleList(Block(config.layers) for _ in range(config.depth))
         self.patch_norm = config.layers.make_norm() if config.norms_patches else None
         self.merger = _make_merger(config)

@@ -1,6 +1,6 @@
 """A tower for pictures of one size with a projector: LLaVA's (arXiv 2310.03744), Idefics3's (arXiv 2408.12637),
 InternVL's (arXiv 2404.16821), PerceptionLM's (arXiv 2504.13180), GLM-4V's (arXiv 2406.12793), CogVLM's (arXiv
-2311.03079) or Gemma 3's (arXiv 2503.19786)."""
+2311.03079), DeepSeek-VL2's (arXiv 2412.10302) or Gemma 3's (arXiv 2503.19786)."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ class ProjectorConfig:
     `inner_size`.
 
     keeps_class_row: the row of the class token is kept. merge: squares of merge² patches are joined to one row; rows
-    then lie column by column if it `turns_grid`. norms_joined: rows are normed before the first layer. pool: the rows
-    of squares of pool² patches are averaged.
+    then lie column by column if it `turns_grid`. pads_grid: zeros are added at the right and the bottom of a grid that
+    is not made of whole squares. joins_by_channel: see `join_squares`. norms_joined: rows are normed before the first
+    layer. pool: the rows of squares of pool² patches are averaged.
     learned_rows: see `LearnedRows`; learned_axes: the number of axes in which the checkpoint has each, all but the last
     of length 1; projects_learned: they have the projector's input size, and pass through it. divisor: of all rows, also
     of learned ones that do not pass through the projector. merged_size: see `Downsampler`.
@@ -43,6 +44,8 @@ class ProjectorConfig:
     keeps_class_row: bool = False
     merge: int = 1
     turns_grid: bool = False
+    pads_grid: bool = False
+    joins_by_channel: bool = False
     norms_joined: bool = False
     pool: int = 1
     learned_rows: tuple[str, ...] = ()
@@ -131,11 +134,21 @@ class ProjectedVit(nn.Module):
         if self.rows.has_class_token and not projector.keeps_class_row:
             hidden = hidden[:, 1:]
         if projector.merge > 1:
-            hidden = join_squares(hidden, self.rows.grid, projector.merge, turns=projector.turns_grid)
+            hidden = self._join(hidden)
         last = self.connector if projector.activation is None else self.projector
         result: Tensor = last(hidden)
         result = result.view(len(hidden), -1, result.shape[-1])
         return result if projector.divisor == 1 else result / projector.divisor
+
+    def _join(self, hidden: Tensor) -> Tensor:
+        grid, projector = self.rows.grid, self.config
+        below, right = (-length % projector.merge if projector.pads_grid else 0 for length in grid)
+        if below or right:
+            hidden = F.pad(hidden.reshape(len(hidden), *grid, -1), (0, 0, 0, right, 0, below)).flatten(1, 2)
+            grid = (grid[0] + below, grid[1] + right)
+        return join_squares(
+            hidden, grid, projector.merge, turns=projector.turns_grid, by_channel=projector.joins_by_channel
+        )
 
 
 class _OffsetNorm(nn.Module):

@@ -315,6 +315,14 @@ _BUILTIN: dict[str, Pieces] = {
             "after_media": "",
         }
     ),
+    "deepseek-vl2": Pieces(
+        start="<｜begin▁of▁sentence｜>",  # noqa: RUF001
+        user="<|User|>: ",
+        eoh="\n\n",
+        assistant="<|Assistant|>:",
+        eoa="<｜end▁of▁sentence｜>",  # noqa: RUF001
+        stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
+    ),
 }
 
 Match = Callable[[str], str | None]

@@ -95,6 +95,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="chatml", architecture="InternVLForConditionalGeneration"),
     Guess(template="llama3", architecture="MiniCPMV", where={"version": "2.5"}),
     Guess(template="minicpmv-2d6", architecture="MiniCPMV", where={"version": "2.6"}),
+    Guess(template="deepseek-vl2", where={"model_type": "deepseek_vl_v2"}),
     Guess(template="molmo", architecture="MolmoForCausalLM", replaces_own=True),
     Guess(template="ovis2", architecture="Ovis", replaces_own=True),
     Guess(template="deepseek-vl", architecture="MultiModalityCausalLM"),

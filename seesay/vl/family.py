@@ -361,6 +361,10 @@ class Family(ABC):
         parts = [self.name, modality.value, dict(self.preprocessing), dict(options)]
         return json.dumps(parts, sort_keys=True).encode()
 
+    def shared_options(self, num_pictures: int) -> Mapping[str, int]:  # noqa: ARG002
+        """Return the options of the pictures of a prompt that has so many, where the request does not have them."""
+        return {}
+
     def resolve_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
         """Check the options of one media item, and replace `detail` by what it means to this family. All other methods
         take the result. Raises `RequestError` naming the first bad option."""

@@ -135,6 +135,12 @@ class MediaFront:
         sources = [part.source for part in media]
         videos = {id(source.video) for source in sources if isinstance(source, VideoFrame)}
         allowance.check_items(len(videos) + sum(not isinstance(source, VideoFrame) for source in sources))
+        pictures = [part for part in media if part.modality is Modality.IMAGE]
+        if shared := self._family.shared_options(len(pictures)):
+            media = [
+                replace(part, options={**shared, **part.options}) if part.modality is Modality.IMAGE else part
+                for part in media
+            ]
         if len(media) == 1:
             with _located(media[0].place):
                 return OpenRequest(items=[self._open_one(media[0], 0, allowance, salt)], allowance=allowance)

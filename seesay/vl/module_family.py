@@ -1,4 +1,5 @@
-"""Models of Transformers that no family here describes: their own modules compute, our engine does the rest."""
+"""Decoders that run through Transformers' modules: those of models that no family here describes, and those beside a
+tower of ours. The modules compute, our engine does the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.spec import DecoderConfig
 from seesay.vl.families.text import TextFamily
-from seesay.vl.family import Backbone
+from seesay.vl.family import Backbone, Family
 from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.weight_map import WeightMap
 
@@ -27,7 +28,7 @@ class ModuleBackbone(Backbone):
     """The decoder of a Transformers model. family: has its modules, which are built when they are needed."""
 
     is_ours: ClassVar[bool] = False
-    family: ModuleTextFamily = field(repr=False)
+    family: ModuleDecoderFamily = field(repr=False)
 
     def decoder_config(
         self,
@@ -68,16 +69,15 @@ class ModuleBackbone(Backbone):
         return decoder
 
 
-class ModuleTextFamily(TextFamily):
-    """A text model through Transformers' modules. auto_class: the name of Transformers' class that makes it."""
+class ModuleDecoderFamily(Family):
+    """A family whose decoder runs through Transformers' modules.
 
-    architectures: ClassVar[tuple[str, ...]] = ()
+    auto_class: the name of Transformers' class that makes them. decoder_prefix: the beginning of the names of their
+    tensors in the checkpoint, whose `text_config` they are made of; None for a model that is no part of another one.
+    """
+
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
-    weights = WeightMap(decoder={"": ""})
-
-    @property
-    def name(self) -> str:
-        return "transformers"
+    decoder_prefix: ClassVar[str | None] = None
 
     @cached_property
     def model(self) -> ModuleModel:
@@ -85,7 +85,7 @@ class ModuleTextFamily(TextFamily):
         from seesay.llm.models.module_model import ModuleModel
 
         nearest = describe_nearest(self.checkpoint.config.get("model_type"))
-        return ModuleModel(self.checkpoint, self.auto_class, nearest=nearest)
+        return ModuleModel(self.checkpoint, self.auto_class, prefix=self.decoder_prefix, nearest=nearest)
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""
@@ -97,6 +97,17 @@ class ModuleTextFamily(TextFamily):
             tie_word_embeddings=False,
             family=self,
         )
+
+
+class ModuleTextFamily(ModuleDecoderFamily, TextFamily):
+    """A text model through Transformers' modules."""
+
+    architectures: ClassVar[tuple[str, ...]] = ()
+    weights = WeightMap(decoder={"": ""})
+
+    @property
+    def name(self) -> str:
+        return "transformers"
 
 
 def is_known_to_transformers(architecture: str) -> bool:

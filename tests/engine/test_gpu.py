@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, ask_in_order, loop_of, make_conversations, make_picture, parse, run_transformers
-from enrolment import BACKBONES, FAMILIES
+from enrolment import BACKBONES, COMPOSED
 from llm.device_state import read_state
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
@@ -52,7 +52,7 @@ def make_requests(name: str, **options: Any) -> list[GenerationRequest]:
     return parse(make_conversations(name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
 
 
-@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+@pytest.mark.parametrize("name", (*BACKBONES, *COMPOSED))
 def test_float32_answers_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
     expected = [e.answer for e in run_transformers(path, name, new_tokens=NEW_TOKENS, device="cuda")]
@@ -139,7 +139,7 @@ def test_graphs_change_no_token(
     assert num_graph_steps[0] > 50 and not any(num_graph_steps[1:]) and max(sizes) > 4
 
 
-@pytest.mark.parametrize("name", (*BACKBONES, *FAMILIES))
+@pytest.mark.parametrize("name", (*BACKBONES, *COMPOSED))
 def test_bfloat16_logits_are_as_good_as_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
     reference = run_transformers(path, name, new_tokens=1, device="cuda")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, make_picture, parse
-from enrolment import FAMILIES
+from enrolment import COMPOSED
 from family_contract import draw_image, load_family, preprocess
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, write_quantized
 
@@ -36,7 +36,7 @@ def answer(path: Path, **options: Any) -> list[list[int]]:
     return [list(output.token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", COMPOSED)
 def test_the_text_part_of_every_family(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     quantized, plain = write_quantized(tiny_checkpoint(name), tmp_path, FORM)
     set_config(quantized, quantization_config={**FORM.config, "ignore": TOWERS})

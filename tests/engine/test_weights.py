@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from asking import held, loop_of
-from enrolment import FAMILIES
+from enrolment import COMPOSED
 from other_weights import copy_with_other_weights, read_weights, write_weights
 from quantized_folders import FORMS, write_quantized
 from updating import NAME, PREFIX, answers, check_refused, epoch_of, fresh, is_sleeping, load, make_pairs
@@ -61,7 +61,7 @@ ALWAYS = ("llama", NAME, "qwen3_vl", "llava_onevision", "internvl", "minicpmv")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in ("llama", "phi3", *FAMILIES)],
+    [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in ("llama", "phi3", *COMPOSED)],
 )
 def test_answers_are_those_of_a_fresh_engine(name: str, two: Callable[[str], list[Path]]) -> None:
     """From a folder and from tensors; caches were filled before, also those on the host."""

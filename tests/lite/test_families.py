@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import CHECKPOINTS
+from enrolment import CHECKPOINTS, OF_MODULES
 from family_contract import draw_image, load_family, preprocess
 from lite.reading import TEXT, logits_of, multiply_out
 from PIL import Image
@@ -29,7 +29,7 @@ def test_models_with_weights_of_their_own_for_pictures_are_refused(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in EXPERTS])
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in (*EXPERTS, *OF_MODULES)])
 def test_every_architecture(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     source, prompts = tiny_checkpoint(name), tmp_path / "prompts"
     has_tower = bool(load_family(source)[0].markers)

@@ -1113,6 +1113,128 @@ def _xcomposer2(*, side: int, ranks: tuple[int, int], is_tiled: bool = True, **e
     return write
 
 
+KIMI_TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and message['role'] != 'system' %}"
+    "{{ '<|im_system|>system<|im_middle|>You are a helpful assistant<|im_end|>' }}{% endif %}"
+    "{{ '<|im_' + message['role'] + '|>' + message['role'] + '<|im_middle|>' }}"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}{{ '<|media_start|>image<|media_content|><|media_pad|><|media_end|>' }}"
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_assistant|>assistant<|im_middle|>' }}{% endif %}"
+)
+DEEPSEEK_V3_TEXT: dict[str, Any] = {
+    **QWEN_TEXT,
+    "num_key_value_heads": 4,
+    "q_lora_rank": None,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "routed_scaling_factor": 2.446,
+    "norm_topk_prob": True,
+    "rope_theta": 800000.0,
+    "rms_norm_eps": 1e-5,
+}
+
+
+EXPERTS = {f"llm.model.layers.1.mlp.experts.{name}_proj": 8.0 for name in ("gate_up", "down")}
+"""Factors of weights that Transformers has joined for all experts: else these add little to the shared ones."""
+
+
+def _kimi_vl(path: Path) -> None:
+    """With a grid of 5 x 5 learned positions, and at most 100 patches before padding."""
+    from reference.kimi_vl import PLACE, KimiVL
+
+    parts: dict[str, Any] = {f"part_{part}": f"<|im_{part}|>" for part in ("user", "assistant", "system", "middle")}
+    parts |= {f"media_{part}": f"<|media_{part}|>" for part in ("start", "content", "pad", "end")}
+    tokenizer = make_tokenizer(KIMI_TEMPLATE, **parts)
+    config = {
+        "architectures": ["KimiVLForConditionalGeneration"], "model_type": "kimi_vl", "ignore_index": -100,
+        "media_placeholder_token_id": tokenizer.convert_tokens_to_ids(PLACE), "pad_token_id": tokenizer.pad_token_id,
+        "text_config": {
+            **DEEPSEEK_V3_TEXT, "vocab_size": 288, "model_type": "deepseek_v3", "scoring_func": "sigmoid",
+            "topk_method": "noaux_tc", "moe_layer_freq": 1, "eos_token_id": tokenizer.eos_token_id,
+            "bos_token_id": None, "pad_token_id": tokenizer.pad_token_id,
+        },
+        "vision_config": {
+            "model_type": "moonvit", "patch_size": 4, "num_attention_heads": 2, "num_hidden_layers": 2,
+            "hidden_size": 32, "intermediate_size": 48, "merge_kernel_size": [2, 2], "init_pos_emb_height": 5,
+            "init_pos_emb_width": 5,
+        },
+        "torch_dtype": "float32", "vocab_size": 288,
+    }  # fmt: skip
+    settings = {
+        "image_processor_type": "KimiVLImageProcessor", "patch_size": 4, "in_token_limit": 100, "pad_input": True,
+        "merge_kernel_size": [2, 2], "num_pooled_tokens": 25, "resample": 3, "image_mean": [0.5, 0.45, 0.4],
+        "image_std": [0.3, 0.28, 0.27],
+    }  # fmt: skip
+    model = KimiVL(config)
+    spread_buffers(model)
+    _save_reference(path, model, config, settings, tokenizer, "kimi_vl", factors=EXPERTS)
+
+
+DEEPSEEK_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['content'] is string %}{% set text = message['content'] %}{% else %}"
+    "{% set found = namespace(text='') %}{% for part in message['content'] %}"
+    "{% set found.text = found.text + ('<image>' if part['type'] == 'image' else part['text']) %}{% endfor %}"
+    "{% set text = found.text %}{% endif %}{% if message['role'] == 'user' %}"
+    "{{ '<|User|>: ' + text.strip() + '\n\n<|Assistant|>:' }}{% else %}{{ text.strip() + eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+def _deepseek_vl2(**text: Any) -> Callable[[Path], None]:
+    """With tiles of 22 pixels, whose 5 x 5 patches become 3 x 3 rows, cut into up to four."""
+
+    def write(path: Path) -> None:
+        from reference.deepseek_vl2 import DeepseekVL2
+
+        parts: dict[str, Any] = {"image_token": "<image>", "user_token": "<|User|>", "assistant_token": "<|Assistant|>"}
+        tokenizer = make_tokenizer(DEEPSEEK_TEMPLATE, **parts)
+        tokenizer.bos_token = "<|endoftext|>"
+        config = {
+            "architectures": ["DeepseekVLV2ForCausalLM"], "model_type": "deepseek_vl_v2", "tile_tag": "2D",
+            "global_view_pos": "head", "candidate_resolutions": [[22, 22]], "torch_dtype": "float32",
+            "language_config": {
+                **DEEPSEEK_V3_TEXT, "model_type": "deepseek_v2", "vocab_size": 288, "topk_method": "greedy",
+                "norm_topk_prob": False, "routed_scaling_factor": 1.0, "rope_theta": 10000.0, "qk_nope_head_dim": 16,
+                "v_head_dim": 16, "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+                "pad_token_id": tokenizer.pad_token_id, **text,
+            },
+            "projector_config": {"model_type": "mlp_projector", "n_embed": 64, "input_dim": 32},
+            "vision_config": {
+                "model_type": "vision", "model_name": "siglip_so400m_patch14_384", "image_size": 22, "patch_size": 4,
+                "width": 32, "layers": 2, "heads": 2, "mlp_ratio": 1.6,
+            },
+        }  # fmt: skip
+        settings = {
+            "candidate_resolutions": [[22, 22], [22, 44], [44, 22], [44, 44], [88, 22], [22, 88]], "patch_size": 4,
+            "downsample_ratio": 2, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27], "normalize": True,
+            "image_token": "<image>", "resample": 3, "sft_format": "deepseek",
+        }  # fmt: skip
+        model = DeepseekVL2(config)
+        spread_buffers(model)
+        _save_reference(path, model, config, settings, tokenizer, "deepseek_vl_v2", factors=EXPERTS)
+
+    return write
+
+
+def spread_buffers(model: Any) -> None:
+    """Random corrections of the scores by which DeepSeek-V3 chooses experts: they are no parameters."""
+    generator = torch.Generator().manual_seed(1)
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.3 * torch.randn(buffer.shape, generator=generator))
+
+
 def _save_reference(
     path: Path,
     model: Any,
@@ -1320,6 +1442,12 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
     "phi3_v": _phi3_v,
     "qwen_vl": _qwen_vl,
+    "deepseek_vl2": _deepseek_vl2(),
+    "deepseek_vl2_sigmoid": _deepseek_vl2(
+        topk_method="noaux_tc", scoring_func="sigmoid", norm_topk_prob=True, routed_scaling_factor=2.0, n_group=2
+    ),
+    "deepseek_vl2_plain": _deepseek_vl2(use_mla=False),
+    "kimi_vl": _kimi_vl,
     "molmo": _molmo(),
     "molmo_olmo2": _molmo(
         attention_layer_norm=True, norm_after=True, qkv_bias=False, num_key_value_heads=None, rope_theta=500000.0

@@ -86,6 +86,8 @@ def test_families_with_a_published_layout() -> None:
         "deepseek_vl",
         "deepseek_vl_hybrid",
         "ovis2",
+        "kimi_vl",
+        "deepseek_vl2",
     } <= families
     models: tuple[str, ...] = ("Llama", "Mistral", "Phi3", "Qwen2", "Qwen3", "Gemma", "Gemma2", "Gemma3", "SmolLM3")
     models += ("Starcoder2", "Granite", "Olmo", "Olmo2", "Cohere", "Glm", "Glm4", "Falcon")

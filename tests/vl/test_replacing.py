@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import FAMILIES
+from enrolment import COMPOSED, FAMILIES
 from family_contract import draw_image, load_family, preprocess
 from other_weights import copy_with_other_weights, read_weights, write_weights
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
@@ -201,7 +201,7 @@ def test_a_trial_leaves_nothing_behind(tiny_checkpoint: Callable[[str], Path]) -
     assert list(map(id, weights.tensors())) == before
 
 
-@pytest.mark.parametrize("name", ["llama", *FAMILIES])
+@pytest.mark.parametrize("name", ["llama", *COMPOSED])
 def test_weights_are_freed_with_their_owner(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     """At once, not with the next garbage collection."""
     path = tiny_checkpoint(name)

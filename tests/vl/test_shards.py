@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from enrolment import BACKBONES, FAMILIES
+from enrolment import BACKBONES, COMPOSED
 from family_contract import load_family
 
 from seesay.checkpoint.loading import WeightGroup, load_weights
@@ -48,7 +48,7 @@ def load(family: Family, weights: dict[tuple[str, str], Weight], others: list[We
     )
 
 
-@pytest.mark.parametrize("name", [*BACKBONES, *FAMILIES])
+@pytest.mark.parametrize("name", [*BACKBONES, *COMPOSED])
 def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     family, _ = load_family(tiny_checkpoint(name))
     backbone = family.backbone()

@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from seesay.checkpoint import Checkpoint, is_buffer
+from seesay.checkpoint import PLAIN_ATTENTION, Checkpoint, is_buffer
 from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.kinds import list_backbones
 from seesay.llm.models.module_attention import (
@@ -57,13 +58,17 @@ class Probed:
 class ModuleModel:
     """The modules of a model, on one device once they are loaded."""
 
-    def __init__(self, checkpoint: Checkpoint, auto_class: str, *, nearest: str = "") -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, auto_class: str, *, prefix: str | None = None, nearest: str = ""
+    ) -> None:
         """Build the modules without weights and probe them. `auto_class`: the name of the class of Transformers that
-        makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. Raises `CheckpointError`
-        saying what cannot run, and at its end, which model is `nearest` to this one."""
+        makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. `prefix`: the model is the
+        text decoder of the checkpoint's, and the names of its tensors begin so. Raises `CheckpointError` saying what
+        cannot run, and at its end, which model is `nearest` to this one."""
         register()
-        self._checkpoint, self._auto_class, self._nearest = checkpoint, auto_class, nearest
-        self._config = checkpoint.hf_config()
+        self._checkpoint, self._auto_class = checkpoint, auto_class
+        self._prefix, self._nearest = prefix, nearest
+        self._config = checkpoint.hf_config() if prefix is None else checkpoint.text_config.to_transformers()
         with self.blaming():
             _check_config(self._config.get_text_config(decoder=True))
         with self.blaming("its modules cannot be made of its config.json"):
@@ -106,6 +111,10 @@ class ModuleModel:
         """Return what has `from_pretrained`: the auto class, or the model's own."""
         import transformers
 
+        if self._config.model_type == PLAIN_ATTENTION:
+            from seesay.llm.models.module_deepseek import find_plain_deepseek
+
+            return find_plain_deepseek()
         code = self._checkpoint.code
         return getattr(transformers, self._auto_class) if code is None else code.load_class(code.model)
 
@@ -113,9 +122,9 @@ class ModuleModel:
         config = copy.deepcopy(self._config)
         with torch.device("meta"), _quiet():
             maker = self._class()
-            is_own = self._checkpoint.code is not None
+            is_auto = self._checkpoint.code is None and config.model_type != PLAIN_ATTENTION
             model: PreTrainedModel = (
-                maker._from_config(config) if is_own else maker.from_config(config, trust_remote_code=False)
+                maker.from_config(config, trust_remote_code=False) if is_auto else maker._from_config(config)
             )
         return model.eval()
 
@@ -131,8 +140,10 @@ class ModuleModel:
                 ignore_mismatched_sizes=True,  # the report names them
                 trust_remote_code=False,
                 output_loading_info=True,
+                # Tensors of other parts, which have other names, are not read.
+                key_mapping=None if self._prefix is None else {f"^{re.escape(self._prefix)}": ""},
             )
-        _check_report(source, report)
+        _check_report(source, report, self._prefix or "")
         found: PreTrainedModel = model
         return found
 
@@ -140,7 +151,8 @@ class ModuleModel:
         """Raise `CheckpointError` for a configuration of a much larger model than the files have, which would be made
         before a tensor is missed: a part of the configuration that is left out has the sizes of some published model.
         """
-        stored = sum(math.prod(source.find(name).shape) for name in source.tensor_names())
+        names = (name for name in source.tensor_names() if name.startswith(self._prefix or ""))
+        stored = sum(math.prod(source.find(name).shape) for name in names)
         if self._num_elements > _MOST_TIMES * stored + _FEW_ELEMENTS:
             raise CheckpointError(
                 f"{source.path}: config.json describes a model of {self._num_elements:,} parameters, and the files "
@@ -343,8 +355,9 @@ def _quiet() -> Iterator[None]:
             their_logging.enable_progress_bar()
 
 
-def _check_report(source: Checkpoint, report: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError` naming a tensor that is missing, or has another shape than the configuration says."""
+def _check_report(source: Checkpoint, report: Mapping[str, Any], prefix: str) -> None:
+    """Raise `CheckpointError` naming a tensor that is missing, or has another shape than the configuration says.
+    `prefix`: the beginning of the names of the model's tensors in the files."""
     for kind, message in (
         ("missing_keys", "is missing from the checkpoint"),
         ("mismatched_keys", "has another shape than the config says"),
@@ -353,8 +366,10 @@ def _check_report(source: Checkpoint, report: Mapping[str, Any]) -> None:
     ):
         if found := sorted(map(_name_of_key, report.get(kind) or ())):
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            raise CheckpointError(f"{source.path}: tensor {found[0]!r} {message}{more}")
-    if unexpected := sorted(map(_name_of_key, report.get("unexpected_keys") or ())):
+            raise CheckpointError(f"{source.path}: tensor {prefix + found[0]!r} {message}{more}")
+    stored = source.tensor_names()  # those of the model are told without the prefix, those of other parts as they are
+    names = {prefix + name for name in map(_name_of_key, report.get("unexpected_keys") or ())}
+    if unexpected := sorted(names & stored if prefix else names):
         raise CheckpointError(f"{source.path}: unexpected tensor {unexpected[0]!r}")
 
 

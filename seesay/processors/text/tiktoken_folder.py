@@ -1,4 +1,5 @@
-"""Load the tokenizer of a folder that has the first Qwen's qwen.tiktoken and no tokenizer.json.
+"""Load the tokenizer of a folder that has the first Qwen's qwen.tiktoken, or Kimi's tiktoken.model, and no
+tokenizer.json.
 
 The file is that of the library tiktoken: a line for each token, its bytes in base64 and its rank, which is its id.
 Texts are cut into pieces by a pattern; in a piece, the two neighbours that together are the token of the lowest rank
@@ -21,13 +22,23 @@ from seesay.errors import CheckpointError
 from seesay.processors.text.byte_alphabet import byte_alphabet
 from seesay.processors.text.sentencepiece_folder import wrap_converted
 
-FILE = "qwen.tiktoken"
+FILE, KIMI_FILE = "qwen.tiktoken", "tiktoken.model"
 
 _CLASS = "QWenTokenizer"
 _PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """The pieces of a text, a constant of the published tokenizer."""
+_KIMI_CLASS = "TikTokenTokenizer"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_KIMI_PATTERN = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_SHORT}"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_KIMI_RESERVED = 256
+"""Tokens behind those of the file."""
 _END = "<|endoftext|>"
 _SPECIAL = (_END, "<|im_start|>", "<|im_end|>", *(f"<|extra_{number}|>" for number in range(205)))
 _TAGS = ("<ref>", "</ref>", "<box>", "</box>", "<quad>", "</quad>")
@@ -44,14 +55,52 @@ def load_tiktoken(folder: Path) -> Any:
 
     Raises `CheckpointError` for a damaged file, and for a tokenizer of another class.
     """
-    config = read_object(folder / "tokenizer_config.json") or {}
-    if (kind := config.get("tokenizer_class", _CLASS)) != _CLASS:
-        raise CheckpointError(f"{folder}: {FILE} is read as a {_CLASS}, tokenizer_config.json has {str(kind)[:40]!r}")
-    tokenizer = _make_tokenizer(read_ranks(folder / FILE))
+    config = _read_config(folder, FILE, _CLASS)
+    tokenizer = _make_tokenizer(read_ranks(folder / FILE), _PATTERN)
+    tokenizer.normalizer = normalizers.NFC()
     has_tower = (read_object(folder / "config.json") or {}).get("visual") is not None
     added = (*_SPECIAL, *_TAGS, *_PICTURE_TAGS) if has_tower else _SPECIAL
     tokenizer.add_tokens([AddedToken(text, special=text not in _TAGS, normalized=False) for text in added])
     return wrap_converted(tokenizer, folder, {"eos_token": _END, **config})
+
+
+def load_kimi(folder: Path) -> Any:
+    """As `load_tiktoken`, of the folder's tiktoken.model; what its 256 further tokens are called is in
+    tokenizer_config.json."""
+    config = _read_config(folder, KIMI_FILE, _KIMI_CLASS)
+    ranks = read_ranks(folder / KIMI_FILE)
+    tokenizer = _make_tokenizer(ranks, _KIMI_PATTERN)
+    tokenizer.add_tokens(_list_reserved(folder, config.get("added_tokens_decoder", {}), len(ranks)))
+    return wrap_converted(tokenizer, folder, {key: config[key] for key in config if key != "added_tokens_decoder"})
+
+
+def _read_config(folder: Path, file: str, expected: str) -> Mapping[str, Any]:
+    """Return the folder's tokenizer_config.json. Raises `CheckpointError` for a tokenizer of another class."""
+    config = read_object(folder / "tokenizer_config.json") or {}
+    if (kind := config.get("tokenizer_class", expected)) != expected:
+        raise CheckpointError(f"{folder}: {file} is read as a {expected}, tokenizer_config.json has {str(kind)[:40]!r}")
+    return config
+
+
+def _list_reserved(folder: Path, named: Any, first: int) -> list[AddedToken]:
+    """Return the tokens from id `first` on, of which some are `named`. Raises `CheckpointError` for names that are not
+    those of tokens."""
+    where = f"{folder / 'tokenizer_config.json'}: added_tokens_decoder"
+    if not isinstance(named, Mapping):
+        raise CheckpointError(f"{where} must be an object, got {str(named)[:40]!r}")
+    tokens = {str(id_): AddedToken(f"<|reserved_token_{id_}|>", special=True, normalized=False)
+              for id_ in range(first, first + _KIMI_RESERVED)}  # fmt: skip
+    for id_, entry in named.items():
+        text = entry.get("content") if isinstance(entry, Mapping) else None
+        if id_ not in tokens or not isinstance(text, str) or not text:
+            raise CheckpointError(
+                f"{where} must give the content of tokens {first} to {first + _KIMI_RESERVED - 1}, got "
+                f"{str(entry)[:40]!r} for {str(id_)[:40]}"
+            )
+        tokens[id_] = AddedToken(text, special=bool(entry.get("special", True)), normalized=False)
+    if len({token.content for token in tokens.values()}) < len(tokens):
+        raise CheckpointError(f"{where} gives two tokens the same content")
+    return list(tokens.values())
 
 
 def read_ranks(file: Path) -> dict[str, int]:
@@ -99,13 +148,12 @@ def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
             yield parts[0], parts[1]
 
 
-def _make_tokenizer(ranks: Mapping[str, int]) -> Tokenizer:
+def _make_tokenizer(ranks: Mapping[str, int], pattern: str) -> Tokenizer:
     model = models.BPE(vocab=dict(ranks), merges=list(find_merges(ranks)), ignore_merges=True)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_PATTERN), behavior="isolated"),
+            pre_tokenizers.Split(Regex(pattern), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -19,6 +19,7 @@ from seesay.processors.text import sentencepiece_folder, tiktoken_folder
 _CONVERTED = {
     sentencepiece_folder.FILE: sentencepiece_folder.load_sentencepiece,
     tiktoken_folder.FILE: tiktoken_folder.load_tiktoken,
+    tiktoken_folder.KIMI_FILE: tiktoken_folder.load_kimi,
 }
 """The files of a tokenizer that are converted here, where there is no tokenizer.json."""
 _TOKENIZER_FILES = ("tokenizer.json", *_CONVERTED, "vocab.json", "vocab.txt", "tokenizer_config.json")
@@ -88,7 +89,8 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
 
 def load_hf(path: Path, *, trust_remote_code: bool) -> Any:
     """Return Transformers' object for the tokenizer in a folder: its tokenizer.json unchanged, else our conversion of
-    SentencePiece's tokenizer.model or Qwen's qwen.tiktoken, else Transformers' conversion of another file."""
+    SentencePiece's tokenizer.model, Qwen's qwen.tiktoken or Kimi's tiktoken.model, else Transformers' conversion of
+    another file."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     if (path / "tokenizer.json").is_file():

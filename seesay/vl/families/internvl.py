@@ -104,7 +104,11 @@ class InternVL(Family):
         self._shuffle = int(1 / config.downsample_ratio)
         self._patch: tuple[int, int] = tuple(vision.patch_size)
         self._grid: tuple[int, int] = (self._tile[0] // self._patch[0], self._tile[1] // self._patch[1])
-        if config.vision_feature_select_strategy != "default" or any(n % self._shuffle for n in self._grid):
+        if (
+            config.vision_feature_select_strategy != "default"
+            or not self._shuffle
+            or any(n % self._shuffle for n in self._grid)
+        ):
             raise CheckpointError(
                 f"{where}: vision_feature_select_strategy={config.vision_feature_select_strategy!r} on a grid of "
                 f"{self._grid} patches with downsample_ratio={config.downsample_ratio} is not supported"

@@ -1,4 +1,4 @@
-"""The first Qwen's tokenizer file: the ids are those of tiktoken's algorithm, written out plainly here."""
+"""The tokenizer files of the first Qwen and of Kimi: the ids are those of tiktoken's algorithm, written out plainly."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ import pytest
 import regex
 
 from seesay.errors import CheckpointError
-from seesay.processors.text.tiktoken_folder import FILE, find_merges, read_ranks
+from seesay.processors.text.tiktoken_folder import FILE, KIMI_FILE, find_merges, read_ranks
 from seesay.processors.text.tokenizer import Tokenizer
 
 PIECES = regex.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+KIMI_PIECES = regex.compile(
+    r"(?V1)[\p{Han}]+"
+    r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]--\p{Han}]*[[\p{Ll}\p{Lm}\p{Lo}\p{M}]--\p{Han}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]--\p{Han}]+[[\p{Ll}\p{Lm}\p{Lo}\p{M}]--\p{Han}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""As published, with a difference of sets for the intersection with all but Chinese characters."""
 LONGER = [
     "th",
     "he",
@@ -54,12 +61,23 @@ def write(folder: Path, tokens: list[bytes] = TOKENS, **config: object) -> Path:
     return folder
 
 
-def encode_plainly(text: str) -> list[int]:
+def write_kimi(folder: Path, added: object, **config: object) -> Path:
+    lines = [base64.b64encode(token) + f" {rank}\n".encode() for rank, token in enumerate(TOKENS)]
+    (folder / KIMI_FILE).write_bytes(b"".join(lines))
+    settings = {"tokenizer_class": "TikTokenTokenizer", "added_tokens_decoder": added, **config}
+    settings["auto_map"] = {"AutoTokenizer": ["tokenization_moonshot.TikTokenTokenizer", None]}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "tokenization_moonshot.py").write_text("raise RuntimeError('code of a checkpoint was run')\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "kimi_vl"}))
+    return folder
+
+
+def encode_plainly(text: str, pattern: regex.Pattern[str] = PIECES) -> list[int]:
     """Join the neighbours whose bytes are the token of the lowest rank, the leftmost first, until none are a token."""
     ranks = {token: rank for rank, token in enumerate(TOKENS)}
     ids = []
-    for piece in PIECES.findall(unicodedata.normalize("NFC", text)):
-        data = piece.encode()
+    for piece in pattern.finditer(unicodedata.normalize("NFC", text) if pattern is PIECES else text):
+        data = piece[0].encode()
         parts = [data] if data in ranks else [bytes([byte]) for byte in data]
         while len(parts) > 1:
             found = [ranks.get(left + right, len(ranks)) for left, right in pairwise(parts)]
@@ -168,3 +186,60 @@ def test_a_tokenizer_of_another_class_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "OtherTokenizer"}))
     with pytest.raises(CheckpointError, match=r"qwen\.tiktoken is read as a QWenTokenizer.*'OtherTokenizer'"):
         Tokenizer.load(tmp_path)
+
+
+# --- Kimi's -----------------------------------------------------------------------------------------------------------
+
+FIRST = len(TOKENS)
+ADDED = {
+    str(FIRST): {"content": "[BOS]", "special": True},
+    str(FIRST + 1): {"content": "[EOS]", "special": True},
+    str(FIRST + 4): {"content": "<|im_end|>", "special": True},
+    str(FIRST + 7): {"content": "<|tool_call_begin|>", "special": False},
+}
+
+
+def test_ids_of_kimi_are_those_of_tiktokens_algorithm(tmp_path: Path) -> None:
+    """Its pieces are others: Chinese characters stand apart, numbers have up to three digits, short forms stay."""
+    tokenizer = Tokenizer.load(write_kimi(tmp_path, ADDED))
+    rng, seen = random.Random(11), set[int]()
+    alphabet = [
+        "a", "B", "C", "the", "THE", "ing", " ", "  ", "\n", "-", "1", "23", "'ll", "'S", "不", "不是", "あ", "e\u0301",
+        "é", "😀", "ǅ", "ʰ",
+    ]  # fmt: skip
+    for _ in range(400):
+        text = "".join(rng.choices(alphabet, k=rng.randint(1, 30)))
+        ids = encode_plainly(text, KIMI_PIECES)
+        assert tokenizer.encode(text) == ids, text
+        assert tokenizer.decode(ids) == text
+        seen |= set(ids)
+    assert len(seen & set(range(256, len(TOKENS)))) > 8, "the texts have few of the longer tokens"
+
+
+def test_tokens_of_kimi_behind_those_of_the_file(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.load(write_kimi(tmp_path, ADDED, bos_token="[BOS]", eos_token="[EOS]"))
+    assert tokenizer.vocab_size == FIRST + 256 and tokenizer.named_tokens["eos_token"] == "[EOS]"
+    assert tokenizer.encode(f"a<|im_end|><|reserved_token_{FIRST + 5}|>")[1:] == [FIRST + 4, FIRST + 5]
+    ids = tokenizer.encode("a<|tool_call_begin|>b[EOS]", add_special_tokens=True)
+    assert ids[1] == FIRST + 7 and ids[-1] == FIRST + 1 and tokenizer.decode(ids) == "a<|tool_call_begin|>b"
+
+
+@pytest.mark.parametrize(
+    ("added", "message"),
+    [
+        ([], "added_tokens_decoder must be an object"),
+        ({"3": {"content": "x"}}, f"must give the content of tokens {FIRST} to {FIRST + 255}, got .* for 3"),
+        ({str(FIRST + 256): {"content": "x"}}, "must give the content"),
+        ({str(FIRST): {"content": 4}}, "must give the content"),
+        ({str(FIRST): "x"}, "must give the content"),
+        ({str(FIRST + n): {"content": "x"} for n in (0, 1)}, "gives two tokens the same content"),
+    ],
+)
+def test_damaged_names_of_kimi_are_refused(tmp_path: Path, added: object, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        Tokenizer.load(write_kimi(tmp_path, added))
+
+
+def test_another_tokenizer_than_kimis_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tiktoken\.model is read as a TikTokenTokenizer.*'Other'"):
+        Tokenizer.load(write_kimi(tmp_path, ADDED, tokenizer_class="Other"))
