@@ -16,6 +16,8 @@ NAMES = ("image_mean", "image_std", "resample")
 
 
 BESIDE_WEIGHTS = (
+    "DeepseekVLV2Processor",
+    "KimiVLImageProcessor",
     "MiniCPMVImageProcessor",
     "MolmoImageProcessor",
     "Phi3VImageProcessor",
