@@ -22,6 +22,8 @@ except MissingExtraError:  # names the extra `serve`; the extra `ui` includes it
     raise MissingExtraError("the WebUI", package="gradio", extra="ui") from None
 
 if TYPE_CHECKING:
+    import gradio as gr
+
     from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig, VisionConfig
     from seesay.ui.answering import Answerer
 
@@ -31,8 +33,10 @@ MAX_FILE_BYTES = 40 << 20
 _MAX_BODY_BYTES = 256 << 20
 """Largest body of our own server, which only this process can reach: a whole conversation with its files."""
 
-_QUEUE_POLL_S = 0.02
+_QUEUE_POLL_S = 0.05
 """How often Gradio looks for events. Its own millisecond takes 4 % of a core while nobody asks."""
+_PROGRESS_POLL_S = 3600.0
+"""How often Gradio looks for progress bars to update. The page has none; its own setting is 0.01 s."""
 _SPACE_PORT = 7860
 _DETAILS_HEADER = {"x-seesay-timings": "1"}
 
@@ -135,8 +139,7 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
     from seesay.ui.policy import PolicyMiddleware
 
     page = build_page(client, models)
-    page.queue(default_concurrency_limit=None, api_open=False)
-    page._queue.sleep_when_free = _QUEUE_POLL_S
+    set_up_queue(page)
     try:
         page.launch(
             server_name=server_name,
@@ -164,6 +167,13 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
         yield f"http://[{host}]:{server_port}" if ":" in host else f"http://{host}:{server_port}"
     finally:
         page.close(verbose=False)
+
+
+def set_up_queue(page: gr.Blocks) -> None:
+    """Give `page` a queue that runs any number of events at once, and rarely wakes while there is none."""
+    page.queue(default_concurrency_limit=None, api_open=False)
+    page._queue.sleep_when_free = _QUEUE_POLL_S
+    page._queue.progress_update_sleep_when_free = _PROGRESS_POLL_S
 
 
 @contextlib.contextmanager
