@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from seesay.grammars.compile import compile_program, explain_no_beginning, make_compiler
+from seesay.grammars.compiler_import import import_compiler
 from seesay.grammars.frames import read_frame, write_frame
 from seesay.grammars.productive import explain_dead_rule
 
@@ -57,6 +58,7 @@ def main() -> None:
     source, sink = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     gc.disable()  # a sixth of the imports were collections that found no garbage
+    import_compiler()
     compiler = make_compiler(read_frame(source), num_threads=1)
     gc.freeze()  # what the forks share, theirs need not visit
     gc.enable()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,6 +156,38 @@ def test_a_grammar_that_no_token_can_begin_is_refused() -> None:
             few.check(Grammar(kind="regex", source="[c-z]"))
     finally:
         few.close()
+
+
+def test_the_process_loads_neither_torch_nor_transformers(trials: GrammarTrials) -> None:
+    assert trials.check(schema({"type": "object"})).kind == "json_schema"
+    child = trials._child
+    assert child is not None
+    maps = Path(f"/proc/{child._process.pid}/maps").read_text()
+    assert "tvm_ffi" in maps and "libtorch" not in maps and "tokenizers" not in maps
+
+
+@pytest.mark.parametrize("code", ["torch.__version__", "torch.nothing(1).more", "class A(torch.B): pass"])
+def test_xgrammar_is_imported_with_torch_where_it_must_be(tmp_path: Path, code: str) -> None:
+    """A version that takes a real value of torch as it is imported gets torch itself, with what it imported of its
+    own."""
+    for name, text in (("torch", "__version__ = '9'"), ("xgrammar/part", f"import torch\n{code}"), ("tvm_ffi", "")):
+        file = tmp_path / (f"{name}.py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    (tmp_path / "xgrammar" / "__init__.py").write_text("from . import part")
+    script = (
+        "import sys; from seesay.grammars.compiler_import import import_compiler; import_compiler();"
+        "torch = sys.modules['torch']; print(torch and torch.__version__, hasattr(sys.modules['xgrammar'], 'part'))"
+    )
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["9" if "__version__" in code else "None", "True"]
 
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_process(trials: GrammarTrials) -> None:
