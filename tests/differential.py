@@ -27,9 +27,11 @@ from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
 from seesay.encoders.store import Lookup
 from seesay.engine.core import EngineCore
+from seesay.engine.jumps import JumpRule
 from seesay.engine.loop import EngineLoop
 from seesay.engine.messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
+from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.reading import read_decoder_config
@@ -41,7 +43,7 @@ from seesay.llm.step_plan import StepPlan
 from seesay.llm.step_policy import StepPolicy, TimedSteps
 from seesay.llm.step_times import StepTimes
 from seesay.prompt_logprobs import PromptLogprobs
-from seesay.values import MediaItem, Modality, MultimodalInput
+from seesay.values import Grammar, MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
 SESSION_LEN = 96
@@ -49,6 +51,13 @@ NUM_PICTURES = 6
 BEGINNINGS = (0, 0, 4, 4, 4, 9, 17)
 """Lengths of the texts with which prompts begin."""
 TIMEOUT_S = 60
+NUM_SILENT = 43
+"""The first tokens stand in no text; among them are those that end an answer."""
+PIECES = [*(f"{first}{second}" for first in "abcde" for second in "abcde"), "abc", "cde", "dea", "eab", "abcde"]
+TEXTS = [*("" for _ in range(NUM_SILENT)), *"abcdefghij", *PIECES]
+TOKENS = [text.encode() for text in TEXTS] + [b""] * (VOCAB - len(TEXTS))
+REGEXES = ("abcdeabcdf[a-d]{1,3}edcba", "(abcde[gh]edcbag(abcdi)?){1,3}", "[a-e]{2,5}fghijabcdea")
+"""Answers of which much is forced. Their parts can be cut into tokens in several ways."""
 
 
 # --- questions --------------------------------------------------------------------------------------------------------
@@ -62,6 +71,7 @@ class Question:
     pictures: tuple[int, ...]
     tail: int
     params: SamplingParams
+    grammar: Grammar | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -113,13 +123,26 @@ def make_question(rng: random.Random) -> Question:
         "ignore_eos": rng.random() < 0.5,
     }
     kind = rng.choice(("greedy", "greedy", "greedy", "drawn", "penalized", "scored"))
+    grammar = None
+    if rng.random() < 0.3:
+        grammar = Grammar(kind="regex", source=rng.choice(REGEXES))
+        options |= {"max_new_tokens": rng.choice((3, 9, 16, 30)), "ignore_eos": False}
     if kind == "drawn":
         options |= {"greedy": False, "temperature": 2.0, "top_p": 0.95, "seed": rng.randrange(3)}
     elif kind == "penalized":
         options |= {"repetition_penalty": 1.3, "frequency_penalty": 0.5, "min_new_tokens": 2}
     elif kind == "scored":
         options |= {"prompt_logprobs": 2, "logprobs": 2}
-    return Question(rng.randrange(len(BEGINNINGS)), pictures, rng.randrange(12), SamplingParams(**options))
+    return Question(rng.randrange(len(BEGINNINGS)), pictures, rng.randrange(12), SamplingParams(**options), grammar)
+
+
+def spell(text: str) -> list[int]:
+    """The tokens of a text, the longest one at each place."""
+    token_ids = list[int]()
+    while text:
+        token_ids.append(max(range(NUM_SILENT, len(TEXTS)), key=lambda i: len(TEXTS[i]) * text.startswith(TEXTS[i])))
+        text = text[len(TEXTS[token_ids[-1]]) :]
+    return token_ids
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -161,7 +184,7 @@ class Setup:
     max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
-    questions a cache of their own."""
+    questions a cache of their own. jumps: forced text is computed several tokens at a time."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -180,6 +203,7 @@ class Setup:
     eager_graphs: bool = False
     lends: bool = False
     has_tenants: bool = False
+    jumps: bool = True
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -197,6 +221,13 @@ class Asked:
     token_ids: list[int] = field(default_factory=list)
     prompt_logprobs: PromptLogprobs | None = None
     final: TokenOutput | None = None
+
+
+class _OneByOne(JumpRule):
+    """Forced tokens are computed in a step of their own."""
+
+    def choose(self, num_rows: int, found: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
+        return {}
 
 
 class _Group(NamedTuple):
@@ -267,6 +298,8 @@ class Engine:
             encoder=self.tower,
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
+            grammars=CompiledGrammars(lambda: TOKENS, encode=spell),
+            jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         self._check_row_table()
 
@@ -384,7 +417,8 @@ class World:
                 one = Asked(*left.pop())
                 if group.question != one.question:
                     self.core.end_group(group.group_id)
-                    group = _Group(one.question, self._num_asked + 1, rng.random() < 0.3)
+                    stays = rng.random() < 0.3 and one.question.grammar is None  # as beam search, which has no grammars
+                    group = _Group(one.question, self._num_asked + 1, stays)
                 streams = one.leaves_after is not None or rng.random() < 0.5
                 request_id = self.submit(one.question, streams=streams, group=group)
                 asked[request_id] = live[request_id] = one
@@ -413,6 +447,7 @@ class World:
             request_id=request_id,
             prompt=question.make_prompt(),
             params=question.params,
+            grammar=question.grammar,
             priority=(0, 0, 0, -1, 2)[request_id % 5] if self.setup.has_tenants else 0,
             cache_salt=b"tenant" if has_salt else b"",
             is_streamed=streams,

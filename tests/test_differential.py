@@ -68,8 +68,9 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def alone(backbone: Backbone, questions: list[Question], device: str) -> dict[Question, Asked]:
-    """Each question's answer when nothing else is there, nothing is cached and nothing fails."""
-    world = World(backbone, Setup(device=device, caching=False, max_live=1), Faults())
+    """Each question's answer when nothing else is there, nothing is cached, nothing fails, and each step computes one
+    token."""
+    world = World(backbone, Setup(device=device, caching=False, max_live=1, jumps=False), Faults())
     try:
         asked = world.ask([(question, None) for question in questions], random.Random(0))
         world.check_idle()
@@ -125,4 +126,5 @@ def test_answers_equal_those_of_the_request_alone(
     check_answers(asked, alone, faults)
     assert not (world.setup.eager_graphs and device == "cpu") or len(world.engine.graph_steps) > 10
     assert len(asked) == num_requests
+    assert world.core.stats().total_jumped_tokens or num_requests < 100 or world.setup.num_blocks < 10
     assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly

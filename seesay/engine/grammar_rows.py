@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seesay.engine.jumps import JumpRule, can_force
+from seesay.engine.jumps import JumpRule, can_force, can_jump
 from seesay.engine.live_request import LiveRequest
 from seesay.engine.row_matcher import RowMatcher
 from seesay.errors import ErrorCode, RequestError
@@ -169,7 +169,7 @@ class GrammarRows:
         found: dict[int, tuple[int, ...]] = {}
         for row in rows:
             rule, sequence = self._rules[row.seq_id]
-            if len(rule.forced) > 1 and can_force(sequence.params):
+            if len(rule.forced) > 1 and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, rule.forced)
                 if token_ids:
                     found[row.seq_id] = token_ids

@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 def can_force(params: SamplingParams) -> bool:
-    """Return whether tokens may be forced upon an answer: not where something is asked of each step of it, or where its
-    options weigh single tokens, so that it may matter how text is cut into them."""
+    """Return whether tokens may be forced upon an answer: not where its options weigh single tokens, so that it may
+    matter how text is cut into them."""
+    return not (params.logits_processors or params.logit_bias or params.bad_token_ids or params.has_restrictions)
+
+
+def can_jump(params: SamplingParams) -> bool:
+    """Return whether forced tokens may be computed together: not where something is asked of the step of each."""
     asks_each = params.logprobs is not None or params.output_logits or params.output_last_hidden_state
-    return not (
-        asks_each or params.logits_processors or params.logit_bias or params.bad_token_ids or params.has_restrictions
-    )
+    return not asks_each and can_force(params)
 
 
 _STEPS_WITHOUT_GRAPH = 4

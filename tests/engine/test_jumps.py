@@ -9,6 +9,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.jumps import JumpRule
@@ -165,11 +166,9 @@ def test_a_stop_word_within_forced_text_ends_the_answer(pipe: Pipeline) -> None:
     assert [token_id for piece in whole_pieces for token_id in piece.token_ids] == whole
 
 
-def test_nothing_is_forced_where_single_tokens_are_asked_about_or_weighed(pipe: Pipeline, stepping: Pipeline) -> None:
+def test_nothing_is_forced_where_single_tokens_are_weighed(pipe: Pipeline, stepping: Pipeline) -> None:
     token_id = pipe.tokenizer.encode("picture")[-1]
     for options in (
-        {"logprobs": 2},
-        {"output_logits": "generation"},
         {"logit_bias": {token_id: -2.0}},
         {"bad_token_ids": [token_id]},
         {"bad_words": ["blue"]},
@@ -181,9 +180,70 @@ def test_nothing_is_forced_where_single_tokens_are_asked_about_or_weighed(pipe: 
         assert num_jumped == 0, options
         expected = ask(stepping, config)[0]
         assert (answer.token_ids, answer.finish_reason) == (expected.token_ids, expected.finish_reason), options
-        assert answer.logprobs == expected.logprobs
     answer, _, _ = ask(pipe, make_config(FORMS[1], stop_token_ids=[token_id]))
     assert answer.text == SENTENCE and token_id not in answer.token_ids, "a stop token was forced"
+
+
+def test_asking_about_single_tokens_changes_none(pipe: Pipeline) -> None:
+    plain, _, num_jumped = ask(pipe, make_config(SCHEMA))
+    assert num_jumped
+    for options in (
+        {"logprobs": 2},
+        {"output_logits": "generation"},
+        {"output_last_hidden_state": "generation"},
+        {"prompt_logprobs": 1},
+    ):
+        answer, _, num_asked_jumped = ask(pipe, make_config(SCHEMA, **options))
+        assert answer.token_ids == plain.token_ids, options
+        assert num_asked_jumped == (num_jumped if "prompt_logprobs" in options else 0), options
+        if "logprobs" in options:
+            assert answer.logprobs is not None
+            pairs = list(zip(answer.token_ids, answer.logprobs))
+            assert len(pairs) == len(plain.token_ids) and all(token_id in found for token_id, found in pairs)
+        if "output_logits" in options:
+            assert answer.logits is not None and len(answer.logits) == len(plain.token_ids) + 1  # the end, too
+    drawn = make_config(SCHEMA, do_sample=True, temperature=1.0, top_k=4, random_seed=3)
+    best, *others = ask(pipe, replace(drawn, n=3, best_of=3))[0].choices
+    assert [one.token_ids for one in sorted([best, *others], key=lambda one: one.choice_index)] == [
+        one.token_ids for one in sorted(ask(pipe, replace(drawn, n=3))[0].choices, key=lambda one: one.choice_index)
+    ]
+
+
+def test_the_prefix_cache_has_the_tokens_of_a_jump(pipe: Pipeline) -> None:
+    """The next turn finds what the answer computed, and goes on as if all of it were computed again."""
+    text = "Another sentence of which every word is known beforehand, and which fills some blocks of the cache."
+    config = make_config({"type": "choice", "choice": [text]})
+    prompt = [{"role": "user", "content": "What is it now?"}]
+    answer = pipe(prompt, gen_config=config)
+    again = pipe(prompt, gen_config=config)
+    assert again.token_ids == answer.token_ids and len(answer.token_ids) > 20
+    turns = [*prompt, {"role": "assistant", "content": text}, {"role": "user", "content": "Sure?"}]
+    found, (first, second) = usage_of(answer), [pipe(turns, gen_config=config) for _ in range(2)]
+    assert usage_of(first).cached_tokens > found.prompt_tokens + found.completion_tokens - 2 * 16
+    assert first.token_ids == second.token_ids == answer.token_ids
+    plain = make_config(None, max_new_tokens=12)
+    before = pipe(turns, gen_config=plain).token_ids
+    pipe.engine.reset_caches()
+    assert pipe(turns, gen_config=plain).token_ids == before
+
+
+def test_an_abort_within_a_jump_leaves_nothing(pipe: Pipeline) -> None:
+    """The rows of the others go on, and all blocks are given back."""
+    text = "one two three " * 90  # two jumps
+    held, other = make_config({"type": "choice", "choice": [text]}, max_new_tokens=400), make_config(SCHEMA)
+    expected = pipe("What is it?", gen_config=other).token_ids
+    stream = pipe.stream_infer("What is it?", gen_config=held)
+    first = next(iter(stream))
+    assert first.finish_reason is None and len(first.token_ids) > 20
+    with_others = pipe.stream_infer(["What is it?"] * 3, gen_config=[other, other, held])
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for piece in with_others:
+        stream.close()
+        if piece.index in found:
+            found[piece.index] += piece.token_ids
+    assert list(found.values()) == [expected] * 2
+    wait_until(lambda: pipe.engine.stats().num_running == 0)
+    assert pipe.engine.stats().num_used_kv_blocks == 0
 
 
 def test_other_options_hold_over_forced_tokens(pipe: Pipeline) -> None:
