@@ -126,8 +126,11 @@ MODULES: Mapping[str, str] = {
     "cohere2": "Cohere2ForCausalLM",
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "jetmoe": "JetMoeForCausalLM",
+    "longcat_flash": "LongcatFlashForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "opt": "OPTForCausalLM",
     "phimoe": "PhimoeForCausalLM",
@@ -135,7 +138,8 @@ MODULES: Mapping[str, str] = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
-keys that are larger than values, experts, sinks, learned positions, attention and feed-forward side by side."""
+keys that are larger than values, experts, some of which look at values to find their tokens, sinks, learned positions,
+attention and feed-forward side by side, embeddings for each layer, layers that share keys and values."""
 
 VISION_MODULES: Mapping[str, str] = {
     "aria": "AriaForConditionalGeneration",

@@ -122,7 +122,6 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 """The models of LMDeploy's tables of supported models, version 0.6.5, sections 1.4.1 and 1.4.2."""
 
 REASONS: Mapping[str, str] = {
-    "DbrxForCausalLM": "its experts in Transformers look at values while they are probed",
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
     "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",

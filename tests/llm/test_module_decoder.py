@@ -117,6 +117,61 @@ def test_what_blocks_of_keys_and_values_cannot_do_says_why(
         load(save(tmp_path, kind, model_class, **SIZES, **options))
 
 
+@pytest.mark.parametrize(
+    ("kind", "model_class", "options"),
+    [
+        (
+            "dbrx",
+            "DbrxForCausalLM",
+            {
+                "d_model": 32,
+                "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 16, "moe_num_experts": 4, "moe_top_k": 2},
+                "attn_config": {"kv_n_heads": 1, "clip_qkv": 4.0, "rope_theta": 10000.0},
+            },
+        ),
+        (
+            "gemma4_text",
+            "Gemma4ForCausalLM",
+            {
+                "head_dim": 16, "global_head_dim": 32, "num_key_value_heads": 1, "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"], "hidden_size_per_layer_input": 0,
+                "attention_k_eq_v": True, "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2,
+                "intermediate_size": 32, "moe_intermediate_size": 16,
+            },
+        ),
+        (
+            "gemma3n_text",
+            "Gemma3nForCausalLM",
+            {
+                "num_hidden_layers": 4, "head_dim": 16, "num_key_value_heads": 1, "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+                "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8, "laurel_rank": 4,
+                "intermediate_size": 32, "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_modules_that_look_at_values_and_ids(
+    kind: str, model_class: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """They agree with their own model, which is compared when they are loaded."""
+    decoder = load(save(tmp_path, kind, model_class, **{**SIZES, **options}))
+    assert len(decoder.traits.kv_shapes) == decoder._model.config.num_hidden_layers
+
+
+def test_a_probe_of_any_size_takes_no_memory(tmp_path: Path) -> None:
+    """Weights of zeros have one element; and products, which would make copies of them, are not computed."""
+    config = transformers.JetMoeConfig(
+        hidden_size=1 << 16, intermediate_size=1 << 18, num_hidden_layers=2, num_key_value_heads=512
+    )
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config.to_dict(), "architectures": ["JetMoeForCausalLM"]}, default=str)
+    )
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    probed = ModuleModel(Checkpoint.load(tmp_path), ModuleTextFamily.auto_class).probed
+    assert probed.num_parameters > 1 << 39 and len(probed.shapes) == 2
+
+
 def test_layers_with_other_states_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["JambaForCausalLM"], "model_type": "jamba"}))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -171,6 +226,36 @@ def test_tensors_that_do_not_fit_are_named(tiny_checkpoint: Callable[[str], Path
     for fault, (change, message) in faults.items():
         with pytest.raises(CheckpointError, match=message):
             load(edit(folder, tmp_path / fault, change))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (lambda t, name: t.pop(name), "tensor '{name}' is missing from the checkpoint"),
+        (lambda t, name: t.update({name: t[name][:-1].contiguous()}), "tensor '{name}' has shape .* other experts"),
+    ],
+    ids=["missing", "shape"],
+)
+@pytest.mark.parametrize("part", ["0.down_proj", "1.gate_proj", "3.up_proj"])
+def test_an_expert_that_does_not_fit_is_named(
+    part: str, fault: Callable[..., object], message: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Transformers joins the experts of a layer, and names none of them."""
+    name = f"model.layers.1.mlp.experts.{part}.weight"
+    folder = edit(tiny_checkpoint("qwen3_moe"), tmp_path / "model", lambda tensors: fault(tensors, name))
+    with pytest.raises(CheckpointError, match=f"model: {message.format(name=name)}"):
+        load(folder)
+
+
+def test_a_whole_expert_that_is_missing_is_named(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    def drop(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [name for name in tensors if ".experts.3." in name]:
+            del tensors[name]
+
+    with pytest.raises(
+        CheckpointError, match=r"tensor 'model\.layers\.1\.mlp\.experts\.3\.down_proj\.weight' is missing"
+    ):
+        load(edit(tiny_checkpoint("qwen3_moe"), tmp_path / "model", drop))
 
 
 def test_pickled_weights_are_not_read(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

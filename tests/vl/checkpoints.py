@@ -1478,6 +1478,18 @@ FACTORIES |= {
         v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32,
         first_k_dense_replace=1, n_group=1, topk_group=1,
     ),
+    "gemma4_text": _text(
+        transformers.Gemma4TextConfig, transformers.Gemma4ForCausalLM, head_dim=16, global_head_dim=32,
+        sliding_window=16, layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
+        num_hidden_layers=4, vocab_size_per_layer_input=288, hidden_size_per_layer_input=8,
+        final_logit_softcapping=30.0,
+    ),
+    "jetmoe": _of_modules("JetMoe", kv_channels=16, num_local_experts=4, num_experts_per_tok=2),
+    "longcat_flash": _of_modules(
+        "LongcatFlash", num_layers=1, num_key_value_heads=4, ffn_hidden_size=96, q_lora_rank=24, kv_lora_rank=16,
+        qk_rope_head_dim=8, qk_nope_head_dim=8, head_dim=8, v_head_dim=12, n_routed_experts=4, zero_expert_num=2,
+        moe_topk=2, expert_ffn_hidden_size=32,
+    ),
     "mixtral": _of_modules("Mixtral", num_local_experts=4, num_experts_per_tok=2),
     "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2),
     "qwen2_moe": _of_modules(

@@ -1,8 +1,8 @@
 """Attention of Transformers' modules over our paged KV cache.
 
 Transformers' models ask a registry for the function that attends. Ours writes the keys and values of a layer to its
-cache and attends over it, for the packed rows of the step that `StepHolder` holds. A *probe* runs a model on the meta
-device first: it finds the shapes, scales and windows of all layers, and whether there is anything that a causal
+cache and attends over it, for the packed rows of the step that `StepHolder` holds. A *probe* runs a model first
+(`module_probe.py`): it finds the shapes, scales and windows of all layers, and whether there is anything that a causal
 attention over blocks does not cover.
 """
 

@@ -10,8 +10,9 @@ from seesay.llm.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.module_attention import StepHolder
 from seesay.llm.models.module_check import check_decoder
-from seesay.llm.models.module_model import ModuleModel, ModuleWeights, run_decoder
+from seesay.llm.models.module_model import ModuleModel, ModuleWeights
 from seesay.llm.models.module_parts import without_decoder, without_head
+from seesay.llm.models.module_probe import run_decoder
 from seesay.llm.models.traits import DecoderTraits, KVShape
 from seesay.llm.ops import pick_ops
 
@@ -60,12 +61,14 @@ class ModuleDecoder:
     ) -> torch.Tensor:
         """See `Decoder.forward`. Tokens of all rows are one text to the modules, of which only attention looks at more
         than one token."""
-        embeds = self._model.get_input_embeddings()(inputs.input_ids)
+        tokens = {"input_ids": inputs.input_ids}
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
+            embeds = self._model.get_input_embeddings()(inputs.input_ids)
             self._ops.splice(embeds, inputs.splice_rows, inputs.splice_embeddings)
+            tokens = {"embeds": embeds}
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         with torch.no_grad(), self._holder.during(caches, plan, inputs.slot_mapping, inputs.faults, self.dtype):
-            hidden = run_decoder(self._decoder, embeds, inputs.positions)
+            hidden = run_decoder(self._decoder, inputs.positions, **tokens)
         return hidden if wanted is None else hidden.index_select(0, wanted)
 
     def compute_alone(self, ids: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A model of Transformers as modules: probed on the meta device, loaded strictly, its weights replaced and dropped.
+"""A model of Transformers as modules: probed before it is loaded, loaded strictly, its weights replaced and dropped.
 
 Transformers maps the names of stored tensors to its modules and joins those that it joins (experts, say). Nothing is
 unpickled. No code of a checkpoint runs but that of `Checkpoint.code`, which is there where the user allows it.
@@ -11,7 +11,6 @@ import copy
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,17 +18,10 @@ import torch
 from seesay.checkpoint import PLAIN_ATTENTION, Checkpoint, is_buffer
 from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.kinds import list_backbones
-from seesay.llm.models.module_attention import (
-    ATTENTION,
-    PROBE,
-    AttentionShape,
-    StepHolder,
-    bind,
-    check_masks,
-    probing,
-    register,
-)
+from seesay.llm.models.module_attention import ATTENTION, StepHolder, bind, register
+from seesay.llm.models.module_experts import describe_uneven_experts
 from seesay.llm.models.module_linear import pack_layers, packed_layers
+from seesay.llm.models.module_probe import attending, check_config, probe, set_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,22 +29,8 @@ if TYPE_CHECKING:
     from seesay.checkpoint.parts import Part
     from seesay.checkpoint.source import TensorSource
 
-_PROBE_TOKENS = 3
-_REFUSED_ROTARY = ("dynamic", "longrope")
-_LAYER_TYPES = frozenset(["full_attention", "sliding_attention"])
 _MOST_TIMES, _FEW_ELEMENTS = 2, 1 << 20
 """How many more parameters than the files have elements a model may have: those of tied weights, and as many more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
-    """The findings of a probe. shapes: the attention of each layer. modules: the names of its modules. hidden_size:
-    components of a hidden state. num_parameters: those by which tokens are multiplied."""
-
-    shapes: tuple[AttentionShape, ...]
-    modules: tuple[str, ...]
-    hidden_size: int
-    num_parameters: int
 
 
 class ModuleModel:
@@ -61,21 +39,21 @@ class ModuleModel:
     def __init__(
         self, checkpoint: Checkpoint, auto_class: str, *, prefix: str | None = None, nearest: str = ""
     ) -> None:
-        """Build the modules without weights and probe them. `auto_class`: the name of the class of Transformers that
-        makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. `prefix`: the model is the
-        text decoder of the checkpoint's, and the names of its tensors begin so. Raises `CheckpointError` saying what
-        cannot run, and at its end, which model is `nearest` to this one."""
+        """Build the modules without weights and probe them (`module_probe.py`). `auto_class`: the name of the class of
+        Transformers that makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. `prefix`:
+        the model is the text decoder of the checkpoint's, and the names of its tensors begin so. Raises
+        `CheckpointError` saying what cannot run, and at its end, which model is `nearest` to this one."""
         register()
         self._checkpoint, self._auto_class = checkpoint, auto_class
         self._prefix, self._nearest = prefix, nearest
         self._config = checkpoint.hf_config() if prefix is None else checkpoint.text_config.to_transformers()
         with self.blaming():
-            _check_config(self._config.get_text_config(decoder=True))
+            check_config(self._config.get_text_config(decoder=True))
         with self.blaming("its modules cannot be made of its config.json"):
             empty = self._build_empty()
-        with self.blaming("its modules fail in a trial with a few tokens and no weights"):
-            self.probed = _probe(empty)
         self._num_elements = sum(parameter.numel() for parameter in empty.parameters())
+        with self.blaming("its modules fail in a trial with a few tokens and weights of zeros"):
+            self.probed = probe(empty)
         self.model: PreTrainedModel | None = None
 
     def load(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
@@ -93,13 +71,13 @@ class ModuleModel:
         assert self.model is not None
         modules = [self.model.get_submodule(name) for name in self.probed.modules]
         bind(modules, self.probed.shapes, holder)
-        self._own_attention = _set_attention(self.model, ATTENTION)
+        self._own_attention = set_attention(self.model, ATTENTION)
 
     @contextlib.contextmanager
     def attending_itself(self) -> Iterator[None]:
         """Let the model attend as it does without us, inside of the block."""
         assert self.model is not None
-        with _attending(self.model, self._own_attention):
+        with attending(self.model, self._own_attention):
             yield
 
     def read_again(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -130,6 +108,18 @@ class ModuleModel:
 
     def _read(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
         self._check_size(source)
+        try:
+            return self._read_strictly(source, dtype)
+        except (CheckpointError, RuntimeError) as error:
+            is_of_experts = not isinstance(error, CheckpointError) or "experts" in str(error)
+            fault = (
+                describe_uneven_experts(source, self._config.get_text_config(decoder=True)) if is_of_experts else None
+            )
+            if fault is None:
+                raise
+            raise CheckpointError(f"{source.path}: {fault}") from error
+
+    def _read_strictly(self, source: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
         with _quiet():
             model, report = self._class().from_pretrained(
                 source.path,
@@ -241,102 +231,6 @@ class ModuleWeights:
                 "not single tensors"
             )
         return self._owner.read_again(source, self.dtype)
-
-
-def _check_config(config: Any) -> None:
-    """Raise `CheckpointError` for what the probe cannot see."""
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError("it has an encoder of text, which reads the whole prompt before the first token")
-    kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
-    if kinds:
-        raise CheckpointError(f"its layers are of type {', '.join(sorted(map(str, kinds)))}, which have other states")
-    parameters = getattr(config, "rope_parameters", None) or {}
-    parts = [parameters, *(part for part in parameters.values() if isinstance(part, Mapping))]
-    for part in parts:
-        if (kind := part.get("rope_type", part.get("type"))) in _REFUSED_ROTARY:
-            raise CheckpointError(f"rope_type={kind!r} turns a text by the length of the longest one of a step")
-
-
-def _probe(model: PreTrainedModel) -> Probed:
-    """Run a few tokens through modules without weights, and describe their attention."""
-    if getattr(model, "_is_stateful", False):
-        raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
-    decoder = model.get_decoder()
-    if "batched_mm" in _expert_functions() and hasattr(decoder, "set_experts_implementation"):
-        decoder.set_experts_implementation("batched_mm")  # the others look at values, and there are none
-    with probing() as probe, _attending(model, PROBE):
-        embeds = _embed(model, torch.zeros(_PROBE_TOKENS, dtype=torch.int64, device="meta"))
-        hidden = run_decoder(
-            decoder,
-            embeds,
-            torch.arange(_PROBE_TOKENS, device="meta"),
-            # Without it, positions are searched for the beginnings of texts; but there are no values.
-            attention_mask=torch.ones((1, _PROBE_TOKENS), dtype=torch.int64, device="meta"),
-        )
-    num_layers = decoder.config.num_hidden_layers
-    if len(probe.shapes) != num_layers:
-        raise CheckpointError(
-            f"{type(model).__name__}: {len(probe.shapes)} of {num_layers} layers attend through Transformers' "
-            "interface for attention"
-        )
-    windows = {shape.window for shape in probe.shapes} | {None, getattr(decoder.config, "sliding_window", None)}
-    check_masks(probe.masks, frozenset(windows))
-    outside = {id(p) for p in _outside(model)}
-    num_parameters = sum(p.numel() for p in decoder.parameters() if id(p) not in outside and p.ndim > 1)
-    names = {id(module): name for name, module in model.named_modules()}
-    modules = tuple(names[id(module)] for module in probe.modules)
-    return Probed(
-        shapes=tuple(probe.shapes), modules=modules, hidden_size=hidden.shape[-1], num_parameters=num_parameters
-    )
-
-
-def _outside(model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
-    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
-        if module is not None:
-            yield from module.parameters()
-
-
-def _embed(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
-    embedded: torch.Tensor = model.get_input_embeddings()(ids[None])
-    return embedded[0]
-
-
-def run_decoder(
-    decoder: torch.nn.Module, embeds: torch.Tensor, positions: torch.Tensor, **options: Any
-) -> torch.Tensor:
-    """Return hidden states [T, hidden] of packed embeddings [T, hidden] at positions int64 [T]."""
-    output = decoder(
-        inputs_embeds=embeds[None], position_ids=positions[None], use_cache=False, return_dict=True, **options
-    )
-    hidden: torch.Tensor = output.last_hidden_state
-    return hidden[0]
-
-
-@contextlib.contextmanager
-def _attending(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Let the decoder of `model` attend with the function registered as `name`, inside of the block."""
-    before = _set_attention(model, name)
-    try:
-        yield
-    finally:
-        _set_attention(model, before)
-
-
-def _set_attention(model: PreTrainedModel, name: str) -> str:
-    """Let the decoder of `model` attend with the function registered as `name`. Returns the name before."""
-    decoder = model.get_decoder()
-    found: list[Any] = [getattr(module, "config", None) for module in decoder.modules()]
-    configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
-    before: str = decoder.config._attn_implementation
-    for config in configs.values():
-        config._attn_implementation = name
-    return before
-
-
-def _expert_functions() -> frozenset[str]:
-    from transformers.integrations import moe
-
-    return frozenset(moe.ALL_EXPERTS_FUNCTIONS)
 
 
 @contextlib.contextmanager
