@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _KEPT_CONFIG = "config-4"
 """The number counts what this module keeps of a configuration: raise it with a change."""
 
+_WORD_BITS = 32
+"""Of a word of packed weights."""
 
 _ADVICE: Mapping[str, str] = {
     "fp8": ": to quantize them while they are loaded, set quantization='fp8'",
@@ -298,6 +301,15 @@ class Checkpoint:
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
         return read_object(inside(self.path, name))
+
+    @property
+    def num_packed_numbers(self) -> int:
+        """Numbers in all packed weights."""
+        quantization = self.quantization
+        if quantization is None or not quantization.is_packed:
+            return 0
+        shapes = [tensor.shape for name, tensor in self.stored.items() if name.endswith(f".{quantization.marker}")]
+        return sum(math.prod(shape) for shape in shapes) * (_WORD_BITS // quantization.bits)
 
     def tensor_names(self) -> frozenset[str]:
         """Return the names of all tensors in the folder."""

@@ -165,6 +165,13 @@ _ENGINE = (
         {"metavar": "{fp8,int8}"},
     ),
     _Option(
+        "--unpacked-copy",
+        "unpacked_copy",
+        "keep packed weights (AWQ, GPTQ, pack-quantized) multiplied out, too, so that prompts take the time of plain "
+        "weights (default: on a GPU where the copy takes at most an eighth of the memory)",
+        _ON_OR_OFF,
+    ),
+    _Option(
         "--model-format",
         "model_format",
         "format of the checkpoint's weights; checked against its config.json (default: what that says)",

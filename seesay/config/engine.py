@@ -82,6 +82,9 @@ class EngineConfig:
     quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
         loaded; None takes the checkpoint as it is, which may be quantized itself. Weights of 4 bits need calibration:
         `seesay lite auto_awq` and `auto_gptq` write such checkpoints.
+    unpacked_copy: keep packed weights (AWQ, GPTQ, pack-quantized) multiplied out, too, at the expense of the KV cache.
+        Steps of many rows, such as those of prompts, then take the time of plain weights. None does so on a GPU where
+        the copy takes at most an eighth of the memory.
     model_format: the format of the weights in the checkpoint: 'hf' for plain ones, else the `quant_method` of its
         config.json. It is checked, and changes nothing; None accepts any.
     hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
@@ -122,6 +125,7 @@ class EngineConfig:
     kv_cache_dtype: KVCacheDType = "auto"
     quant_policy: QuantPolicy = 0
     quantization: Literal["fp8", "int8"] | None = None
+    unpacked_copy: bool | None = None
     model_format: ModelFormat | None = None
     hf_overrides: Mapping[str, Any] | None = None
     disable_vision_encoder: bool = False

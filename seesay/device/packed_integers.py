@@ -216,7 +216,9 @@ def _pack(
         torch.cat([torch.nn.functional.pad(t, (0, n)) for t, n in zip(tensors, paddings, strict=True)], dim=1)
         for tensors in ([source.scales for source in stored], [source.zeros for source in stored])
     )
-    return make_packed_product(packer.finish(scales, zeros, order), bias, dtype)
+    return make_packed_product(
+        packer.finish(scales, zeros, order), bias, dtype, has_plain_copy=quantization.has_plain_copy
+    )
 
 
 def _are_equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:

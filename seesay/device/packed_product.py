@@ -1,6 +1,8 @@
 """The product of rows with a packed matrix. On a GPU, kernels read the packed numbers, for a few rows and for some
 hundred; for many rows the matrix is multiplied out for the moment. Elsewhere torch multiplies out some outputs at a
 time, for each product: that needs little memory, is slow, and is the reference for the kernels' tests.
+
+Where memory is plenty, the matrix is multiplied out once: products of many rows then take the time of plain weights.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
 from seesay.device.linear_method import FusedKernel, Product
+from seesay.device.matmul import make_product
 from seesay.device.packed_weight import PackedWeight, cut_outputs
 
 if TYPE_CHECKING:
@@ -31,16 +34,20 @@ _Multiply = Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
 """x [N, in] and a bias to x Wᵀ + b, N ≥ 1."""
 
 
-def make_packed_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
-    """Return the product in `dtype` with a packed matrix and bias [out], by the fastest way of the device."""
+def make_packed_product(
+    weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype, *, has_plain_copy: bool = False
+) -> Product:
+    """Return the product in `dtype` with a packed matrix and bias [out], by the fastest way of the device.
+    has_plain_copy: keep the matrix multiplied out, too; only so, where no kernels read packed numbers."""
     device = weight.words.device
-    if device.type == "cpu":
-        return make_torch_product(weight, bias)
-    reason = _why_no_kernels(device, dtype)
+    reason = None if device.type == "cpu" else _why_no_kernels(device, dtype)
+    if device.type != "cpu" and reason is None:
+        return _make_kernel_product(weight, bias, dtype, has_plain_copy=has_plain_copy)
+    if has_plain_copy:
+        return _make_plain_product(weight, bias, dtype)
     if reason is not None:
         _warn_once(reason)
-        return make_torch_product(weight, bias)
-    return _make_kernel_product(weight, bias, dtype)
+    return make_torch_product(weight, bias)
 
 
 def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Product:
@@ -57,6 +64,20 @@ def make_torch_product(weight: PackedWeight, bias: torch.Tensor | None) -> Produ
     return _make_product(weight.tensors, bias, multiply)
 
 
+def _make_plain_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
+    """Return the product with a matrix that is multiplied out."""
+    plain = make_product(weight.multiply_out(0, len(weight.words), dtype), bias)
+    num_inputs = weight.num_inputs
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return plain.run(x[..., :num_inputs])
+
+    def add(target: torch.Tensor, x: torch.Tensor) -> None:
+        plain.add(target, x[:, :num_inputs])
+
+    return Product(tensors=plain.tensors, run=run, add=add)
+
+
 def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Product:
     """Return the product whose outputs are those of `products`, which have no bias, one after another, plus `bias`."""
 
@@ -71,13 +92,16 @@ def join_products(products: Sequence[Product], bias: torch.Tensor | None) -> Pro
     return Product(tensors=tensors if bias is None else (*tensors, bias), run=run, add=add)
 
 
-def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Product:
+def _make_kernel_product(
+    weight: PackedWeight, bias: torch.Tensor | None, dtype: torch.dtype, *, has_plain_copy: bool
+) -> Product:
     from seesay.kernels import packed_matmul
     from seesay.kernels.packed_numbers import multiply_out
-    from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, max_tiled_rows
+    from seesay.kernels.packed_tilings import MAX_FUSED_ROWS, MAX_ROWS_BESIDE_COPY, max_tiled_rows
 
     packed, num_outputs = to_kernel(weight, dtype), len(weight.words)
-    most_tiled = max_tiled_rows(num_outputs)
+    most_tiled = MAX_ROWS_BESIDE_COPY if has_plain_copy else max_tiled_rows(num_outputs)
+    plain = multiply_out(packed, 0, num_outputs, dtype) if has_plain_copy else None
 
     def multiply(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         x = x if x.stride(1) == 1 else x.contiguous()
@@ -86,6 +110,8 @@ def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None, dtype:
         if len(x) <= most_tiled:
             return packed_matmul.multiply_tiles(x, packed, bias)
         x = x[:, : weight.num_inputs]
+        if plain is not None:
+            return F.linear(x, plain, bias)
         pieces = [
             F.linear(x, multiply_out(packed, start, stop, x.dtype), None if bias is None else bias[start:stop])
             for start, stop in cut_outputs(num_outputs, weight.num_inputs, _ELEMENTS_FOR_MANY_ROWS)
@@ -93,7 +119,8 @@ def _make_kernel_product(weight: PackedWeight, bias: torch.Tensor | None, dtype:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     fused = partial(packed_matmul.multiply_few, packed=packed, bias=bias)
-    return _make_product(packed.tensors, bias, multiply, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
+    tensors = packed.tensors if plain is None else (*packed.tensors, plain)
+    return _make_product(tensors, bias, multiply, fused=fused, max_fused_rows=MAX_FUSED_ROWS)
 
 
 def to_kernel(weight: PackedWeight, dtype: torch.dtype) -> PackedTensors:

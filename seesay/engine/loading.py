@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
-from seesay.device.query import has_fp8, measure_peak, pick_device
+from seesay.device.query import has_fp8, measure_memory, measure_peak, pick_device
 from seesay.engine.jumps import JumpRule
 from seesay.engine.loop import EngineLoop
 from seesay.engine.model_weights import ModelWeights
@@ -47,6 +47,8 @@ logger = logging.getLogger("seesay")
 
 _SESSION_LEN = 4096
 """Tokens of a text, by default, of a model whose configuration has no limit."""
+_LARGEST_COPY = 1 / 8
+"""Largest share of a GPU's memory that, by default, packed weights take multiplied out, too."""
 _MAX_STEP_MS = 40
 """By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
 _STREAMED_TOKENS = 368
@@ -70,6 +72,7 @@ class ResolvedConfig:
     max_batch_size: int
     max_step_ms: int | None
     kv_format: KVFormat
+    unpacked_copy: bool = False
     rope_scaling_factor: float = 0.0
     use_logn_attn: bool = False
 
@@ -98,6 +101,7 @@ def resolve(
     return ResolvedConfig(
         device=device,
         dtype=getattr(torch, dtype),
+        unpacked_copy=_pick_copy(config, checkpoint, device, getattr(torch, dtype)),
         session_len=config.session_len or num_positions or _SESSION_LEN,
         max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
         max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
@@ -140,6 +144,23 @@ def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.
             f"less: take 'int8'"
         )
     return chosen or "plain"
+
+
+def _pick_copy(config: EngineConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether packed weights are kept multiplied out, too. Raises `ConfigError` where none are packed."""
+    quantization = checkpoint.quantization
+    if quantization is None or not quantization.is_packed:
+        if config.unpacked_copy:
+            raise ConfigError(
+                "unpacked_copy=True: the weights of this checkpoint are not packed; it is for AWQ, GPTQ and "
+                "pack-quantized ones: leave it out"
+            )
+        return False
+    if config.unpacked_copy is not None:
+        return config.unpacked_copy
+    if device.type != "cuda":
+        return False
+    return checkpoint.num_packed_numbers * dtype.itemsize <= _LARGEST_COPY * measure_memory(device).total_bytes
 
 
 class _Parts(NamedTuple):
@@ -242,8 +263,11 @@ def load_runner(
     """Return the decoder with its weights, and no KV cache yet."""
     from seesay.llm.runner import ModelRunner
 
+    checkpoint = model.checkpoint
+    if resolved.unpacked_copy and checkpoint.quantization is not None:
+        checkpoint = replace(checkpoint, quantization=replace(checkpoint.quantization, has_plain_copy=True))
     decoder = model.backbone.load_decoder(
-        model.checkpoint,
+        checkpoint,
         session_len=resolved.session_len,
         rope_scaling_factor=resolved.rope_scaling_factor,
         use_logn_attn=resolved.use_logn_attn,

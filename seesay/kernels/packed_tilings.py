@@ -19,6 +19,10 @@ _MAX_TILED_ROWS, _MAX_WIDE_ROWS, _WIDE_OUTPUTS = 128, 256, 16384
 are worth a matrix that is multiplied out."""
 
 
+MAX_ROWS_BESIDE_COPY = 48
+"""Largest number of rows for `packed_matmul.multiply_tiles` where the matrix is there multiplied out, too."""
+
+
 class FewRowTiling(NamedTuple):
     """A program computes `num_outputs` columns of the result. Each of its warps takes one block of inputs at a time.
     num_prefetched, a power of two or 0: blocks of each output that are brought into the cache before x is known."""

@@ -43,8 +43,8 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         "--generation-defaults openai --log-level info --max-log-len 11 "
         "--device cpu --dtype float16 --session-len 12 --max-batch-size 13 --cache-max-entry-count 0.5 "
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --max-step-ms 18 --no-enable-prefix-caching "
-        "--eager-mode --no-jump-ahead --revision r --download-dir d --disable-vision-encoder --trust-remote-code "
-        "--vision-max-batch-size 16"
+        "--eager-mode --no-jump-ahead --no-unpacked-copy --revision r --download-dir d --disable-vision-encoder "
+        "--trust-remote-code --vision-max-batch-size 16"
     )
     arguments = parse(
         *line.split(),
@@ -70,7 +70,8 @@ def test_every_option_arrives(tmp_path: Path) -> None:
     assert engine_options.make_engine_config(arguments) == EngineConfig(
         device_type="cpu", dtype="float16", session_len=12, max_batch_size=13, cache_max_entry_count=0.5, block_size=14,
         max_prefill_token_num=15, max_step_ms=18, enable_prefix_caching=False, eager_mode=True, jump_ahead=False,
-        revision="r", download_dir="d", disable_vision_encoder=True, trust_remote_code=True, hf_overrides={"a": 1},
+        unpacked_copy=False, revision="r", download_dir="d", disable_vision_encoder=True, trust_remote_code=True,
+        hf_overrides={"a": 1},
     )  # fmt: skip
     assert engine_options.make_vision_config(arguments).max_batch_size == 16
     assert engine_options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17

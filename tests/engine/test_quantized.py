@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import ask, make_picture, parse
+from asking import ask, loop_of, make_picture, parse
 from enrolment import COMPOSED
 from family_contract import draw_image, load_family, preprocess
 from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, write_quantized
@@ -16,7 +16,7 @@ from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, wri
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, ConfigError
 
 FORM = FORMS["compressed-tensors, channels"]
 TOWERS = [
@@ -27,11 +27,13 @@ TOWERS = [
 ]
 
 
+PROMPTS: list[Any] = ["the game", ("the game", make_picture(20, 30, 1))]
+
+
 def answer(path: Path, **options: Any) -> list[list[int]]:
     config = EngineConfig(device_type="cpu", block_size=16, **options)
     with AsyncEngine(str(path), backend_config=config) as engine:
-        prompts: list[Any] = ["the game", ("the game", make_picture(20, 30, 1))]
-        outputs = ask(engine, parse(prompts, max_new_tokens=12, ignore_eos=True))
+        outputs = ask(engine, parse(PROMPTS, max_new_tokens=12, ignore_eos=True))
     assert all(output.error is None for output in outputs)
     return [list(output.token_ids) for output in outputs]
 
@@ -59,6 +61,45 @@ def test_other_formats_beside_a_plain_tower(form: str, tiny_checkpoint: Callable
     forms = {**FORMS, **PACKED_FORMS}
     quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, forms[form])
     assert answer(quantized) == answer(plain)
+
+
+@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, in order of activations", "pack-quantized, zero points"])
+def test_packed_weights_with_a_copy_multiplied_out(
+    form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """On the CPU the copy is all there is, as nothing reads packed numbers faster."""
+    quantized, plain = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, PACKED_FORMS[form])
+    config = EngineConfig(device_type="cpu", block_size=16, unpacked_copy=True)
+    with AsyncEngine(str(quantized), backend_config=config) as engine:
+        outputs = ask(engine, parse(PROMPTS, max_new_tokens=12, ignore_eos=True))
+        tensors = loop_of(engine)._runner.decoder.weights.tensors()
+    assert all(tensor.is_floating_point() for tensor in tensors)
+    assert [list(output.token_ids) for output in outputs] == answer(plain)
+
+
+@pytest.mark.parametrize("form", [None, "compressed-tensors, channels"])
+def test_weights_that_are_not_packed_have_no_copy(
+    form: str | None, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = tiny_checkpoint("qwen2_5_vl")
+    if form is not None:
+        path, _ = write_quantized(path, tmp_path, FORMS[form])
+    with pytest.raises(ConfigError, match="unpacked_copy=True: the weights of this checkpoint are not packed"):
+        answer(path, unpacked_copy=True)
+
+
+@pytest.mark.gpu
+def test_a_copy_that_is_small_is_made_by_default(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    quantized, _ = write_quantized(tiny_checkpoint("qwen2_5_vl"), tmp_path, PACKED_FORMS["awq, groups of 32"])
+    sizes = {}
+    for chosen in (None, True, False):
+        config = EngineConfig(dtype="bfloat16", engine_process=False, unpacked_copy=chosen)
+        with AsyncEngine(str(quantized), backend_config=config) as engine:
+            outputs = ask(engine, parse(["the game"], max_new_tokens=4, ignore_eos=True))
+            assert outputs[0].error is None
+            tensors = loop_of(engine)._runner.decoder.weights.tensors()
+            sizes[chosen] = sum(tensor.nbytes for tensor in tensors)
+    assert sizes[None] == sizes[True] > sizes[False]
 
 
 def test_biases_of_zeros_that_the_model_has_not(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:

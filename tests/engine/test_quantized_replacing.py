@@ -42,21 +42,24 @@ def two_quantized(
 
 
 @pytest.mark.parametrize(
-    "form",
+    ("form", "unpacked_copy"),
     [
-        "awq, groups of 32",
-        "gptq, in order of activations",  # the order of inputs changes with the weights, and so do fused layers
-        "pack-quantized, zero points",
-        "compressed-tensors, channels",
-        "compressed-tensors, int8 static tensors",
-        "fp8, blocks of 128",
+        ("awq, groups of 32", None),
+        ("gptq, in order of activations", None),  # the order of inputs changes with the weights, and so do fused layers
+        ("gptq, in order of activations", True),
+        ("pack-quantized, zero points", None),
+        ("compressed-tensors, channels", None),
+        ("compressed-tensors, int8 static tensors", None),
+        ("fp8, blocks of 128", None),
     ],
 )
-def test_quantized_weights_are_replaced(form: str, two_quantized: Callable[[str], list[Path]]) -> None:
+def test_quantized_weights_are_replaced(
+    form: str, unpacked_copy: bool | None, two_quantized: Callable[[str], list[Path]]
+) -> None:
     first, second = two_quantized(form)
     expected = [fresh(path) for path in (first, second)]
     assert expected[0] != expected[1]
-    with load(first, num_gpu_blocks=40, num_cpu_blocks=40) as pipe:
+    with load(first, num_gpu_blocks=40, num_cpu_blocks=40, unpacked_copy=unpacked_copy) as pipe:
         assert answers(pipe) == expected[0]
         pipe.update_weights(second)
         assert answers(pipe) == expected[1]

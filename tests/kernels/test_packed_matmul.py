@@ -141,14 +141,15 @@ def test_random_shapes(seed: int) -> None:
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("num_rows", [1, 32, 256, 300])
+@pytest.mark.parametrize("num_rows", [1, 32, 48, 49, 256, 300])
 def test_products_of_all_numbers_of_rows(num_rows: int) -> None:
     """Each way of the GPU, and that of torch."""
     weight, exact = make_matrix(1536, 3584, 128, 4, True)
     bias = random(1536, dtype=torch.bfloat16, seed=2)
     x = random(num_rows, 3584, dtype=torch.bfloat16)
     expected = F.linear(x.double(), exact, bias.double())
-    for product in (make_packed_product(weight, bias, torch.bfloat16), make_torch_product(weight, bias)):
+    products = [make_packed_product(weight, bias, torch.bfloat16, has_plain_copy=has) for has in (False, True)]
+    for product in (*products, make_torch_product(weight, bias)):
         assert_close(product.run(x), expected)
         target = torch.zeros(num_rows, 1536, dtype=torch.bfloat16, device=DEVICE)
         product.add(target, x)

@@ -33,6 +33,7 @@ class Quantization:
     ignored: names of tensors, behind those of modules, that are not read: scales of a KV cache.
     kv_format: of the KV cache that the checkpoint asks for; None for a plain one.
     is_stored: False where the checkpoint has plain weights, which are quantized while they are loaded.
+    has_plain_copy: whether packed weights are multiplied out once and for all, too; the checkpoint does not say it.
     where: the place of the settings, for messages.
     """
 
@@ -53,7 +54,13 @@ class Quantization:
     ignored: tuple[str, ...] = ()
     kv_format: Literal["fp8"] | None = None
     is_stored: bool = True
+    has_plain_copy: bool = field(default=False, compare=False)
     where: str = field(default="quantization_config", compare=False)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether several numbers lie in one word."""
+        return self.format in ("awq", "gptq", "pack-quantized")
 
     def covers(self, module: str) -> bool:
         """Return whether the module that the checkpoint names so is quantized. Raises `CheckpointError` for a pattern
