@@ -56,10 +56,11 @@ def probe(model: PreTrainedModel) -> Probed:
         raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
     decoder = model.get_decoder()
     if hasattr(decoder, "set_experts_implementation"):
-        decoder.set_experts_implementation("eager")  # the others gather the weights of each token
+        decoder.set_experts_implementation("eager")  # other implementations copy the weights of each token's experts
     give_zeros(model)
     ids = torch.zeros(_PROBE_TOKENS, dtype=torch.int64)
-    with torch.no_grad(), probing() as found, attending(model, PROBE), _WithoutProducts():
+    no_products = _WithoutProducts()  # type: ignore[no-untyped-call]
+    with torch.no_grad(), probing() as found, attending(model, PROBE), no_products:
         hidden = run_decoder(decoder, torch.arange(_PROBE_TOKENS), input_ids=ids)
     num_layers = decoder.config.num_hidden_layers
     if len(found.shapes) != num_layers:
@@ -82,7 +83,8 @@ def give_zeros(model: torch.nn.Module) -> None:
     """Replace all tensors of modules on the meta device by zeros on the CPU, which share one element each."""
     made: dict[int, torch.Tensor] = {}  # weights that are tied stay tied
     for module in model.modules():
-        for holder in (module._parameters, module._buffers, vars(module)):
+        holders: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for holder in holders:
             for name, tensor in list(holder.items()):
                 if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                     if id(tensor) not in made:
@@ -92,7 +94,7 @@ def give_zeros(model: torch.nn.Module) -> None:
                     holder[name] = made[id(tensor)]
 
 
-class _WithoutProducts(TorchDispatchMode):
+class _WithoutProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Makes zeros in place of products of matrices: they take all the time, and those of zeros are zeros."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
