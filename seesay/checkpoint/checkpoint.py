@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
+from seesay.checkpoint.known_classes import find_known_type
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.own_code import CONFIG, OwnCode
@@ -175,7 +176,7 @@ class Checkpoint:
 
         if self.code is not None and CONFIG in self.code.classes:
             return self.code.load_class(CONFIG)
-        kind = self._stand_in.config.get("model_type")
+        kind = self._known_type or self._stand_in.config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
@@ -183,6 +184,20 @@ class Checkpoint:
             )
         config_class: type[PretrainedConfig] = CONFIG_MAPPING[kind]
         return config_class
+
+    @cached_property
+    def _known_type(self) -> str | None:
+        """The `model_type` of the class that `architectures` names, where the folder's own is unknown."""
+        from transformers import CONFIG_MAPPING
+
+        config = self._stand_in.config
+        kind = config.get("model_type")
+        if self.code is not None or not isinstance(kind, str) or kind in CONFIG_MAPPING:
+            return None
+        try:
+            return find_known_type(config)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path / 'config.json'}: {error}") from None
 
     @property
     def image_processor(self) -> Mapping[str, Any] | None:
@@ -252,7 +267,10 @@ class Checkpoint:
         config_class = self._config_class
         check_numbers(self.path / "config.json", self.config)
         try:
-            return config_class.from_dict(_with_known_names(json.loads(json.dumps(self._stand_in.config))))
+            plain = json.loads(json.dumps(self._stand_in.config))
+            if self._known_type is not None:
+                plain["model_type"] = self._known_type
+            return config_class.from_dict(_with_known_names(plain))
         except Exception as error:
             kind = self.config.get("model_type") or self._stand_in.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error

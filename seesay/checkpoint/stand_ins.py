@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from seesay.checkpoint.original_deepseek import read_deepseek_vl
-from seesay.checkpoint.original_deepseek_vl2 import read_deepseek_vl2
+from seesay.checkpoint.original_deepseek_vl2 import read_deepseek_v3, read_deepseek_vl2
 from seesay.checkpoint.original_flat import read_cogvlm, read_glm4v, read_minicpmv, read_phi3_v
 from seesay.checkpoint.original_internvl import read_internvl_chat, read_tiling
 from seesay.checkpoint.original_kimi import read_kimi_vl
@@ -84,6 +84,12 @@ def _read_chatglm(config: Mapping[str, Any]) -> StandIn:
     return StandIn(config=read_glm4v(config) if has_tower else read_chatglm(config))
 
 
+def _read_kimi_k2(config: Mapping[str, Any]) -> StandIn:
+    """Kimi K2 is DeepSeek-V3 with other sizes (arXiv 2507.20534)."""
+    kept = {name: config[name] for name in ("architectures", "torch_dtype") if name in config}
+    return StandIn(config={**kept, **read_deepseek_v3(config)})
+
+
 ConfigReader = Callable[[Mapping[str, Any]], StandIn]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
@@ -102,6 +108,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
+    "kimi_k2": _read_kimi_k2,
     "kimi_vl": lambda config: StandIn(config=read_kimi_vl(config)),
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),
     "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),

@@ -53,6 +53,46 @@ def test_what_the_known_one_cannot_say_is_refused(tmp_path: Path) -> None:
         checkpoint.hf_config()
 
 
+KIMI_K2 = {
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "n_routed_experts": 4, "n_shared_experts": 1,
+    "num_experts_per_tok": 2, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1,
+    "rope_theta": 50000.0, "seq_aux": True, "torch_dtype": "bfloat16",
+}  # fmt: skip
+OWN_LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "own_llama", "vocab_size": 100, "intermediate_size": 48,
+    "rms_norm_eps": 1e-5, "rope_theta": 5000.0, "torch_dtype": "bfloat16",
+}  # fmt: skip
+
+
+def test_a_known_architecture_of_an_unknown_type_is_that_architecture(tmp_path: Path) -> None:
+    kimi = load(tmp_path, **KIMI_K2)
+    assert kimi.architecture == "DeepseekV3ForCausalLM"
+    assert (kimi.text_config.model_type, kimi.text_config.n_routed_experts) == ("deepseek_v3", 4)
+    assert kimi.text_config.rope_parameters["rope_theta"] == 50000
+    own = load(tmp_path, **OWN_LLAMA).text_config
+    assert (own.model_type, own.rms_norm_eps, own.rope_parameters["rope_theta"]) == ("llama", 1e-5, 5000)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({**KIMI_K2, "scoring_func": "softmax"}, "scoring_func must be 'sigmoid', got 'softmax'"),
+        (
+            {**OWN_LLAMA, "residual_scale": 2},
+            r"a LlamaForCausalLM the configuration has unknown fields \(residual_scale;",
+        ),
+        ({**OWN_LLAMA, "rms_norm_eps": None, "vocab_size": None}, r"lacks fields \(rms_norm_eps, vocab_size;"),
+        ({**OWN_LLAMA, "rope_theta": None}, r"lacks fields \(rope_theta;"),
+        ({**OWN_LLAMA, "architectures": ["OwnForCausalLM"]}, "model_type 'own_llama' is unknown"),
+    ],
+)
+def test_what_a_known_architecture_cannot_say_is_refused(
+    tmp_path: Path, config: dict[str, object], message: str
+) -> None:
+    with pytest.raises(CheckpointError, match=rf"config\.json: .*{message}"):
+        load(tmp_path, **config).hf_config()
+
+
 CHATGLM = {
     "model_type": "chatglm", "num_layers": 1, "ffn_hidden_size": 48, "seq_length": 64, "padded_vocab_size": 100,
     "multi_query_attention": True, "multi_query_group_num": 1, "kv_channels": 16,

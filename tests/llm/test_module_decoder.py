@@ -207,6 +207,25 @@ def test_masks_other_than_causal_ones_are_found() -> None:
             check_masks(masks, frozenset(windows))
 
 
+def test_a_known_architecture_of_an_unknown_type_runs_without_the_code_beside_it(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As Kimi K2 is a DeepSeek-V3."""
+    known, other = tiny_checkpoint("deepseek_v3"), tmp_path / "kimi"
+    shutil.copytree(known, other)
+    config = json.loads((other / "config.json").read_text())
+    code = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.DeepseekV3ForCausalLM"}
+    (other / "config.json").write_text(json.dumps({**config, "model_type": "kimi_k2", "auto_map": code}))
+    (other / "own.py").write_text("raise RuntimeError('code of a checkpoint was run')\n")
+    requests = parse(["the game is in the frame"], max_new_tokens=8, ignore_eos=True)
+    answers = []
+    for folder, may_run in ((known, False), (other, False), (other, True)):
+        options = EngineConfig(device_type="cpu", trust_remote_code=may_run)
+        with AsyncEngine(str(folder), backend_config=options) as engine:
+            answers.append(list(ask(engine, requests)[0].token_ids))
+    assert answers[0] == answers[1] == answers[2]
+
+
 def edit(folder: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:
     shutil.copytree(folder, target)
     tensors = load_file(target / "model.safetensors")
