@@ -14,6 +14,11 @@ from typing import Any
 import pytest
 
 
+def leaves_out_slow(config: pytest.Config) -> bool:
+    """Whether this run leaves out slow tests. Others may then repeat less often what they have seen."""
+    return str(config.option.markexpr) == "not slow"
+
+
 def every_pair(
     axes: Sequence[Sequence[Any]], is_possible: Callable[..., bool] = lambda *_: True
 ) -> list[tuple[Any, ...]]:

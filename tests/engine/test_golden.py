@@ -4,6 +4,7 @@ Alone, batched, chunked into 7-token pieces, one step ahead, preempted in the mi
 the same logits and the same 32 greedy tokens as Transformers computes in one piece. An engine in a thread does one of
 these at a time; an engine process, of which each model has one, does all of them at once. Each model is compared alone,
 in chunks, batched and from the cache; the other ways with all models, not only with `THOROUGH` ones, are slow tests.
+Where slow tests are left out, models that are not `THOROUGH` answer with 12 tokens, which fill three blocks.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from enrolment import (
     VISION_MODULES,
     is_third,
 )
+from pairs import leaves_out_slow
 
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
@@ -49,7 +51,7 @@ from seesay.offline.pipeline import Pipeline
 from seesay.values import GenerationRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
-NEW_TOKENS = 32
+NEW_TOKENS, FEW_TOKENS = 32, 12
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
 TOLERANCE = 1e-4
@@ -99,14 +101,20 @@ IN_THREAD = with_models(*THOROUGH)
 
 @dataclass
 class Case:
+    """A model and what Transformers makes of its prompts: answers of `num_tokens` tokens."""
+
     name: str
     path: Path
-    expected: list[Expected]
+    num_tokens: int
+
+    @cached_property
+    def expected(self) -> list[Expected]:
+        return run_transformers(self.path, self.name, new_tokens=self.num_tokens)
 
     @cached_property
     def video(self) -> Expected:
         """What Transformers makes of the prompt with a video."""
-        return run_video_in_transformers(self.path, new_tokens=NEW_TOKENS)
+        return run_video_in_transformers(self.path, new_tokens=self.num_tokens)
 
     @property
     def tight_blocks(self) -> dict[str, int]:
@@ -140,11 +148,18 @@ def _count_blocks(num_tokens: int) -> int:
     return -(-num_tokens // 4)
 
 
+@pytest.fixture(scope="module")
+def make_case(tiny_checkpoint: Callable[[str], Path], pytestconfig: pytest.Config) -> Callable[[str], Case]:
+    def make(name: str) -> Case:
+        is_short = leaves_out_slow(pytestconfig) and name not in THOROUGH
+        return Case(name, tiny_checkpoint(name), FEW_TOKENS if is_short else NEW_TOKENS)
+
+    return make
+
+
 @pytest.fixture(scope="module", params=MODELS)
-def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Case:
-    name = request.param
-    path = tiny_checkpoint(name)
-    return Case(name, path, run_transformers(path, name, new_tokens=NEW_TOKENS))
+def case(request: pytest.FixtureRequest, make_case: Callable[[str], Case]) -> Case:
+    return make_case(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +184,8 @@ def open_engine(request: pytest.FixtureRequest, case: Case) -> OpenEngine:
 
 
 def make_requests(case: Case, **options: Any) -> list[GenerationRequest]:
-    return parse(make_conversations(case.name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
+    num_tokens = {"max_new_tokens": case.num_tokens, "min_new_tokens": case.num_tokens}
+    return parse(make_conversations(case.name), **num_tokens, **options)
 
 
 def check(case: Case, outputs: Sequence[Response]) -> None:
@@ -187,7 +203,7 @@ def check_logits(case: Case, engine: AsyncEngine) -> None:
         output = ask(engine, [request])[0]
         expected = case.expected[index]
         num_prompt = len(expected.input_ids)
-        assert output.logits.shape == (num_prompt + NEW_TOKENS - 1, expected.logits.shape[-1])
+        assert output.logits.shape == (num_prompt + case.num_tokens - 1, expected.logits.shape[-1])
         difference = (output.logits[:num_prompt] - expected.logits).abs().max()
         assert difference < TOLERANCE, (case.name, index, difference)
         assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
@@ -254,11 +270,10 @@ def test_losses_of_conversations_equal_transformers(case: Case, open_engine: Ope
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow if is_third(name) else ()) for name in VARIANTS]
 )
-def test_variants_equal_transformers(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+def test_variants_equal_transformers(name: str, make_case: Callable[[str], Case]) -> None:
     """Other decoders of a family: alone with logits, then together and in chunks. The contract of families compares
     all of them, so the third of an architecture is slow here."""
-    path = tiny_checkpoint(name)
-    case = Case(name, path, run_transformers(path, name, new_tokens=NEW_TOKENS))
+    case = make_case(name)
     with build(case, block_size=16, **case.chunk(50)) as engine:
         check_logits(case, engine)
         check(case, ask(engine, make_requests(case)))
@@ -319,7 +334,7 @@ def check_nothing_is_computed_again(case: Case, *, is_ahead: bool) -> None:
     with build(case, num_cpu_blocks=case.num_host_blocks, async_scheduling=is_ahead, **case.tight_blocks) as engine:
         outputs = check_kept_on_host(case, engine)
         stats = engine.stats()
-    once = sum(output.usage.prompt_tokens + 2 * NEW_TOKENS for output in outputs if output.usage)
+    once = sum(output.usage.prompt_tokens + 2 * case.num_tokens for output in outputs if output.usage)
     partial_blocks = 4 * (len(outputs) + stats.total_preemptions)
     outgrown = SHORT_LIMIT + 1 if case.name == "phi3_longrope" else 0  # once: the second time they are known
     assert stats.total_step_tokens <= once + partial_blocks + outgrown, "something was computed again"
@@ -396,8 +411,8 @@ def test_videos_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
     with open_engine(block_size=16, max_prefill_token_num=50) as engine:
         requests = parse(
             [prompt],
-            max_new_tokens=NEW_TOKENS,
-            min_new_tokens=NEW_TOKENS,
+            max_new_tokens=case.num_tokens,
+            min_new_tokens=case.num_tokens,
             output_logits="all",
         )
         output = ask(engine, requests)[0]
