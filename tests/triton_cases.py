@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import fast_interpreter
 import pytest
 import torch
 from pairs import every_pair, mark_sweep
@@ -16,6 +17,8 @@ from pairs import every_pair, mark_sweep
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 ON_GPU = torch.cuda.is_available() and not IS_INTERPRETED
+if HAS_TRITON and IS_INTERPRETED:
+    fast_interpreter.hasten()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
 DTYPES = [torch.float32, torch.float16, *([] if IS_INTERPRETED else [torch.bfloat16])]
 """The interpreter multiplies matrices of bfloat16 wrongly, and one type of 16 bits goes the way of the other."""

@@ -30,10 +30,18 @@ MISSING = [
     )
     if not is_there
 ]
+_FEATURES = (
+    "WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "WebUIOmniboxFullPopup", "AiModeOmniboxEntryPoint", "AimEnabled",
+    "SpareRendererForSitePerProcess", "LensOverlay", "MediaRouter", "OptimizationHints", "NetworkTimeServiceQuerying",
+    "HttpsUpgrades", "HttpsFirstBalancedModeAutoEnable", "ThirdPartyStoragePartitioning", "PreconnectToSearch",
+    "DestroyProfileOnBrowserClose", "AvoidUnnecessaryBeforeUnloadCheckSync", "AvoidCorsURLLoaderRestartOnRedirect",
+)  # fmt: skip
+"""Features of the browser that are turned off: those of the address bar, which have a renderer for each window, and
+those that Playwright turns off."""
 _ARGUMENTS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream", f"--disable-features={','.join(_FEATURES)}",
 )  # fmt: skip
 TIMEOUT_MS = 120_000
 """A busy machine may need long for what takes a moment."""
@@ -45,36 +53,78 @@ def needs_browser() -> None:
         pytest.skip(f"not installed: {', '.join(MISSING)}")
 
 
-# Not for the session: while Playwright runs, no other event loop can run in this thread, as tests with asyncio need.
-@pytest.fixture(scope="module")
-def browser(needs_browser: None) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+class _Browser:
+    """A Chromium and a tab in it, which the tests of `BROWSER_FILES` use one after another."""
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=TIMEOUT_MS)
-        yield browser
-        browser.close()
+    def __init__(self) -> None:
+        self._stack = contextlib.ExitStack()
+        self._chromium: Any = None
+        self._tab: Any = None
+
+    def open(self) -> Any:
+        """Return a page that has seen nothing: the tab, or one in a context of its own while the tab is in use."""
+        if self._chromium is None:
+            from playwright.sync_api import sync_playwright
+
+            playwright = self._stack.enter_context(sync_playwright())
+            self._chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=_ARGUMENTS, timeout=TIMEOUT_MS)
+            self._stack.callback(self._chromium.close)
+        page, self._tab = self._tab, None
+        if page is None:
+            context = self._chromium.new_context()
+            context.set_default_timeout(TIMEOUT_MS)
+            page = context.new_page()
+        return page
+
+    def give_back(self, page: Any) -> None:
+        """Make a tab of the page that has seen nothing: what it has kept is deleted. Close it where there is a tab."""
+        context = page.context
+        if self._tab is not None or page.is_closed():
+            context.close()
+            return
+        origin = page.evaluate("location.origin")
+        page.evaluate("sessionStorage.clear()")
+        page.goto("about:blank")  # nothing is in use, so that it can be deleted
+        session = context.new_cdp_session(page)
+        session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
+        session.detach()
+        context.clear_permissions()
+        self._tab = page
+
+    def close(self) -> None:
+        self._chromium = self._tab = None
+        self._stack.close()
+
+
+_browser = _Browser()
+"""Runs until a test of another file comes: while Playwright runs, no other event loop can run in this thread, as tests
+with asyncio need."""
 
 
 @pytest.fixture
-def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
+def open_page(needs_browser: None) -> Iterator[Callable[..., Any]]:
     """`open_page(url, width=…, height=…, scheme='dark')`; fails the test when the page asked anything from outside."""
-    contexts = []
+    pages: list[Any] = []
     outside: list[str] = []
 
+    def note(request: Any) -> None:
+        if not _is_ours(request.url):
+            outside.append(request.url)
+
     def open_page(url: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> Any:
-        context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-        contexts.append(context)
-        context.set_default_timeout(TIMEOUT_MS)
-        page = context.new_page()
-        page.on("request", lambda request: None if _is_ours(request.url) else outside.append(request.url))
+        page = _browser.open()
+        pages.append(page)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        page.on("request", note)
         page.goto(url)
         page.wait_for_selector("#box textarea")
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.remove_listener("request", note)
+        _browser.give_back(page)
     assert not outside, outside
 
 
@@ -144,7 +194,10 @@ def run_once(*arguments: str) -> str:
 
 @pytest.hookimpl(trylast=True)  # when the pages of the last test are closed
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    if nextitem is None or nextitem.path.parent != Path(__file__).parent:
+    is_ours = nextitem is not None and nextitem.path.parent == Path(__file__).parent
+    if not (is_ours and hasattr(getattr(nextitem, "module", None), "OpenPage")):
+        _browser.close()
+    if not is_ours:
         _urls.clear()
         _running.close()
 
