@@ -139,18 +139,20 @@ MODULES: Mapping[str, str] = {
 }
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
 keys that are larger than values, experts, some of which look at values to find their tokens, sinks, learned positions,
-attention and feed-forward side by side, embeddings for each layer, layers that share keys and values."""
+attention and feed-forward side by side, embeddings for each layer, layers that share keys and values, windows that
+are in the mask alone."""
 
 VISION_MODULES: Mapping[str, str] = {
     "aria": "AriaForConditionalGeneration",
     "aya_vision": "AyaVisionForConditionalGeneration",
     "cohere2_vision": "Cohere2VisionForConditionalGeneration",
     "lighton_ocr": "LightOnOcrForConditionalGeneration",
+    "qianfan_ocr": "QianfanOCRForConditionalGeneration",
     "llava_next_video": "LlavaNextVideoForConditionalGeneration",
     "vipllava": "VipLlavaForConditionalGeneration",
 }
 """Those with pictures, tower and processor included: queries over patches, numbered tiles, tiles with tokens between
-them, pictures of any size, tiles with learned rows, rows of several layers."""
+them, pictures of any size, tiles with learned rows, rows of several layers, a marker that is no token of rows."""
 
 
 OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}

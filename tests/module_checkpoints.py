@@ -135,6 +135,20 @@ def _aria(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> t
     return transformers.AriaForConditionalGeneration(config), processor
 
 
+def _qianfan_ocr(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """The text that stands for a picture is another token than the one that takes rows."""
+    sides = {**_VIT, "patch_size": [4, 4], "image_size": [24, 24]}
+    config = transformers.QianfanOCRConfig(
+        vision_config=sides, text_config=transformers.Qwen3Config(**text, head_dim=16),
+        image_token_id=tokenizer.context_image_token_id, image_seq_length=9,
+    )  # fmt: skip
+    processor = transformers.QianfanOCRProcessor(
+        image_processor=_tiles(size={"height": 24, "width": 24}, **statistics), tokenizer=tokenizer,
+        image_seq_length=9, chat_template=tokenizer.chat_template,
+    )  # fmt: skip
+    return transformers.QianfanOCRForConditionalGeneration(config), processor
+
+
 _IMAGE: Mapping[str, str] = {"image_token": "<image>"}
 MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "aya_vision": ModuleCheckpoint(
@@ -164,6 +178,14 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
         _lighton_ocr,
         {
             "image_token": "<|image_pad|>", "image_break_token": "<|vision_pad|>", "image_end_token": "<|vision_end|>",
+        },
+    ),
+    "qianfan_ocr": ModuleCheckpoint(
+        "<image>",
+        _qianfan_ocr,
+        {
+            "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
+            "marker": "<image>",
         },
     ),
     "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),

@@ -113,3 +113,5 @@ def test_a_checkpoint_of_another_family(
     assert "is a LlamaForCausalLM: its family is text" in capsys.readouterr().err
     assert main(["no_such_family"]) == 1
     assert "there is no family 'no_such_family': `seesay list` shows all" in capsys.readouterr().err
+    assert main(["llava", "--plugin", "no_such_file.py"]) == 1
+    assert "error: --plugin=no_such_file.py: there is no such file" in capsys.readouterr().err

@@ -53,10 +53,19 @@ def _too_large(file: Path, most: int) -> CheckpointError:
     return CheckpointError(f"{file}: has more than {most} bytes, the limit for a file of this kind")
 
 
+_TAGGED_FLOATS = {name: float(name) for name in ("Infinity", "-Infinity", "NaN")}
+"""Numbers that JSON does not have. Transformers writes them as {"__float__": "Infinity"}."""
+
+
+def _read_tagged_float(data: dict[str, Any]) -> Any:
+    tag = data.get("__float__")
+    return _TAGGED_FLOATS.get(tag, data) if len(data) == 1 and isinstance(tag, str) else data
+
+
 def read_object(file: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if there is no such file."""
     try:
-        data = json.loads(read_text(file))
+        data = json.loads(read_text(file), object_hook=_read_tagged_float)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return check(given.name, given.checkpoint, given.plugin)
     except SeesayError as error:
-        sys.stderr.write(f"{parser.prog}: error: {error}\n")
+        message = str(error).replace("plugins=", "--plugin=")
+        sys.stderr.write(f"{parser.prog}: error: {message}\n")
         return 1
 
 

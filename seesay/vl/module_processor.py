@@ -54,7 +54,10 @@ class ModuleProcessor:
             if "audio_tokenizer" in (checkpoint.read_json(name) or {}):
                 raise CheckpointError(f"{self._path / name}: audio_tokenizer names another model, which is not loaded")
         self._processor = _load(checkpoint)
-        marker = getattr(self._processor, "image_token", None)
+        # The text that a template writes for a picture is mostly the token that takes a row.
+        marker = getattr(self._processor, "image_placeholder_token", None) or getattr(
+            self._processor, "image_token", None
+        )
         if not isinstance(marker, str) or not marker:
             raise CheckpointError(
                 f"{self._path}: {type(self._processor).__name__} has no image_token, the text that a picture replaces"

@@ -15,7 +15,9 @@ from functools import cache
 
 from seesay.checkpoint import ORIGINALS, Checkpoint, ConfigReader
 from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.kinds import list_backbones
 from seesay.vl import families
+from seesay.vl.families.text import TextFamily
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
 from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
@@ -119,6 +121,8 @@ def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family]
     that may not."""
     architecture, code = checkpoint.architecture, checkpoint.own_code
     found = _try_find(architecture, checkpoint.tower_type, registry)
+    if found is None or _has_foreign_decoder(found, checkpoint):
+        found = _find_by_type(checkpoint, registry) or found
     if found is not None:
         return found, checkpoint
     if architecture in REASONS and not (code is not None and checkpoint.runs_code):
@@ -154,6 +158,34 @@ def _try_find(architecture: str, tower: str, registry: Registry) -> type[Family]
     if takes_pictures(architecture):
         return ModuleVisionFamily
     return ModuleTextFamily if is_known_to_transformers(architecture) else None
+
+
+def _has_foreign_decoder(family: type[Family], checkpoint: Checkpoint) -> bool:
+    """Return whether our family of texts `family` does not know the decoder: Transformers makes models of several types
+    by one class."""
+    is_ours = family in list_families().values() and issubclass(family, TextFamily)
+    return is_ours and checkpoint.text_config.model_type not in list_backbones()
+
+
+def _find_by_type(checkpoint: Checkpoint, registry: Registry) -> type[Family] | None:
+    """Return the family of Transformers' modules for a `model_type` that it has and we have not, as its auto classes
+    choose: the architecture may be that of code beside the weights, which Transformers has taken over. None where that
+    code may be run."""
+    from transformers.models.auto import modeling_auto
+
+    kind, architecture = checkpoint.config.get("model_type"), checkpoint.architecture
+    runs_code = checkpoint.own_code is not None and checkpoint.runs_code
+    if runs_code or not isinstance(kind, str) or architecture in REASONS or kind in list_backbones():
+        return None
+    pictures = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind)
+    if pictures in map(_without_tower, registry.claims):
+        return None
+    found = pictures or modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+    if found is not None and found != architecture:
+        logger.warning(
+            "the checkpoint is a %s: it is loaded as Transformers' %s, by its model_type", architecture, found
+        )
+    return None if found is None else ModuleVisionFamily if pictures else ModuleTextFamily
 
 
 def _without_tower(claimed: str) -> str:

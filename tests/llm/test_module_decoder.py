@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from seesay.engine.engine import AsyncEngine
 from seesay.engine.loading import resolve
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.models.module_attention import check_masks
+from seesay.llm.models.module_attention import AttentionShape, check_masks, take_window
 from seesay.llm.models.module_decoder import ModuleDecoder
 from seesay.llm.models.module_model import ModuleModel
 from seesay.vl.module_family import ModuleTextFamily
@@ -179,6 +180,14 @@ def test_layers_with_other_states_are_refused(tmp_path: Path) -> None:
         ModuleModel(Checkpoint.load(tmp_path), ModuleTextFamily.auto_class)
 
 
+def test_a_hybrid_model_whose_layers_all_attend_runs(tmp_path: Path) -> None:
+    """Saved by Transformers, which writes its infinite limit of the other layers as an object."""
+    sizes = {**SIZES, "intermediate_size": 32, "shared_intermediate_size": 32, "mamba_n_heads": 2}
+    folder = save(tmp_path, "granitemoehybrid", "GraniteMoeHybridForCausalLM", **sizes, layer_types=["attention"] * 2)
+    assert '"__float__": "Infinity"' in (folder / "config.json").read_text()
+    load(folder)  # which compares it with its own attention
+
+
 def test_modules_that_mix_the_tokens_of_a_step_are_found(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,7 +210,8 @@ def test_masks_other_than_causal_ones_are_found() -> None:
     def with_prefix(_batch: Any, _head: Any, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return (key <= query) | (key < 4)
 
-    check_masks([causal, windowed], frozenset({None, 32}))
+    assert check_masks([causal, windowed], frozenset({None, 32})) == {None, 32}
+    assert check_masks([windowed], frozenset({None, 32})) == {32}
     for masks, windows in (([causal, windowed], {None}), ([windowed], {None, 31}), ([with_prefix], {None, 32})):
         with pytest.raises(CheckpointError, match="a token sees others than those before it"):
             check_masks(masks, frozenset(windows))
@@ -224,6 +234,19 @@ def test_a_known_architecture_of_an_unknown_type_runs_without_the_code_beside_it
         with AsyncEngine(str(folder), backend_config=options) as engine:
             answers.append(list(ask(engine, requests)[0].token_ids))
     assert answers[0] == answers[1] == answers[2]
+
+
+def test_a_layer_has_the_window_of_the_mask() -> None:
+    plain = AttentionShape(
+        num_heads=2, num_kv_heads=2, head_dim=8, value_dim=8, scale=1.0, window=None, soft_cap=None
+    )  # fmt: skip
+    windowed = replace(plain, window=32)
+    assert take_window(plain, frozenset({32})) == windowed
+    for masked in ({None}, {None, 32}, set()):
+        assert take_window(plain, frozenset(masked)) == plain
+        assert take_window(windowed, frozenset(masked)) == windowed
+    with pytest.raises(CheckpointError, match=r"windows of \[32, 64\] tokens"):
+        take_window(plain, frozenset({32, 64}))
 
 
 def edit(folder: Path, target: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> Path:

@@ -1491,7 +1491,7 @@ FACTORIES |= {
         moe_topk=2, expert_ffn_hidden_size=32,
     ),
     "mixtral": _of_modules("Mixtral", num_local_experts=4, num_experts_per_tok=2),
-    "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2),
+    "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2, sliding_window=24),
     "qwen2_moe": _of_modules(
         "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1,
         shared_expert_intermediate_size=32, use_sliding_window=False,

@@ -57,6 +57,15 @@ def test_the_processors_class_decides_how_times_are_written(
     assert write_times(family) == times
 
 
+def test_models_of_other_processors_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Transformers makes them by the class of GLM-4.6V."""
+    path = edit_json(
+        tiny_checkpoint("glm46v"), tmp_path / "q", "config.json", lambda data: data.update(model_type="glmga")
+    )
+    with pytest.raises(CheckpointError, match=r"type 'glmga' take other sizes .*; nearest: zai-org/GLM-4\.6V-Flash"):
+        load_family(path)
+
+
 def test_sections_are_those_of_the_model_where_the_configuration_has_none(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

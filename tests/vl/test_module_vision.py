@@ -53,6 +53,14 @@ def test_an_architecture_without_a_family_runs_through_its_modules(name: str) ->
     assert find_family(VISION_MODULES[name]) is ModuleVisionFamily
 
 
+def test_the_text_of_a_picture_may_be_another_than_the_token_of_its_rows(
+    tiny_checkpoint: Callable[[str], Path],
+) -> None:
+    family = open_family(tiny_checkpoint("qianfan_ocr"))
+    load_model(family)  # compares prompts with pictures
+    assert family.markers == {IMAGE: "<image>"} and family.processor.image_token != family.token_id("<image>")
+
+
 @pytest.mark.parametrize(
     "check",
     [

@@ -15,8 +15,11 @@ from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.families.glm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
 from seesay.vl.families.pixtral import Pixtral
+from seesay.vl.families.text import TextFamily
+from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS
 from seesay.vl.module_family import ModuleTextFamily
+from seesay.vl.module_vision import ModuleVisionFamily
 from seesay.vl.nearest_models import NEAREST
 from seesay.vl.registry import collect_families, find_family, find_model, list_families, open_registry
 
@@ -104,6 +107,37 @@ def test_the_nearest_models_run() -> None:
     assert set(NEAREST.values()) <= published | by_name
 
 
+def test_what_does_not_run_by_name_has_a_nearest_that_does() -> None:
+    assert all("; nearest: " in reason for reason in REASONS.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture", "family"),
+    [
+        ("iquestcoder", "LlamaForCausalLM", ModuleTextFamily),
+        ("iquestcoder", "IQuestCoderForCausalLM", ModuleTextFamily),
+        ("kimi_k25", "KimiK25ForConditionalGeneration", ModuleVisionFamily),
+        ("llama", "LlamaForCausalLM", TextFamily),
+        ("internlm3", "InternLM3ForCausalLM", TextFamily),
+        ("llama", "MyForCausalLM", None),
+        ("qwen2_vl", "MyForConditionalGeneration", None),
+    ],
+)
+def test_a_type_that_only_transformers_has_is_found_by_it(
+    kind: str, architecture: str, family: type[Family] | None, tmp_path: Path
+) -> None:
+    """Whatever its class is called; but another class of a type that is ours is another model."""
+    code = {"auto_map": {"AutoModel": "modeling_x.X"}}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": [architecture], **code}))
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    checkpoint = Checkpoint.load(tmp_path)
+    if family is None:
+        with pytest.raises(CheckpointError, match="neither one of ours nor one of Transformers"):
+            find_model(checkpoint, open_registry())
+    else:
+        assert find_model(checkpoint, open_registry()) == (family, checkpoint)
+
+
 def test_no_model_stands_in_for_one_of_its_own_type() -> None:
     assert not set(NEAREST) & set(list_backbones())
 
@@ -126,8 +160,8 @@ def test_no_model_stands_in_for_one_of_its_own_type() -> None:
             r"a trial with a few tokens and weights of zeros \(RuntimeError: selected index k out of range",
         ),
         (
-            {"model_type": "mamba", "architectures": ["Xx"], "auto_map": {"AutoModel": "x.Xx"}},
-            "code=True.*nearest: meta",
+            {"model_type": "ovis2_5", "architectures": ["Xx"], "auto_map": {"AutoModel": "x.Xx"}},
+            r"code=True.*nearest: Qwen/Qwen2\.5-VL",
         ),
     ],
     ids=lambda each: "-".join(map(str, each)) if isinstance(each, dict) else "",

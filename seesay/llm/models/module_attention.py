@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -199,11 +199,29 @@ def _note_mask(*_: Any, mask_function: Callable[..., Any], **__: Any) -> None:
     _probes[-1].masks.append(mask_function)
 
 
-def check_masks(masks: Sequence[Callable[..., Any]], windows: frozenset[int | None]) -> None:
-    """Raise `CheckpointError` unless each mask lets tokens see those before them, all or those in one of `windows`."""
+def check_masks(masks: Sequence[Callable[..., Any]], windows: frozenset[int | None]) -> frozenset[int | None]:
+    """Return the windows of the masks. Raise `CheckpointError` unless each mask lets tokens see those before them, all
+    or those in one of `windows`."""
+    found: set[int | None] = set()
     for mask in masks:
-        if not any(_is_causal(mask, window, windows) for window in windows):
+        window = next((each for each in windows if _is_causal(mask, each, windows)), -1)
+        if window == -1:
             raise CheckpointError("a token sees others than those before it, or those in a sliding window")
+        found.add(window)
+    return frozenset(found)
+
+
+def take_window(shape: AttentionShape, masked: frozenset[int | None]) -> AttentionShape:
+    """Return the shape of a layer with the window of its model's masks, which some models do not repeat when they ask
+    for attention. `masked`: the windows of all masks. Raise `CheckpointError` where it may be one of several."""
+    if shape.window is not None or None in masked or not masked:
+        return shape
+    if len(masked) > 1:
+        raise CheckpointError(
+            f"its masks have windows of {sorted(masked, key=str)} tokens, and a layer does not name its own"
+        )
+    [window] = masked
+    return replace(shape, window=window)
 
 
 def _is_causal(mask: Callable[..., Any], window: int | None, windows: frozenset[int | None]) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.module_attention import PROBE, AttentionShape, check_masks, probing
+from seesay.llm.models.module_attention import PROBE, AttentionShape, check_masks, probing, take_window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -50,9 +50,15 @@ def check_config(config: Any) -> None:
             raise CheckpointError(f"rope_type={kind!r} turns a text by the length of the longest one of a step")
 
 
+def _has_plain_layers(config: Any) -> bool:
+    """Return whether the types of all layers are known, and of attention: some hybrid models come without others."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return bool(kinds) and kinds <= _LAYER_TYPES
+
+
 def probe(model: PreTrainedModel) -> Probed:
     """Run a few tokens through modules on the meta device, whose weights become zeros, and describe their attention."""
-    if getattr(model, "_is_stateful", False):
+    if getattr(model, "_is_stateful", False) and not _has_plain_layers(model.config.get_text_config(decoder=True)):
         raise CheckpointError(f"{type(model).__name__} keeps a state for each text that is no list of keys and values")
     decoder = model.get_decoder()
     if hasattr(decoder, "set_experts_implementation"):
@@ -69,10 +75,10 @@ def probe(model: PreTrainedModel) -> Probed:
             "interface for attention"
         )
     windows = {shape.window for shape in found.shapes} | {None, getattr(decoder.config, "sliding_window", None)}
-    check_masks(found.masks, frozenset(windows))
+    masked = check_masks(found.masks, frozenset(windows))
     names = {id(module): name for name, module in model.named_modules()}
     return Probed(
-        shapes=tuple(found.shapes),
+        shapes=tuple(take_window(shape, masked) for shape in found.shapes),
         modules=tuple(names[id(module)] for module in found.modules),
         hidden_size=hidden.shape[-1],
         num_parameters=sum(parameter.numel() for parameter in _factors(model)),

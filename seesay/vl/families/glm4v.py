@@ -12,6 +12,7 @@ from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
 from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.pixels import find_processor_class, read_positive, read_processor
 from seesay.vl.published import Published
 from seesay.vl.timed_videos import ClipSettings, Piece, TimedVideoFamily
@@ -55,6 +56,11 @@ class Glm4V(TimedVideoFamily):
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
+        if (kind := checkpoint.model_config.model_type) == "glmga":
+            raise CheckpointError(
+                f"{checkpoint.path}: models of type {kind!r} take other sizes of pictures and other frames of videos "
+                f"than GLM-4.6V, whose architecture they have{describe_nearest(kind)}"
+            )
         processor = find_processor_class(checkpoint) or checkpoint.architecture
         self._spells_tenths = processor.startswith("Glm46V")
         if not self._spells_tenths:  # which has no such settings
