@@ -76,7 +76,9 @@ in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-cod
 and processor, if its code asks Transformers' interface for attention, as recent code does; the error of other code
 counts the layers that do. The code runs in your process and in that of the engine, with all their rights. Without the
 option none of it runs, and the error names it. A model that we or Transformers have never runs the code beside its
-weights, and new weights (`update_weights`) run with the code of the folder that the engine was started with.
+weights: where `architectures` names a class of Transformers and only `model_type` is unknown, the model is that class, unless
+config.json has fields that the class has not, or lacks sizes (Kimi K2, for example, is a DeepSeek-V3). New weights
+(`update_weights`) run with the code of the folder that the engine was started with.
 
 With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by
@@ -87,10 +89,10 @@ Models whose decoder attends to pictures beside the text (cross-attention), or l
 do not run. Videos are taken as pictures. Pictures have no options but `detail`, and one with a side more than 200 times
 as long as the other is refused.
 
-The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, GPT-NeoX,
-gpt-oss, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE; with pictures Aria, Aya Vision, Command A
-Vision (`cohere2_vision`), LightOnOCR, LLaVA-NeXT-Video, Qianfan-OCR and ViP-LLaVA; and two made-up models whose code
-lies beside their weights, of texts and with pictures.
+The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
+GPT-NeoX, gpt-oss, JetMoe, LongCat-Flash, Mixtral, OPT, Phi-3.5-MoE's layers, Qwen1.5-MoE and Qwen3-MoE; with pictures
+Aria, Aya Vision, Command A Vision (`cohere2_vision`), LightOnOCR, LLaVA-NeXT-Video, Qianfan-OCR and ViP-LLaVA; and two
+made-up models whose code lies beside their weights, of texts and with pictures.
 """
 
 
