@@ -72,10 +72,12 @@ def test_a_text_length_that_is_set(name: str, tiny_checkpoint: Callable[[str], P
     assert output.error is None and len(output.token_ids) == 4
 
 
+@pytest.mark.parametrize("name", ["gpt_neox", "gemma3"])
 def test_a_length_beyond_the_training_is_told_without_advice_that_would_be_refused(
-    tiny_checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+    name: str, tiny_checkpoint: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened = open_model(tiny_checkpoint("gpt_neox"), EngineConfig(device_type="cpu"))
+    """By Transformers' modules, and where layers of two kinds have rotary embeddings of their own."""
+    opened = open_model(tiny_checkpoint(name), EngineConfig(device_type="cpu"))
     resolve(EngineConfig(device_type="cpu", session_len=1 << 20), opened.checkpoint, opened.backbone)
     [record] = caplog.records
     assert "seldom good; set with hf_overrides" in record.getMessage()

@@ -73,6 +73,11 @@ def read_rope_parameters(config: ModelConfig) -> dict[str, Any]:
     return {**parameters, "rope_type": "doubling"} if getattr(config, "doubles_ntk", False) else parameters
 
 
+def can_scale_dynamically(config: ModelConfig) -> bool:
+    """Return whether `rope_scaling_factor` can be set: all layers have one rotary embedding."""
+    return "rope_theta" in read_rope_parameters(config)
+
+
 def scale_dynamically(parameters: dict[str, Any], factor: float) -> dict[str, Any]:
     """Return `parameters` with dynamic NTK of this factor in place of their own scaling. Raises `CheckpointError` for
     layers of several kinds, whose lengths differ."""
