@@ -55,7 +55,7 @@ class ClipSettings(PatchSettings):
                 "have together"
             )
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_pixels")
-        height, width = find_target(size, options)
+        height, width = own = find_target(size, options)
         if min(height, width) < self.factor:
             grow = max(self.factor / height, self.factor / width)
             height, width = int(height * grow), int(width * grow)
@@ -67,6 +67,7 @@ class ClipSettings(PatchSettings):
             max_pixels=most,
             num_frames=num_frames,
             temporal_factor=self.temporal_patch_size,
+            own=own,
         )
 
 

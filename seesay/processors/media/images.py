@@ -35,17 +35,19 @@ def smart_resize(
     max_pixels: int,
     num_frames: int = 1,
     temporal_factor: int = 1,
+    own: tuple[int, int] | None = None,
 ) -> tuple[int, int]:
     """Return (height, width) for Qwen's towers: multiples of `factor` that hold `min_pixels` to `max_pixels` pixels and
     about keep the aspect ratio. These are pixels of `num_frames` frames together, whose number is rounded to multiples
-    of `temporal_factor`.
+    of `temporal_factor`. own: the (height, width) of the picture, if it has been resized before.
 
     Raises `RequestError` (invalid_media) for pictures more than 200 times longer than wide.
     """
     if max(height, width) > MAX_ASPECT_RATIO * min(height, width):
+        own_height, own_width = own or (height, width)
         raise RequestError(
             ErrorCode.INVALID_MEDIA,
-            f"a picture of {width}x{height} pixels is more than {MAX_ASPECT_RATIO} times longer than wide: "
+            f"a picture of {own_width}x{own_height} pixels is more than {MAX_ASPECT_RATIO} times longer than wide: "
             "crop or pad it",
         )
     new_height = round(height / factor) * factor
