@@ -106,11 +106,40 @@ def test_what_a_family_declares(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "FAULT   Half declares what it must: it does not have chain_frames, expand" in capsys.readouterr().out
 
 
+TWO = """
+from seesay.vl.families.internvl import InternVL
+from seesay.vl.families.text import TextFamily
+
+
+class Words(TextFamily):
+    architectures = ("WordsForCausalLM",)
+
+
+class Pictures(InternVL):
+    architectures = ("PicturesForConditionalGeneration",)
+"""
+
+
+def test_several_families_of_a_file(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A class has a name of its own. A file of a user's stands before one of ours with the same name."""
+    file, folder = tmp_path / "llava.py", rename(tiny_checkpoint("llama"), tmp_path / "model", "WordsForCausalLM")
+    file.write_text(TWO)
+    both = {f"{name} declares what it must": "ok" for name in ("Words", "Pictures")}
+    assert main(["llava", "--plugin", str(file)]) == 0
+    assert read(capsys) == {**both, "all other checks": "skipped"}
+    assert main(["Words", "--plugin", str(file)]) == 0
+    assert read(capsys) == {"Words declares what it must": "ok", "all other checks": "skipped"}
+    assert main(["Pictures", "--plugin", str(file), "--checkpoint", str(folder)]) == 1
+    assert "is a WordsForCausalLM: its family is llava (Words)" in capsys.readouterr().err
+
+
 def test_a_checkpoint_of_another_family(
     tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["llava", "--checkpoint", str(tiny_checkpoint("llama"))]) == 1
-    assert "is a LlamaForCausalLM: its family is text" in capsys.readouterr().err
+    assert "is a LlamaForCausalLM: its family is text (TextFamily)" in capsys.readouterr().err
     assert main(["no_such_family"]) == 1
     assert "there is no family 'no_such_family': `seesay list` shows all" in capsys.readouterr().err
     assert main(["llava", "--plugin", "no_such_file.py"]) == 1

@@ -54,13 +54,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _list_families(claims: Iterable[tuple[str, type[Family]]]) -> str:
     """Return the lines of families with the architectures that they claim."""
-    by_name: dict[str, tuple[str, list[str]]] = {}
+    by_name: dict[tuple[str, str], list[str]] = {}  # the families of a file share its name
     for architecture, family in claims:
         takes = ", ".join(["text", *(modality.value for modality in family.modalities)])
-        by_name.setdefault(family.__module__.rpartition(".")[2], (takes, []))[1].append(architecture)
+        by_name.setdefault((family.__module__.rpartition(".")[2], takes), []).append(architecture)
     lines = []
-    width = max(map(len, by_name), default=0) + 2
-    for name, (takes, architectures) in sorted(by_name.items()):
+    width = max((len(name) for name, _ in by_name), default=0) + 2
+    for (name, takes), architectures in sorted(by_name.items()):
         first, *others = sorted(architectures)
         lines.append(f"{_INDENT}{name:<{width}}{takes:<20}{first}\n")
         lines += [f"{_INDENT}{'':<{width + 20}}{architecture}\n" for architecture in others]

@@ -76,9 +76,9 @@ in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-cod
 and processor, if its code asks Transformers' interface for attention, as recent code does; the error of other code
 counts the layers that do. The code runs in your process and in that of the engine, with all their rights. Without the
 option none of it runs, and the error names it. A model that we or Transformers have never runs the code beside its
-weights: where `architectures` names a class of Transformers and only `model_type` is unknown, the model is that class, unless
-config.json has fields that the class has not, or lacks sizes (Kimi K2, for example, is a DeepSeek-V3). New weights
-(`update_weights`) run with the code of the folder that the engine was started with.
+weights: where `architectures` names a class of Transformers and only `model_type` is unknown, the model is that class,
+unless config.json has fields that the class has not, or lacks sizes (Kimi K2, for example, is a DeepSeek-V3). New
+weights (`update_weights`) run with the code of the folder that the engine was started with.
 
 With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -29,7 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Checks a model family against the contract that all families hold (docs/plugins.md). Without a "
         "checkpoint only what the family declares is checked.",
     )
-    parser.add_argument("name", metavar="NAME", help="the family (`seesay list`), or an architecture that it claims")
+    parser.add_argument(
+        "name", metavar="NAME", help="the family (`seesay list`), its class, or an architecture that it claims"
+    )
     parser.add_argument("--checkpoint", metavar="MODEL", help="a folder or hub id; a tiny one will do")
     parser.add_argument("--plugin", action="append", default=[], metavar="FILE", help="where the family is, as always")
     given = parser.parse_args(arguments)
@@ -46,8 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check(name: str, model: str | None, plugins: Sequence[str]) -> int:
     """Run the checks. Returns the exit status. Raises `ConfigError` for a family that is not known, and
     `CheckpointError` for a checkpoint that is not the family's."""
-    claims = open_registry(plugins).claims
-    families = {family for claim, family in claims.items() if name in (claim, _name_of(family))}
+    registry = open_registry(plugins)
+    named = [family for plugin in registry.plugins for family in _find(name, plugin.families)]
+    families = named or _find(name, registry.claims)
     if not families:
         raise ConfigError(f"there is no family {name!r}: `seesay list` shows all")
     checks = [(f"{family.__name__} declares what it must", _declared(family)) for family in families]
@@ -59,14 +62,22 @@ def check(name: str, model: str | None, plugins: Sequence[str]) -> int:
     return int(num_faults > 0)
 
 
-def _list_checks(folder: Path, families: set[type[Family]], plugins: Sequence[str]) -> Iterator[Named]:
+def _find(name: str, claims: Mapping[str, type[Family]]) -> list[type[Family]]:
+    """Return the families of this name: the name of a file with families, of a class, or of a claim."""
+    found = [family for claim, family in claims.items() if name in (claim, family.__name__, _name_of(family))]
+    return list(dict.fromkeys(found))
+
+
+def _list_checks(folder: Path, families: Sequence[type[Family]], plugins: Sequence[str]) -> Iterator[Named]:
     """Yield the checks of a checkpoint. Those of answers come last: an engine is started for them."""
     import torch
 
     opened = open_model(folder, EngineConfig(device_type="cpu", plugins=tuple(plugins)))
     family = opened.family
     if type(family) not in families:
-        raise CheckpointError(f"{folder} is a {opened.checkpoint.architecture}: its family is {family.name}")
+        raise CheckpointError(
+            f"{folder} is a {opened.checkpoint.architecture}: its family is {family.name} ({type(family).__name__})"
+        )
     subject = Subject(name=family.name, path=folder, family=family, tokenizer=opened.tokenizer, encoder=None)
 
     def load_tower() -> None:

@@ -229,6 +229,16 @@ def test_a_file_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert lines[lines.index(f"model families of file {file}") + 1].split() == ["mine", "text", "MineForCausalLM"]
 
 
+def test_families_of_a_file_are_listed_by_what_they_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = "from seesay.vl.families.internvl import InternVL\n" + TEXT.format(architectures=("WordsForCausalLM",))
+    file = tmp_path / "mine.py"
+    file.write_text(f"{source}\nclass Pictures(InternVL):\n    architectures = ('PicturesForCausalLM',)\n")
+    assert cli.main(["list", "--plugin", str(file)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["mine", "text", "WordsForCausalLM"] in lines
+    assert ["mine", "text,", "image,", "video", "PicturesForCausalLM"] in lines
+
+
 # --- module maps ------------------------------------------------------------------------------------------------------
 
 MAP = """
