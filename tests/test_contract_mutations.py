@@ -270,7 +270,7 @@ def preprocessing_cuts_another_number_of_tiles_than_was_planned(patch: Patch) ->
 
 @caught_by("counts_equal_the_processors", "qwen2_vl", "qwen2_5_vl")
 def sizes_are_rounded_down(patch: Patch) -> None:
-    def smart_resize(height: int, width: int, *, factor: int, **limits: int) -> tuple[int, int]:
+    def smart_resize(height: int, width: int, *, factor: int, **limits: Any) -> tuple[int, int]:
         found = images.smart_resize(height, width, factor=factor, **limits)
         down = (max(factor, height // factor * factor), max(factor, width // factor * factor))
         return down if limits["min_pixels"] <= math.prod(down) <= limits["max_pixels"] else found
