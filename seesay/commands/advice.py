@@ -31,6 +31,7 @@ _NAMES = {
 _OPTION = re.compile(
     r"\b(?:[A-Z]\w+(?:Config|Limits|Settings)\.([a-z_]+)|([a-z]+(?:_[a-z]+)+))\b|^([a-z]+)(?= must |=)"
 )
+_SWITCHED_ON = re.compile(r"(--[\w-]+)=True\b(?: \(\1\))?")
 _ADVICE = re.compile(r",? or raise MediaLimits\.\w+")
 
 
@@ -45,15 +46,15 @@ def find_options(parser: argparse.ArgumentParser) -> dict[str, str]:
 
 
 def adapt(message: str, parser: argparse.ArgumentParser | None) -> str:
-    """Replace field names of configurations in `message` by the options of `parser`. Drop the advice to raise a limit
-    for which there is no option."""
+    """Replace field names of configurations in `message` by the options of `parser`, and a name with True by the option
+    alone. Drop the advice to raise a limit for which there is no option."""
     known = {} if parser is None else find_options(parser)
 
     def rename(match: re.Match[str]) -> str:
         name = match[1] or match[2] or match[3]
         return known.get(_NAMES.get(name, name), match[0])
 
-    return _ADVICE.sub("", _OPTION.sub(rename, message))
+    return _ADVICE.sub("", _SWITCHED_ON.sub(r"\1", _OPTION.sub(rename, message)))
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

@@ -97,18 +97,19 @@ class ModuleVisionFamily(ModuleTextFamily):
         from seesay.encoders.module_tower import ModuleTower
         from seesay.llm.models.module_parts import Tower
 
+        model = self.model  # raises for one that does not run, whatever is made of pictures
         if not self._has_processor:
             raise CheckpointError(
                 f"{self.checkpoint.path}: {' or '.join(FILES)} is missing, which says what is made of pictures: "
                 "download it, or set disable_vision_encoder=True (--disable-vision-encoder) for text alone"
             )
-        model = self.model.load(device, dtype)
-        with self.model.blaming("its tower cannot be run alone"):
-            run = Tower(model)
+        loaded = model.load(device, dtype)
+        with model.blaming("its tower cannot be run alone"):
+            run = Tower(loaded)
         self._tower = ModuleTower(
             run,
             image_token=self.processor.image_token,
-            hidden_size=self.model.probed.hidden_size,
+            hidden_size=model.probed.hidden_size,
             device=device,
             dtype=dtype,
         )
@@ -120,14 +121,13 @@ class ModuleVisionFamily(ModuleTextFamily):
         if self._tower is None or decoder.device.type == "meta":
             return
         try:
-            with self.model.blaming("its modules fail in a trial with pictures"):
-                check_pictures(self, self._tower, decoder)
-        except (CheckpointError, RequestError) as error:
-            raise CheckpointError(
-                f"{self.checkpoint.path}: {self.checkpoint.architecture} cannot take pictures here: "
-                f"{str(error).removeprefix(f'{self.checkpoint.path}: ')}. With "
-                "disable_vision_encoder=True it runs with text alone; docs/models.md lists models that take pictures"
-            ) from error
+            with self.model.blaming("its modules fail in a trial with pictures", verdict="cannot take pictures here"):
+                try:
+                    check_pictures(self, self._tower, decoder)
+                except RequestError as error:
+                    raise CheckpointError(str(error)) from error
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. With disable_vision_encoder=True it runs with text alone") from error
 
 
 def _size_of(measures: Features) -> MediaSize:

@@ -188,6 +188,9 @@ def test_advice_names_options_that_are_here() -> None:
     host = "an address that is not public : set allow_private_hosts"
     assert adapt(host, chat) == host.replace("allow_private_hosts", "--allow-private-hosts")
     assert adapt(host, client) == host
+    trust = "if you trust it, set trust_remote_code=True (--trust-remote-code)"
+    assert adapt(trust, chat) == "if you trust it, set --trust-remote-code" and adapt(trust, client) == trust
+    assert adapt("With disable_vision_encoder=True it runs", chat) == "With --disable-vision-encoder it runs"
     assert adapt("send a smaller picture or raise MediaLimits.max_pixels", chat).endswith("raise --max-media-pixels")
     assert adapt("send a part of it or raise MediaLimits.max_duration_s", chat) == "send a part of it"
     assert adapt("at most 8 tokens (session_len)", chat) == "at most 8 tokens (--session-len)"

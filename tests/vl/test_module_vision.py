@@ -138,13 +138,25 @@ def test_tower_and_decoder_are_one_model(tiny_checkpoint: Callable[[str], Path])
     assert family.largest_input() is not None and family.small_inputs()
 
 
+def test_what_does_not_run_is_said_before_what_is_missing(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A processor's file would not help."""
+    folder = shutil.copytree(tiny_checkpoint("vipllava"), tmp_path / "model")
+    (folder / "processor_config.json").unlink()
+    (folder / "config.json").write_text(json.dumps({"model_type": "udop", "architectures": ["UdopModel"]}))
+    with pytest.raises(CheckpointError, match="it has an encoder of text, .* nearest: Qwen"):
+        load_model(open_family(folder))
+
+
 def test_a_processor_without_the_models_token_is_refused(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(tiny_checkpoint("vipllava"), tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "image_token_index": 7, "image_token_id": 7}))
-    with pytest.raises(CheckpointError, match=r"cannot take pictures here: .* makes no token 7 \(image_token_id\)"):
+    message = r"cannot take pictures here: (?!.*does not run).* makes no token 7 \(image_token_id\) .* with text alone"
+    with pytest.raises(CheckpointError, match=message):
         load_model(open_family(folder))
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from seesay.checkpoint.parts import Part
     from seesay.checkpoint.source import TensorSource
 
+_DOES_NOT_RUN = "does not run through Transformers' modules"
 _MOST_TIMES, _FEW_ELEMENTS = 2, 1 << 20
 """How many more parameters than the files have elements a model may have: those of tied weights, and as many more."""
 
@@ -150,9 +151,9 @@ class ModuleModel:
             )
 
     @contextlib.contextmanager
-    def blaming(self, what: str = "its modules fail") -> Iterator[None]:
-        """Name the model in `CheckpointError`s, and turn exceptions of Transformers' code into such, which begin with
-        `what`: it is not ours, and may raise anything."""
+    def blaming(self, what: str = "its modules fail", *, verdict: str = _DOES_NOT_RUN) -> Iterator[None]:
+        """Name the model and the `verdict` in `CheckpointError`s, and turn exceptions of Transformers' code into such,
+        whose reason begins with `what`: it is not ours, and may raise anything."""
         path = self._checkpoint.path
         try:
             yield
@@ -161,19 +162,19 @@ class ModuleModel:
         except CheckpointError as error:
             if str(error).startswith(f"{path}: "):
                 raise
-            raise self._explain(str(error)) from error
+            raise self._explain(verdict, str(error)) from error
         except Exception as error:
             reason = (str(error).strip().splitlines() or [""])[0]
-            raise self._explain(f"{what} ({type(error).__name__}: {reason})") from error
+            raise self._explain(verdict, f"{what} ({type(error).__name__}: {reason})") from error
 
-    def _explain(self, reason: str) -> CheckpointError:
-        """Return the error for a model that cannot run, with what can."""
+    def _explain(self, verdict: str, reason: str) -> CheckpointError:
+        """Return the error for a model that cannot run, or not with pictures, with what can."""
         checkpoint = self._checkpoint
         kind = str(checkpoint.text_config.model_type)
-        is_inside = kind in list_backbones() and kind != checkpoint.model_config.model_type
+        is_inside = verdict == _DOES_NOT_RUN and kind in list_backbones() and kind != checkpoint.model_config.model_type
         inside = f"text models of type {kind!r} do, and " if is_inside else ""
         return CheckpointError(
-            f"{checkpoint.path}: {checkpoint.architecture} does not run through Transformers' modules: {reason}"
+            f"{checkpoint.path}: {checkpoint.architecture} {verdict}: {reason}"
             f"{self._nearest}; {inside}docs/models.md lists what runs"
         )
 
