@@ -145,7 +145,7 @@ def test_what_does_not_run_is_said_before_what_is_missing(
     folder = shutil.copytree(tiny_checkpoint("vipllava"), tmp_path / "model")
     (folder / "processor_config.json").unlink()
     (folder / "config.json").write_text(json.dumps({"model_type": "udop", "architectures": ["UdopModel"]}))
-    with pytest.raises(CheckpointError, match="it has an encoder of text, .* nearest: Qwen"):
+    with pytest.raises(CheckpointError, match=r"it has an encoder of text, .* nearest: Qwen"):
         load_model(open_family(folder))
 
 
