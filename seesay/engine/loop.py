@@ -270,6 +270,7 @@ class EngineLoop:
                 logger.exception("the engine loop failed; its requests end")
                 self._flight.forget()
                 self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
+                self._send_outputs()
                 has_more = False
         self._inbox.drain(wait=False)
         self._flight.collect()

@@ -11,13 +11,14 @@ from collections.abc import Container
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from seesay.grammars.vocabulary import Vocabulary
 
 LEAST_TOKENS = 2
 """Fewer tokens are left to the model: they cannot be computed together."""
 _MAX_BYTES = 1024
-"""Of a forced text that are cut at once."""
+"""Of a forced text that are looked for at once: some grammars force texts without an end, or of 2 ** 40 letters."""
 
 
 class ForcedTokens:
@@ -28,7 +29,6 @@ class ForcedTokens:
         self._vocabulary = vocabulary
         self._stop_token_ids = stop_token_ids
         self._text = b""  # what is known to come next
-        self._goes_on: int | None = None  # the byte that comes behind it, where only the beginning of that is known
         self._is_settled = False  # whether no more of the text can be cut before some other token comes
         self._token_ids: tuple[int, ...] = ()
 
@@ -43,37 +43,49 @@ class ForcedTokens:
     def find(self) -> tuple[int, ...]:
         """Return the tokens that come next; none where there is a choice."""
         if not self._text:
-            self._text, self._goes_on = self._find_text()
-            self._is_settled = False
+            self._text, self._is_settled = self._find_text(), False
         if self._text and not self._token_ids and not self._is_settled:
-            self._token_ids = self._cut()
+            self._cut()
         return self._token_ids
 
-    def _find_text(self) -> tuple[bytes, int | None]:
-        """The forced text, and the byte behind it where that begins a character of which no more is forced."""
+    def _find_text(self) -> bytes:
+        """The forced text, whole characters of it; its beginning where it is long. Nothing where no token fits."""
+        parts: list[bytes] = []
+        num_bytes = 0
         try:
-            return self._matcher.find_jump_forward_string().encode(), None
-        except UnicodeDecodeError as error:
-            known = error.object[: error.start]
-            return known, error.object[error.start]
+            while num_bytes < _MAX_BYTES:
+                token_id = self._vocabulary.find_only(bits := self._fill())
+                if token_id is None or token_id in self._stop_token_ids or not self._matcher.accept_token(token_id):
+                    if not bits.any():
+                        return b""
+                    break
+                parts.append(self._vocabulary.tokens[token_id])
+                num_bytes += len(parts[-1])
+        finally:
+            self._matcher.rollback(len(parts))
+        return b"".join(parts).decode("utf-8", "ignore").encode()
 
-    def _cut(self) -> tuple[int, ...]:
-        """Cut the first part of the text into tokens, as far as what comes behind it cannot change them."""
-        part = self._text[: _find_boundary(self._text, _MAX_BYTES)]
-        self._is_settled = len(part) == len(self._text)
-        token_ids, ends, open_places = self._vocabulary.cut(part)
-        if len(token_ids) < LEAST_TOKENS:
-            return ()
-        next_bytes = self._find_next_bytes(token_ids)
+    def _fill(self) -> npt.NDArray[np.int32]:
+        """The mask of the next token, int32 [ceil(V / 32)]."""
+        bits = np.full((1, -(-len(self._vocabulary.tokens) // 32)), -1, dtype=np.int32)
+        self._matcher.fill_next_token_bitmask(bits, 0)
+        row: npt.NDArray[np.int32] = bits[0]
+        return row
+
+    def _cut(self) -> None:
+        """Cut the text into tokens, as far as what comes behind it cannot change them."""
+        self._is_settled = True
+        token_ids, ends, open_places = self._vocabulary.cut(self._text)
+        next_bytes = None if len(token_ids) < LEAST_TOKENS else self._find_next_bytes(token_ids)
         if next_bytes is None:
-            return ()
-        if not self._is_settled:
-            next_bytes = frozenset(self._text[len(part) : len(part) + 1])
-        elif self._goes_on is not None:
-            next_bytes = frozenset([self._goes_on])
-        stop = next((place for place in open_places if self._vocabulary.goes_on(part[place:], next_bytes)), len(part))
+            return
+        whole = len(self._text)
+        stop = next((place for place in open_places if self._vocabulary.goes_on(self._text[place:], next_bytes)), whole)
         num_kept = sum(end <= stop for end in ends)
-        return token_ids[:num_kept] if num_kept >= LEAST_TOKENS else ()
+        if num_kept >= LEAST_TOKENS:
+            self._token_ids = token_ids[:num_kept]
+            if whole >= _MAX_BYTES:  # there may be more of it
+                self._text = self._text[: ends[num_kept - 1]]
 
     def _find_next_bytes(self, token_ids: tuple[int, ...]) -> frozenset[int] | None:
         """The bytes that may come behind these tokens; None where the grammar does not take them as text."""
@@ -83,17 +95,6 @@ class ForcedTokens:
                 if token_id in self._stop_token_ids or not self._matcher.accept_token(token_id):
                     return None
                 num_accepted += 1
-            bits = np.full((1, -(-len(self._vocabulary.tokens) // 32)), -1, dtype=np.int32)
-            self._matcher.fill_next_token_bitmask(bits, 0)
-            return self._vocabulary.find_first_bytes(bits[0])
+            return self._vocabulary.find_first_bytes(self._fill())
         finally:
             self._matcher.rollback(num_accepted)
-
-
-def _find_boundary(text: bytes, most: int) -> int:
-    """The last place up to `most` where a character of a text in UTF-8 ends."""
-    if len(text) <= most:
-        return len(text)
-    while text[most] & 0xC0 == 0x80:
-        most -= 1
-    return most

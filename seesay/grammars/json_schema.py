@@ -18,6 +18,7 @@ from seesay.grammars.character_set import ALL
 from seesay.grammars.disjoint import are_disjoint
 from seesay.grammars.formats import FORMATS
 from seesay.grammars.names import match_other_names
+from seesay.grammars.productive import find_dead_definition
 from seesay.grammars.regex import rewrite_regex, write_set
 
 MAX_NODES = 20_000
@@ -84,10 +85,18 @@ def rewrite_schema(source: str, *, is_open: bool) -> str:
     the named ones, and arrays with `prefixItems` no more, unless the schema `is_open`. Raises `RequestError` that names
     the keyword that cannot be honoured, and its place."""
     try:
-        root = json.loads(source)
+        root = json.loads(source, parse_constant=_refuse_number, parse_float=_read_float)
     except (ValueError, RecursionError) as error:
         raise _refuse("$", f"the schema is not JSON: {error}") from error
     return json.dumps(_Rewriter(root, is_open=is_open).rewrite(), ensure_ascii=False)
+
+
+def _refuse_number(text: str) -> float:
+    raise ValueError(f"{text[:60]} is no number of JSON, or too large")
+
+
+def _read_float(text: str) -> float:
+    return value if math.isfinite(value := float(text)) else _refuse_number(text)
 
 
 def _refuse(place: str, why: str) -> RequestError:
@@ -103,6 +112,7 @@ class _Rewriter:
         self._root = root
         self._is_open = is_open
         self._names: dict[str, str] = {}
+        self._targets: dict[str, str] = {}  # of references to references
         self._num_nodes = 0
 
     def rewrite(self) -> Schema:
@@ -113,7 +123,15 @@ class _Rewriter:
                 definitions[self._names[pointer]] = self._write(self._find(pointer, "$"), pointer, 0)
         if not definitions:
             return written
-        return {**(written if isinstance(written, dict) else {}), "$defs": definitions}
+        whole = {**(written if isinstance(written, dict) else {}), "$defs": definitions}
+        if (dead := find_dead_definition(whole)) is not None:
+            place = next(pointer for pointer, name in self._names.items() if name == dead)
+            raise _refuse(
+                place,
+                "no value fits, because each has another one of the same schema in it: make a property optional, or "
+                "add an alternative that ends",
+            )
+        return whole
 
     def _write(self, schema: Any, place: str, depth: int) -> Schema:
         self._num_nodes += 1
@@ -172,6 +190,9 @@ class _Rewriter:
     def _write_reference(self, pointer: Any, place: str) -> Schema:
         seen: set[str] = set()
         while True:  # a reference to a reference is one to its target
+            if isinstance(pointer, str) and pointer in self._targets:
+                pointer = self._targets[pointer]
+                break
             if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
                 raise _refuse(place, f"$ref must be '#' or begin with '#/', got {show(pointer)}")
             if pointer in seen:
@@ -181,6 +202,7 @@ class _Rewriter:
             if not (isinstance(target, dict) and "$ref" in target and target.keys() - _ANNOTATIONS == {"$ref"}):
                 break
             pointer = target["$ref"]
+        self._targets.update(dict.fromkeys(seen, pointer))
         name = self._names.setdefault(pointer, f"d{len(self._names)}")
         return {"$ref": f"#/$defs/{name}"}
 
@@ -388,6 +410,8 @@ def _write_values(schema: Mapping[str, Any], place: str) -> Schema:
         raise _refuse(place, "enum must be a non-empty list")
     if "enum" in schema and "const" in schema:
         values = [value for value in values if _same(value, schema["const"])]
+        if not values:
+            raise _refuse(place, "enum does not have the value of const")
     given = schema.get("type")
     if given is not None:
         types = given if isinstance(given, list) else [given]
@@ -440,7 +464,7 @@ def _write_number(kind: str, schema: Mapping[str, Any], place: str) -> Schema:
         value = schema.get(key)
         if value is None or key not in _BY_TYPE[kind]:
             continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise _refuse(place, f"{key} must be a number, got {show(value)}")
         if abs(value) >= _MAX_NUMBER:
             raise _refuse(place, f"{key} must be less than 2 ** 62 in size, got {show(value)}")

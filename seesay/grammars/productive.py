@@ -1,4 +1,5 @@
-"""Rules of a grammar from which no text can be made, because each of their alternatives needs such a rule again.
+"""Rules of a grammar from which no text can be made, because each of their alternatives needs such a rule again, and
+such definitions of a schema.
 
 The compiler takes them, and an answer that comes to one has no next token, or no end.
 """
@@ -47,6 +48,40 @@ def find_dead_rule(source: str) -> str | None:
     reached = [name for name in _reach(rules, "root") if name not in alive]
     written = [name for name in reached if re.search(rf"(?m)^\s*{re.escape(name)}\s*::=", source)]
     return next(iter([*written, *reached]), None)
+
+
+def find_dead_definition(schema: Any) -> str | None:
+    """Return the name of one of a schema's `$defs` that no finite value fits, or None. `schema` is in the compiler's
+    form (`seesay.grammars.json_schema`): its references name `$defs`."""
+    if not isinstance(schema, dict) or not (definitions := schema.get("$defs")):
+        return None
+    rules: dict[str, list[Product]] = {}
+
+    def add(part: Any) -> str:
+        name = str(len(rules))
+        rules[name] = []
+        rules[name] = [[(other, False) for other in product] for product in list_products(part)]
+        return name
+
+    def list_products(part: Any) -> list[list[str]]:
+        if not isinstance(part, dict):
+            return [[]]
+        if "$ref" in part:
+            return [[part["$ref"]]]
+        if "anyOf" in part:
+            return [[add(option)] for option in part["anyOf"]]
+        if "enum" in part or "const" in part:
+            return [[]]
+        needed = [part["properties"][name] for name in part.get("required", ())]
+        least = part.get("minItems", 0)
+        prefix = part.get("prefixItems", [])
+        needed += prefix[:least] + ([part["items"]] if least > len(prefix) else [])
+        return [[add(one) for one in needed]]
+
+    for name, part in definitions.items():
+        rules[f"#/$defs/{name}"] = [[(add(part), False)]]
+    alive = _find_alive(rules)
+    return next((name for name in definitions if f"#/$defs/{name}" not in alive), None)
 
 
 def _find_grammars(format: Any) -> Iterator[str]:

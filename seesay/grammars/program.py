@@ -35,12 +35,28 @@ _FORMATS: Mapping[str, tuple[str, ...]] = {
 def make_program(grammar: Grammar) -> Grammar:
     """Return `grammar` with a source that the compiler honours exactly; kinds are 'json_schema', 'regex', 'ebnf' and
     'structural_tag'. Raises `RequestError` that names what is not supported."""
+    program = _write(grammar)
+    _check_text(grammar.kind, program.source)
+    return program
+
+
+def _check_text(kind: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        why = f"the {kind} has the lone surrogate U+{ord(text[error.start]):04X}, which stands in no text"
+        raise RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {why}", "response_format") from None
+
+
+def _write(grammar: Grammar) -> Grammar:
     if grammar.kind == "json_schema":
         return Grammar(kind="json_schema", source=rewrite_schema(grammar.source, is_open=grammar.is_open))
     if grammar.kind == "regex":
         return _make_regex(grammar.source)
     if grammar.kind == "choice":
-        options = " | ".join(map(_quote, dict.fromkeys(json.loads(grammar.source))))
+        texts = list(dict.fromkeys(json.loads(grammar.source)))
+        _check_text(grammar.kind, "".join(texts))
+        options = " | ".join(map(_quote, texts))
         return Grammar(kind="ebnf", source=f"root ::= {options}")
     if grammar.kind == "structural_tag":
         return Grammar(kind="structural_tag", source=json.dumps(_write_tag(json.loads(grammar.source))))

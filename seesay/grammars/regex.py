@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.character_set import ALL, LAST, CharacterSet, category
 
+MAX_LENGTH = 50_000
+"""Characters of an expression: Python's parser takes the square of the time for some."""
 MAX_REPEAT = 10_000
 _MAX_DEPTH = 50
 _UNLIMITED = 1 << 31
@@ -39,6 +42,8 @@ _ENDS = ("AT_END", "AT_END_STRING")
 def rewrite_regex(pattern: str, where: str, *, in_json: bool = False) -> str:
     """Return the compiler's form of `pattern`. in_json: of the characters between the quotes of a JSON string, whose
     text the pattern matches. Raises `RequestError` for what cannot be honoured, naming it and `where`."""
+    if len(pattern) > MAX_LENGTH:
+        raise _refuse(where, f"has {len(pattern)} characters; at most {MAX_LENGTH} are taken")
     try:
         with_groups = re._parser.parse(pattern, re.UNICODE)  # type: ignore[attr-defined]
     except (re.error, OverflowError, RecursionError) as error:
@@ -59,6 +64,7 @@ def escape_in_json(text: str) -> str:
     return "".join(write_set(CharacterSet.chars(char), in_json=True) or "" for char in text)
 
 
+@lru_cache(maxsize=1024)
 def write_set(chars: CharacterSet, *, in_json: bool) -> str | None:
     """Return one character of a set; None where none is left. In JSON a control character is written only if it has a
     short escape."""
@@ -111,12 +117,12 @@ class _Writer:
         """Return a sequence of items. is_first, is_last: nothing comes before it, or behind it."""
         if depth > _MAX_DEPTH:
             raise _refuse(self._where, f"is nested more than {_MAX_DEPTH} levels deep")
-        written = []
-        for index, (operator, argument) in enumerate(items):
-            begins = is_first and all(str(op) == "AT" for op, _ in items[:index])
-            ends = is_last and all(str(op) == "AT" for op, _ in items[index + 1 :])
-            written.append(self._write_item(str(operator), argument, begins, ends, depth))
-        return "".join(written)
+        inner = [index for index, (operator, _) in enumerate(items) if str(operator) != "AT"]
+        first, last = (inner[0], inner[-1]) if inner else (len(items), -1)
+        return "".join(
+            self._write_item(str(operator), argument, is_first and index <= first, is_last and index >= last, depth)
+            for index, (operator, argument) in enumerate(items)
+        )
 
     def _write_item(self, operator: str, argument: Any, begins: bool, ends: bool, depth: int) -> str:
         if operator in _REFUSED:
@@ -164,7 +170,9 @@ class _Writer:
         raise _refuse(self._where, f"has {operator}, which is not supported")
 
     def _join(self, items: Iterable[Any]) -> CharacterSet:
-        is_negated, least, most = False, CharacterSet(()), CharacterSet(())
+        is_negated = False
+        least: list[tuple[int, int]] = []
+        most: list[tuple[int, int]] = []
         for operator, argument in items:
             name = str(operator)
             if name == "NEGATE":
@@ -176,8 +184,9 @@ class _Writer:
                 inner, outer = category(letter.upper() if word.startswith("NOT_") else letter)
             else:
                 inner = outer = CharacterSet.of([argument if name == "RANGE" else (argument, argument)])
-            least, most = least | inner, most | outer
-        return ~most if is_negated else least
+            least += inner.ranges
+            most += outer.ranges
+        return ~CharacterSet.of(most) if is_negated else CharacterSet.of(least)
 
     def _write_chars(self, chars: CharacterSet) -> str:
         written = write_set(chars, in_json=self._in_json)

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 _MAX_TOKEN_BYTES = 128
 """Of longer tokens (runs of white space) none is looked for at the end of a text."""
+_MAX_PREFIXES = 256
+"""More tokens than this are not all beginnings of one text."""
 _MAX_CUTS = 2048
 """Texts whose tokens are remembered: names of properties come again in every answer."""
 _MAX_MASKS = 256
@@ -37,7 +39,7 @@ class Vocabulary:
         `token_table`). encode: return the token ids of a text without special tokens around it."""
         self.tokens = tokens
         self._encode = encode
-        texts = [token if token[:1] != b"\xff" else b"" for token in tokens]
+        self._texts = texts = [token if token[:1] != b"\xff" else b"" for token in tokens]
         self._firsts = np.array([text[0] if text else _NO_TEXT for text in texts], dtype=np.int64)
         self._sorted = sorted({text for text in texts if text})
         self._longest = min(max(map(len, self._sorted), default=0), _MAX_TOKEN_BYTES)
@@ -82,6 +84,20 @@ class Vocabulary:
             if index < len(self._sorted) and self._sorted[index].startswith(beginning):
                 return True
         return False
+
+    def find_only(self, bits: npt.NDArray[np.int32]) -> int | None:
+        """Return the token with which each text that is allowed begins: the shortest allowed one, if all others go on
+        behind it. None where there is a choice, or where something else than text may come. bits: one row of a mask."""
+        places = np.flatnonzero(bits)
+        if not 0 < len(places) <= _MAX_PREFIXES:
+            return None
+        is_allowed = np.unpackbits(bits[places].view(np.uint8), bitorder="little").reshape(len(places), 32)
+        rows, columns = np.nonzero(is_allowed)
+        token_ids = [token_id for token_id in (32 * places[rows] + columns).tolist() if token_id < len(self._texts)]
+        only = min(token_ids, key=lambda token_id: len(self._texts[token_id]), default=None)
+        if only is None or not (text := self._texts[only]):
+            return None
+        return only if all(self._texts[token_id].startswith(text) for token_id in token_ids) else None
 
     def find_first_bytes(self, bits: npt.NDArray[np.int32]) -> frozenset[int]:
         """Return the bytes with which the texts of the allowed tokens begin. bits: one row of a mask."""

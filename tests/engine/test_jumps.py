@@ -138,6 +138,24 @@ def test_a_failed_step_changes_no_jump(pipe: Pipeline, monkeypatch: pytest.Monke
     assert next(calls) > 20
 
 
+def test_a_row_that_is_computed_again_alone_repeats_its_jump(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that alone would save too few steps: the next plan may have begun with its tokens already."""
+    limit_as_with_graphs(monkeypatch)
+    expected = ask_all(pipe)
+    collect, num_failed = LaunchedStep.collect, 0
+
+    def fail(step: LaunchedStep) -> StepResult:
+        nonlocal num_failed
+        if len(step.step.rows) > 1 and any(len(token_ids) < 5 for token_ids in step.jumps.values()):
+            num_failed += 1
+            raise RuntimeError("a bad moment")
+        return collect(step)
+
+    monkeypatch.setattr(LaunchedStep, "collect", fail)
+    assert ask_all(pipe) == expected
+    assert num_failed
+
+
 def test_a_jump_ends_with_the_answer(pipe: Pipeline) -> None:
     whole = ask(pipe, make_config(FORMS[1]))[0].token_ids
     for most in range(1, len(whole)):

@@ -222,6 +222,25 @@ def test_a_step_whose_results_are_lost_changes_no_answer(make_world: Make, when:
     world.check_idle()
 
 
+def test_a_loop_that_fails_says_so_at_once(make_world: Make) -> None:
+    """Not when the next request arrives."""
+    question = Question(1, (), 2, SamplingParams(max_new_tokens=6))
+    world = make_world()
+    apply, faults = world.runner.apply, [AssertionError("a fault of ours")]
+
+    def fail(plan: StepPlan) -> None:
+        apply(plan)
+        if plan.rows and faults:
+            raise faults.pop()
+
+    world.runner.apply = fail  # type: ignore[method-assign]
+    final = world.take_final(world.submit(question))
+    assert isinstance(final.error, RequestError) and final.error.code is ErrorCode.INTERNAL
+    [one] = ask(world, question)
+    assert one.final is not None and one.final.finish_reason != "error"
+    world.check_idle()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("is_ahead", [False, True])
 @pytest.mark.parametrize("host", [0, 60])

@@ -117,6 +117,26 @@ def test_a_long_text_is_forced_piece_by_piece() -> None:
     assert max(sizes) <= 1024 and len(sizes) < 20
 
 
+@pytest.mark.parametrize("kind", ["twice as long, and twice as that", "without an end"])
+def test_only_the_beginning_of_a_huge_text_is_looked_for(kind: str) -> None:
+    """Neither time nor memory are those of the whole text."""
+    if kind == "without an end":
+        endless = {"type": "object", "properties": {"ab": {"$ref": "#"}}, "required": ["ab"]}
+        compiled = compile_program(make_compiler(TOKENS, num_threads=1), "json_schema", json.dumps(endless))
+    else:
+        rules = [f"r{number} ::= r{number + 1} r{number + 1}" for number in range(40)]
+        source = "\n".join(["root ::= r0", *rules, 'r40 ::= "xyz"'])
+        compiled = compile_program(make_compiler(TOKENS, num_threads=1), "ebnf", source)
+    matcher, token_ids = Matcher(compiled, [END], Vocabulary(TOKENS, encode)), list[int]()
+    for _ in range(4):
+        make_mask(matcher, token_ids, len(TOKENS))
+        forced = matcher.find_forced()
+        assert 100 < len(forced) <= 1024
+        token_ids += forced
+    text = b"".join(map(TOKENS.__getitem__, token_ids)).decode()
+    assert text == ('{"ab": ' * 1000 if kind == "without an end" else "xyz" * 2000)[: len(text)]
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.load(CHECKPOINT)

@@ -13,11 +13,14 @@ from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
+from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_schema, walk
 
 from seesay.errors import RequestError
 from seesay.grammars.formats import FORMATS
 from seesay.grammars.json_schema import keywords, rewrite_schema
+from seesay.grammars.program import make_program
+from seesay.values import Grammar
 
 INT, STR = {"type": "integer"}, {"type": "string"}
 
@@ -118,6 +121,15 @@ REFUSED: list[tuple[str, Any]] = [
     ("minItems", {"type": "array", "prefixItems": [INT], "minItems": 2}),
     ("maxLength", {"type": "string", "maxLength": 10**9}),
     ("type", {"type": "object", "properties": {"a": {"type": ["x"]}}}),
+    ("minimum", {"type": "integer", "minimum": 10**400}),
+    ("minItems", {"type": "array", "minItems": 10**400}),
+    ("enum", {"enum": [1], "const": 2}),
+    ("no value fits", obj(properties={"a": {"$ref": "#"}}, required=["a"])),
+    ("no value fits", {"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+    ("no value fits", {"anyOf": [INT, {"$ref": "#/$defs/a"}], "$defs": {
+        "a": obj(properties={"b": {"$ref": "#/$defs/b"}}, required=["b"]),
+        "b": {"type": "array", "prefixItems": [INT, {"$ref": "#/$defs/a"}], "minItems": 2},
+    }}),
 ]  # fmt: skip
 
 
@@ -158,6 +170,46 @@ def _mutate(text: str, rng: random.Random) -> str:
 def test_what_cannot_be_honoured_is_refused_by_name(keyword: str, schema: Any) -> None:
     with pytest.raises(RequestError, match=rf"^response_format: schema at .*{keyword.replace('$', '.')}"):
         rewrite_schema(json.dumps(schema), is_open=False)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_json_has_not_are_refused(number: str) -> None:
+    for source in (f'{{"const": {number}}}', f'{{"type": "array", "minItems": {number}}}'):
+        with pytest.raises(RequestError, match=rf"schema at \$: the schema is not JSON: {number} is no number"):
+            rewrite_schema(source, is_open=False)
+
+
+def test_references_to_references_take_time_in_proportion() -> None:
+    names = [f"a{index}" for index in range(4000)]
+    links = {name: {"$ref": f"#/$defs/{other}"} for name, other in zip(names, [*names[1:], "end"], strict=True)}
+    schema = {"$defs": {**links, "end": INT}, "anyOf": [{"$ref": f"#/$defs/{name}"} for name in names]}
+    source = json.dumps(schema)
+    check_cpu_s(lambda: rewrite_schema(source, is_open=False), 2.0)
+
+
+def test_schemas_that_name_themselves_and_end_are_taken() -> None:
+    for schema in (
+        obj(properties={"a": {"$ref": "#"}}),
+        {"type": "array", "items": {"$ref": "#"}},
+        {"anyOf": [INT, {"type": "array", "prefixItems": [{"$ref": "#"}], "minItems": 1}]},
+        {"$ref": "#/$defs/x0", "$defs": {f"x{i}": {"anyOf": [{"$ref": f"#/$defs/x{i + 1}"}, INT]} for i in range(900)}
+         | {"x900": STR}},
+    ):  # fmt: skip
+        rewrite_schema(json.dumps(schema), is_open=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        ("json_schema", r'{"const": "\ud800"}'),
+        ("regex", "\ud800"),
+        ("choice", r'["\udfff"]'),
+        ("ebnf", 'root ::= "\ud800"'),
+    ],
+)
+def test_lone_surrogates_are_refused(kind: str, source: str) -> None:
+    with pytest.raises(RequestError, match=r"surrogate|no character"):
+        make_program(Grammar(kind=kind, source=source))
 
 
 def test_every_keyword_has_a_case() -> None:

@@ -7,9 +7,11 @@ import random
 import re
 
 import pytest
+from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_grammar, compile_schema
 
 from seesay.errors import RequestError
+from seesay.grammars.regex import MAX_LENGTH, rewrite_regex
 from seesay.values import Grammar
 
 PATTERNS = [
@@ -52,6 +54,16 @@ def test_what_is_no_regular_language_is_refused_by_name(pattern: str, named: str
     with pytest.raises(RequestError, match=named) as caught:
         compile_grammar(Grammar(kind="regex", source=pattern))
     assert caught.value.param == "response_format"
+
+
+@pytest.mark.parametrize("in_json", [False, True])
+def test_long_expressions_take_time_in_proportion(in_json: bool) -> None:
+    """Each would take minutes if its length were squared."""
+    ideographs = "".join(chr(0x4E00 + 2 * index) for index in range(10_000))
+    for pattern in ("x" * MAX_LENGTH, "^" * MAX_LENGTH, "." * MAX_LENGTH, f"[{ideographs}]", f"[^{ideographs}]"):
+        check_cpu_s(lambda pattern=pattern: rewrite_regex(pattern, "it", in_json=in_json), 2.0)  # type: ignore[misc]
+    with pytest.raises(RequestError, match="it has 50001 characters; at most 50000 are taken"):
+        rewrite_regex("x" * (MAX_LENGTH + 1), "it")
 
 
 def test_choices_are_texts_whatever_they_hold() -> None:
