@@ -48,6 +48,17 @@ def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[tor
     ]
 
 
+def upload_stacked(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> torch.Tensor:
+    """Return arrays of one shape below each other, as a tensor on `device`. Asynchronous on a GPU."""
+    import numpy as np
+    import torch
+
+    shape = (len(arrays), *arrays[0].shape)
+    host = torch.empty(shape, dtype=_torch_type(arrays[0].dtype), pin_memory=device.type == "cuda")
+    np.stack(arrays, out=host.numpy())
+    return host.to(device, non_blocking=True)
+
+
 @cache
 def _torch_type(kind: np.dtype[Any]) -> torch.dtype:
     import numpy as np

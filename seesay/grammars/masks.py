@@ -201,11 +201,11 @@ class _Work:
     left: deque[int] = field(default_factory=deque)
     begun_s: dict[int, float] = field(default_factory=dict)
     num_done: int = 0
-    changed: threading.Condition = field(default_factory=threading.Condition)
+    is_done: threading.Condition = field(default_factory=threading.Condition)
 
     def run(self) -> None:
         while True:
-            with self.changed:
+            with self.is_done:
                 if not self.left:
                     return
                 index = self.left.popleft()
@@ -219,12 +219,13 @@ class _Work:
                 error = failure
             except Exception as failure:
                 error = RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {failure}", "response_format")
-            with self.changed:
+            with self.is_done:
                 if self.begun_s.pop(index, None) is None:  # given up
                     return
                 row.is_masked, row.error = is_masked, error
                 self.num_done += 1
-                self.changed.notify_all()
+                if self.num_done == len(self.rows):
+                    self.is_done.notify()
 
 
 class MaskThreads:
@@ -249,7 +250,7 @@ class MaskThreads:
 
     def _give_up_slow(self, work: _Work) -> bool:
         """Wait until all rows are filled, or some take too long: these are given up. Returns whether there are any."""
-        with work.changed:
+        with work.is_done:
             while work.num_done < len(work.rows):
                 now_s = time.monotonic()
                 slow = [index for index, begun_s in work.begun_s.items() if now_s - begun_s > self._max_mask_s]
@@ -265,5 +266,5 @@ class MaskThreads:
                 if slow:
                     return True
                 oldest_s = min(work.begun_s.values(), default=now_s)
-                work.changed.wait(max(0.0, oldest_s + self._max_mask_s - now_s) + 0.001)
+                work.is_done.wait(max(0.0, oldest_s + self._max_mask_s - now_s) + 0.001)
         return False

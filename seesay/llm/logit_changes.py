@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from seesay.device.backends import has_kernels
-from seesay.device.transfers import upload
+from seesay.device.transfers import upload, upload_stacked
 from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
@@ -20,10 +20,18 @@ _MASKED_TOGETHER = 64
 """Rows whose masks are applied at once."""
 
 
+def changes_values(rows: Iterable[SamplingRow]) -> bool:
+    """Whether any logit becomes another number: bans and masks only take some away."""
+    return any(row.params.changes_scores or row.processors for row in rows)
+
+
 def adjust_logits(
     scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None
 ) -> dict[int, RequestError]:
-    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed."""
+    """Apply, in place, what changes single logits of single rows. The errors of rows whose processors failed.
+
+    scores: [N, V], float32 where `changes_values` says so.
+    """
     penalized = [i for i, row in enumerate(rows) if row.params.has_penalties]
     if penalized:
         _penalize(scores, rows, penalized, previous)
@@ -149,18 +157,24 @@ def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     masked = [index for index, row in enumerate(rows) if row.mask is not None]
     if not masked:
         return
-    bits = np.stack([mask for row in rows if (mask := row.mask) is not None])
-    at, there, powers = upload([np.array(masked), bits, 1 << np.arange(8, dtype=np.uint8)], scores.device)
-    mask_tokens(scores, at, there, powers)
+    [at] = upload([np.array(masked)], scores.device)
+    bits = upload_stacked([mask for row in rows if (mask := row.mask) is not None], scores.device)
+    if has_kernels(scores.device):
+        from seesay.kernels import token_masks
+
+        token_masks.mask_tokens(scores, at, bits)
+    else:
+        mask_tokens(scores, at, bits)
 
 
-def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor, powers: torch.Tensor) -> None:
-    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores float32 [N, V].
+def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
+    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores [N, V].
 
-    powers: uint8 [8], those of 2. Bits are read a byte at a time (CPUs and GPUs are little-endian), for a few rows at a
-    time, so that little memory is needed beside the scores.
+    Bits are read a byte at a time (CPUs and GPUs are little-endian), for a few rows at a time, so that little memory is
+    needed beside the scores.
     """
     size = scores.shape[-1]
+    powers = 1 << torch.arange(8, dtype=torch.uint8, device=scores.device)
     for first in range(0, len(rows), _MASKED_TOGETHER):
         some = slice(first, first + _MASKED_TOGETHER)
         octets = bits[some].contiguous().view(torch.uint8)

@@ -24,11 +24,12 @@ def measure_peaks(decoder: Decoder, cache: KVCache, limits: RunnerLimits) -> lis
     device, size = decoder.device, decoder.traits.vocab_size
     token_ids = np.zeros(min(limits.session_len, 8192), np.int64)
     plain = SamplingRow(seed=0, params=SamplingParams(), token_ids=token_ids, num_generated=1)
+    mask = np.full(-(-size // 32), -1, np.int32)
     ways = [
-        plain._replace(params=_COSTLY, counts=start_counts(token_ids, _COSTLY, size)),
+        plain._replace(params=_COSTLY, counts=start_counts(token_ids, _COSTLY, size), mask=mask),
         plain._replace(params=SamplingParams(greedy=False, top_p=0.9)),
         plain._replace(params=SamplingParams(bad_token_ids=(0,))),
-        plain._replace(mask=np.full(-(-size // 32), -1, np.int32)),
+        plain._replace(mask=mask),
     ]
     peaks = []
     for inputs, num_rows in build_profile_inputs(limits, traits=decoder.traits, device=device):

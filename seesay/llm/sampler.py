@@ -22,7 +22,7 @@ import torch
 from seesay.device.backends import has_kernels
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.logit_changes import adjust_logits, avoid_tokens
+from seesay.llm.logit_changes import adjust_logits, avoid_tokens, changes_values
 from seesay.llm.no_token_error import make_no_token_error
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.sampling_row import SamplingRow
@@ -103,7 +103,7 @@ def choose_tokens(
     adjusted, avoiding, drawn = _sort_out(rows, has_kernels=has_kernels(logits.device))
     errors: dict[int, RequestError] = {}
     if adjusted and len(adjusted) == num_rows:
-        scores = logits.to(torch.float32, copy=True)
+        scores = logits.to(_pick_dtype(rows.values(), logits), copy=True)
         best, token_ids = _choose_adjusted(scores, list(rows.values()), previous, errors)
     elif greedy_ids is None:
         best, token_ids = logits.max(dim=-1)
@@ -118,15 +118,21 @@ def choose_tokens(
         avoid_tokens(logits, best, token_ids, rows, avoiding)
     if 0 < len(adjusted) < num_rows:
         own_errors: dict[int, RequestError] = {}
+        own_rows = [rows[i] for i in adjusted]
         [at] = upload([np.array(adjusted)], logits.device)
         own_best, own_ids = _choose_adjusted(
-            logits.index_select(0, at).float(), [rows[i] for i in adjusted], previous, own_errors
+            logits.index_select(0, at).to(_pick_dtype(own_rows, logits)), own_rows, previous, own_errors
         )
-        best = best.float().index_copy(0, at, own_best)
+        best = best.float().index_copy(0, at, own_best.float())
         token_ids.index_copy_(0, at, own_ids)
         errors = {adjusted[i]: error for i, error in own_errors.items()}
     logprobs = _compute_logprobs(logits, rows, token_ids)
     return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+
+
+def _pick_dtype(rows: Iterable[SamplingRow], logits: torch.Tensor) -> torch.dtype:
+    """The type in which the logits of some rows are changed."""
+    return torch.float32 if changes_values(rows) else logits.dtype
 
 
 def _choose_adjusted(
@@ -135,7 +141,7 @@ def _choose_adjusted(
     previous: torch.Tensor | None,
     errors: dict[int, RequestError],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The greatest logit of each row and its choice, after `scores` float32 [N, V] were adjusted in place."""
+    """The greatest logit of each row and its choice, after `scores` [N, V] were adjusted in place."""
     errors |= adjust_logits(scores, rows, previous)
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
