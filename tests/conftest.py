@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pairs
 import pytest
 from ports import find_port
 
@@ -50,14 +51,9 @@ LONG_FILES = (
 """Begin first, so that no worker has one of them left when the others are done."""
 
 
-def pytest_configure() -> None:
-    """Let Hypothesis take its time: its limits are times of a clock, and machines may be busy."""
-    if importlib.util.find_spec("hypothesis") is None:
-        return
-    from hypothesis import HealthCheck, settings
-
-    settings.register_profile("seesay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("seesay")
+def pytest_configure(config: pytest.Config) -> None:
+    if importlib.util.find_spec("hypothesis") is not None:
+        pairs.load_profile(config)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -19,6 +19,25 @@ def leaves_out_slow(config: pytest.Config) -> bool:
     return str(config.option.markexpr) == "not slow"
 
 
+def load_profile(config: pytest.Config) -> None:
+    """Let Hypothesis take its time, as its limits are times of a clock and machines may be busy. Where slow tests are
+    left out, it draws a third of the examples."""
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("seesay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("seesay")
+    _Draws.divisor = 3 if leaves_out_slow(config) else 1
+
+
+class _Draws:
+    divisor = 1
+
+
+def num_examples(number: int) -> int:
+    """Return how many examples Hypothesis draws of a test that draws so many where slow tests run, too."""
+    return max(1, number // _Draws.divisor)
+
+
 def every_pair(
     axes: Sequence[Sequence[Any]], is_possible: Callable[..., bool] = lambda *_: True
 ) -> list[tuple[Any, ...]]:

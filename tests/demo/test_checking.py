@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import TASKS, TRAINING_TASKS, Example, make_example
@@ -13,7 +14,7 @@ seeds = st.integers(min_value=-(2**40), max_value=2**40)
 
 
 @given(task=st.sampled_from(TRAINING_TASKS), seed=seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200), deadline=None)
 def test_the_expected_answer_is_right(task: str, seed: int) -> None:
     example = make_example(task, seed)
     for turn, (_, answer) in enumerate(example.turns):
@@ -21,7 +22,7 @@ def test_the_expected_answer_is_right(task: str, seed: int) -> None:
 
 
 @given(task=st.sampled_from(("describe", "count", "read", "arithmetic")), seed=seeds, other=seeds)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=num_examples(200), deadline=None)
 def test_the_answer_to_another_scene_is_wrong_unless_it_says_the_same(task: str, seed: int, other: int) -> None:
     example, stranger = make_example(task, seed), make_example(task, other)
     assume(not is_right(stranger, example.turns[0][1]))
@@ -29,7 +30,7 @@ def test_the_answer_to_another_scene_is_wrong_unless_it_says_the_same(task: str,
 
 
 @given(task=st.sampled_from(TASKS), seed=seeds, text=st.sampled_from(["", ".", "I do not know.", "Many monkeys."]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_empty_and_evasive_answers_are_wrong(task: str, seed: int, text: str) -> None:
     assert not is_right(make_example(task, seed), text)
 

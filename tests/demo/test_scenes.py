@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.demo.scenes import (
     CLIP_FPS,
@@ -29,7 +30,7 @@ def pixels(example: Example) -> list[bytes]:
 
 
 @given(task=tasks, seed=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_an_example_follows_from_its_seed(task: str, seed: int) -> None:
     one, again = make_example(task, seed), make_example(task, seed)
     assert one.turns == again.turns
@@ -53,7 +54,7 @@ def test_training_seeds_differ_and_count_from_zero() -> None:
 
 
 @given(task=tasks, seed=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_media_suit_the_task(task: str, seed: int) -> None:
     example = make_example(task, seed)
     assert example.turns and all(question and answer for question, answer in example.turns)

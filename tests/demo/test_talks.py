@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 from PIL import ImageStat
 
 from seesay.demo.checking import is_right
@@ -24,7 +25,7 @@ seeds = st.integers(min_value=-(2**40), max_value=2**40)
 
 
 @given(task=tasks, seed=seeds, held_out=st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=num_examples(80), deadline=None)
 def test_a_talk_follows_from_its_seed_and_its_answers_are_right(task: str, seed: int, held_out: bool) -> None:
     one, again = (make_talk(task, seed, held_out=held_out) for _ in range(2))
     assert one.turns == again.turns and one.system == again.system
@@ -35,7 +36,7 @@ def test_a_talk_follows_from_its_seed_and_its_answers_are_right(task: str, seed:
 
 
 @given(task=st.sampled_from(TASKS), seed=seeds)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 def test_evasive_answers_are_wrong(task: str, seed: int) -> None:
     example = make_talk(task, seed, held_out=True)
     for text in ("", "Many monkeys.", PHOTO_SEEN_ANSWER):
@@ -94,7 +95,7 @@ def test_media_may_stand_after_the_question() -> None:
 
 
 @given(seed=seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=num_examples(25), deadline=None)
 def test_stand_ins_for_photos_are_busy_pictures_of_which_nothing_is_said(seed: int) -> None:
     example = make_talk("photo", seed)
     assert example.images or example.clip

@@ -9,6 +9,7 @@ from itertools import islice
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.demo.wording.grammar import (
     expand,
@@ -88,7 +89,7 @@ def test_every_slot_is_filled(kind: str, held_out: bool) -> None:
 
 
 @given(seed=st.integers())
-@settings(max_examples=200)
+@settings(max_examples=num_examples(200))
 def test_a_slip_of_the_finger_leaves_slots_and_most_of_the_text_alone(seed: int) -> None:
     text = "how many {things} are in the {image}"
     slipped = mistyped(text, random.Random(seed))

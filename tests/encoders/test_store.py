@@ -4,6 +4,7 @@ import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from pairs import num_examples
 
 from seesay.encoders.store import EmbeddingStore, Lookup
 
@@ -151,7 +152,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStoreMachine.settings = settings(max_examples=num_examples(60), stateful_step_count=40, deadline=None)
 
 
 def test_clearing_drops_what_nobody_pins_now_and_the_rest_later() -> None:

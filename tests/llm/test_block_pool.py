@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from llm.tables import fill, make_chain
+from pairs import num_examples
 
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.prefix import BlockKey
@@ -130,4 +131,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestPoolMachine.settings = settings(max_examples=num_examples(80), stateful_step_count=40, deadline=None)

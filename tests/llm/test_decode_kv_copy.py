@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import RowLayout, decode_kv_copy
@@ -115,7 +116,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=num_examples(60), deadline=None)
 @given(actions=ACTIONS, soft_cap=st.sampled_from([None, 3.0]))
 def test_copies_never_differ_from_the_cache(actions: Any, soft_cap: Any) -> None:
     torch.manual_seed(0)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from llm.fake_engine import FakeEngine, make_prompt
+from pairs import num_examples
 
 from seesay.llm.block_pool import BlockPool
 from seesay.llm.fair_shares import count_by_owner, divide_tokens
@@ -144,7 +145,7 @@ def test_blocks_are_divided_equally() -> None:
     assert running["second"] >= 1 and abs(running["first"] - running["second"]) <= 2, running
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=num_examples(40), deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     batch=st.integers(1, 6),

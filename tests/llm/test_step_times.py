@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.llm.step_plan import Row
 from seesay.llm.step_sizes import fill_up, token_sizes
@@ -126,7 +127,7 @@ machines = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=num_examples(30))
 @given(machines, st.integers(0, 1000))
 def test_a_crude_guess_becomes_the_machine_within_200_steps(machine: MadeUp, seed: int) -> None:
     """With noise of 3 % and a stall in every fiftieth step."""
@@ -136,7 +137,7 @@ def test_a_crude_guess_becomes_the_machine_within_200_steps(machine: MadeUp, see
     assert errors[100] < 0.12 and errors[-1] < 0.7
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=num_examples(30))
 @given(machines, st.integers(0, 1000), st.sampled_from([0.5, 2.0]))
 def test_a_machine_that_becomes_slower_or_faster_is_known_within_60_steps(
     machine: MadeUp, seed: int, factor: float

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from live_server import make_data_url
+from pairs import num_examples
 
 URL = make_data_url()
 VALUES = st.recursive(
@@ -63,7 +64,7 @@ FIELDS = [
 def test_no_body_breaks_the_server(app: FastAPI, path: str) -> None:
     fixed, main = ROUTES[path]
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=num_examples(30), deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.fixed_dictionaries(main), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=2))
     def check(body: dict[str, Any], more: dict[str, Any]) -> None:
         content = json.dumps({**fixed, **body, **more}).encode()

@@ -8,12 +8,15 @@ import pytest
 from cpu_time import check_cpu_s, measure_cpu_s
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.processors.text.tokenizer import Tokenizer
 
 NAMES = ["byte_level", "byte_fallback", "unigram", "word_piece"]
-QUICK = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=num_examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 BYTE_LEVEL_TEXT = "Le café 😀 dog 日本語"
 
 

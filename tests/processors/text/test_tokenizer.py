@@ -12,6 +12,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairs import num_examples
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from seesay.errors import CheckpointError, ErrorCode, RequestError
@@ -19,7 +20,9 @@ from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import RenderedPrompt
 
 NAMES = ["byte_level", "byte_level_bos", "byte_fallback", "unigram"]
-QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(
+    max_examples=num_examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @pytest.fixture(params=NAMES)
