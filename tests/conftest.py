@@ -8,7 +8,8 @@ import importlib.util
 import os
 import shutil
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,26 @@ def pytest_collection_finish() -> None:
     """Let collections of garbage visit what tests make, not the modules that were imported and the tests themselves."""
     gc.freeze()
     gc.enable()
+
+
+FORKS = sys.platform == "linux" and not Path("/dev/nvidiactl").exists() and importlib.util.find_spec("zmq") is not None
+"""Where there is a GPU, its driver decides what a fork may do."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked_engines(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Engine processes that tests of this process start are forks (`tests/forked_engines.py`), except in a module that
+    says `STARTS_PROCESSES = True`."""
+    if not FORKS or getattr(request.module, "STARTS_PROCESSES", False):
+        yield
+        return
+    from forked_engines import ForkedProcess
+
+    from seesay.engine.process import core
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "OwnProcess", ForkedProcess)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -42,6 +42,8 @@ from seesay.serving.app import create_app
 from seesay.values import GenerationRequest, OutputDelta
 
 FAMILY = "qwen2_5_vl"
+STARTS_PROCESSES = True
+"""As users do: its engine processes are no forks."""
 
 
 def load(

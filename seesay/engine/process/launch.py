@@ -44,7 +44,8 @@ class ChildProcess(Generic[S, R]):
         try:
             self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
             try:
-                self._process = self._start(module, theirs.fileno(), list(descriptors))
+                self._process = self._start(module, [theirs.fileno(), *descriptors])
+                self._give_orders(theirs.fileno(), list(descriptors))
             except BaseException:
                 self.link.close()
                 raise
@@ -57,22 +58,23 @@ class ChildProcess(Generic[S, R]):
         with contextlib.suppress(AttributeError, OSError):  # not on Linux, or forbidden in a container
             self._life = os.pidfd_open(self._process.pid)
 
-    def _start(self, module: str, files: int, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+    def _start(self, module: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
         command, environment = python_command(module)
-        process = subprocess.Popen(
+        return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=stderr_descriptor(),
-            pass_fds=(files, *descriptors),
+            pass_fds=descriptors,
             start_new_session=True,
             env=environment,
         )
-        assert process.stdin is not None
+
+    def _give_orders(self, files: int, descriptors: Sequence[int]) -> None:
         orders = {"folder": str(self._folder), "files": files, "descriptors": descriptors, "parent": os.getpid()}
+        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
-            process.stdin.write(json.dumps(orders).encode() + b"\n")
-            process.stdin.flush()  # it stays open: the process ends when it is closed
-        return process
+            self._process.stdin.write(json.dumps(orders).encode() + b"\n")
+            self._process.stdin.flush()  # it stays open: the process ends when it is closed
 
     @property
     def pid(self) -> int:
