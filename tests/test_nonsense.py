@@ -146,6 +146,7 @@ def test_nonsense_in_config_json(
         ("qwen2_5_vl", "vision_config.depth", (10**6, -1)),
         ("llava", "vision_config.patch_size", (0, 10**9)),
         ("internvl", "downsample_ratio", (0, -1)),
+        ("kimi_vl", "vision_config.patch_size", (0, {}, "x")),
     ],
 )
 def test_the_field_is_named(
@@ -155,7 +156,16 @@ def test_the_field_is_named(
         folder = copy_folder(tiny_checkpoint(name), tmp_path / str(index))
         replace(folder, "config.json", partial(put, field=field, value=value))
         told = load(folder)
-        assert told is not None and field in told and "config.json" in told, (value, told)
+        assert told is not None and field.rpartition(".")[2] in told and "config.json" in told, (value, told)
+
+
+@pytest.mark.parametrize(("name", "field"), [("cohere", "layer_norm_eps"), ("falcon", "layer_norm_epsilon")])
+def test_no_epsilon(name: str, field: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Transformers takes null, of which no norm can be computed."""
+    folder = copy_folder(tiny_checkpoint(name), tmp_path / "null")
+    replace(folder, "config.json", partial(put, field=field, value=None))
+    told = load(folder)
+    assert told is not None and "the epsilon of the norms must be a number, got None" in told
 
 
 @pytest.mark.parametrize("field", ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"))

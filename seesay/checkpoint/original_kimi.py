@@ -29,7 +29,7 @@ def read_kimi_vl(config: Mapping[str, Any]) -> dict[str, Any]:
     side = read_count(vision, "init_pos_emb_height", most=_MOST_POSITIONS)
     expected = {"model_type": "moonvit", "merge_kernel_size": [2, 2], "init_pos_emb_width": side}
     check_fields(vision, expected, where="vision_config.")
-    sizes = {name: vision.get(name, usual) for name, usual in _SIZES.items()}
+    sizes = {name: usual if vision.get(name) is None else vision[name] for name, usual in _SIZES.items()}
     return {
         "architectures": config.get("architectures"),
         "model_type": "llava",
@@ -40,7 +40,7 @@ def read_kimi_vl(config: Mapping[str, Any]) -> dict[str, Any]:
         "vision_config": {
             **sizes,
             "model_type": "siglip_vision_model",
-            "image_size": side * sizes["patch_size"],
+            "image_size": side * read_count(sizes, "patch_size"),
             "hidden_act": "gelu_pytorch_tanh",
             "layer_norm_eps": 1e-5,
         },

@@ -13,20 +13,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
-from seesay.errors import ErrorCode, RequestError, show
-from seesay.grammars.character_set import ALL
+from seesay.errors import show
 from seesay.grammars.disjoint import are_disjoint
-from seesay.grammars.formats import FORMATS
 from seesay.grammars.names import match_other_names
+from seesay.grammars.plain_values import write_number, write_string, write_values
 from seesay.grammars.productive import find_dead_definition
-from seesay.grammars.regex import rewrite_regex, write_set
+from seesay.grammars.regex import rewrite_regex
+from seesay.grammars.schema_fields import BY_TYPE, Schema, read_count, read_object, read_required, refuse
 
 MAX_NODES = 20_000
 MAX_DEPTH = 64
-_MAX_LENGTH = 100_000
-_MAX_NUMBER = 1 << 62
-_MAX_DECIMALS = 6
-
 _ANNOTATIONS = frozenset(
     [
         "title",
@@ -51,33 +47,9 @@ _ANNOTATIONS = frozenset(
         "definitions",
     ]
 )
-_BY_TYPE: Mapping[str, frozenset[str]] = {
-    "null": frozenset(),
-    "boolean": frozenset(),
-    "integer": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"]),
-    "number": frozenset(["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"]),
-    "string": frozenset(["minLength", "maxLength", "pattern", "format"]),
-    "array": frozenset(
-        ["items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems"]
-    ),
-    "object": frozenset(
-        [
-            "properties",
-            "required",
-            "additionalProperties",
-            "unevaluatedProperties",
-            "patternProperties",
-            "propertyNames",
-            "minProperties",
-            "maxProperties",
-        ]
-    ),
-}
-_TYPED = frozenset().union(*_BY_TYPE.values())
+_TYPED = frozenset().union(*BY_TYPE.values())
 _APPLICATORS = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
 _KNOWN = _ANNOTATIONS | _TYPED | {"type", *_APPLICATORS}
-
-Schema = dict[str, Any] | bool
 
 
 def rewrite_schema(source: str, *, is_open: bool) -> str:
@@ -87,7 +59,7 @@ def rewrite_schema(source: str, *, is_open: bool) -> str:
     try:
         root = json.loads(source, parse_constant=_refuse_number, parse_float=_read_float)
     except (ValueError, RecursionError) as error:
-        raise _refuse("$", f"the schema is not JSON: {error}") from error
+        raise refuse("$", f"the schema is not JSON: {error}") from error
     return json.dumps(_Rewriter(root, is_open=is_open).rewrite(), ensure_ascii=False)
 
 
@@ -97,12 +69,6 @@ def _refuse_number(text: str) -> float:
 
 def _read_float(text: str) -> float:
     return value if math.isfinite(value := float(text)) else _refuse_number(text)
-
-
-def _refuse(place: str, why: str) -> RequestError:
-    return RequestError(
-        ErrorCode.INVALID_REQUEST, f"response_format: schema at {place[:200]}: {why}", "response_format"
-    )
 
 
 class _Rewriter:
@@ -126,7 +92,7 @@ class _Rewriter:
         whole = {**(written if isinstance(written, dict) else {}), "$defs": definitions}
         if (dead := find_dead_definition(whole)) is not None:
             place = next(pointer for pointer, name in self._names.items() if name == dead)
-            raise _refuse(
+            raise refuse(
                 place,
                 "no value fits, because each has another one of the same schema in it: make a property optional, or "
                 "add an alternative that ends",
@@ -136,15 +102,15 @@ class _Rewriter:
     def _write(self, schema: Any, place: str, depth: int) -> Schema:
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES:
-            raise _refuse(place, f"it has more than {MAX_NODES} subschemas")
+            raise refuse(place, f"it has more than {MAX_NODES} subschemas")
         if depth > MAX_DEPTH:
-            raise _refuse(place, f"it is nested more than {MAX_DEPTH} levels deep")
+            raise refuse(place, f"it is nested more than {MAX_DEPTH} levels deep")
         if schema is True:
             return True
         if schema is False:
-            raise _refuse(place, "false allows no value")
+            raise refuse(place, "false allows no value")
         if not isinstance(schema, dict):
-            raise _refuse(place, f"a schema must be an object or a boolean, got {show(schema)}")
+            raise refuse(place, f"a schema must be an object or a boolean, got {show(schema)}")
         self._check_known(schema, place)
         found = [name for name in _APPLICATORS if name in schema]
         if not found:
@@ -154,7 +120,7 @@ class _Rewriter:
         if name in ("enum", "const"):
             beside = [key for key in beside if key not in ("type", "enum", "const")]
         if beside:
-            raise _refuse(place, f"{beside[0]} beside {name} is not supported")
+            raise refuse(place, f"{beside[0]} beside {name} is not supported")
         return self._write_applicator(name, schema, place, depth)
 
     def _check_known(self, schema: Mapping[str, Any], place: str) -> None:
@@ -162,23 +128,23 @@ class _Rewriter:
             if key == "$id" and place == "$":
                 continue
             if key not in _KNOWN and not key.startswith("x-"):
-                raise _refuse(place, f"{key[:60]} is not supported")
+                raise refuse(place, f"{key[:60]} is not supported")
 
     def _write_applicator(self, name: str, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
         if name == "$ref":
             return self._write_reference(schema["$ref"], place)
         if name in ("enum", "const"):
-            return _write_values(schema, place)
+            return write_values(schema, place)
         options = schema[name]
         if not isinstance(options, list) or not options:
-            raise _refuse(place, f"{name} must be a non-empty list")
+            raise refuse(place, f"{name} must be a non-empty list")
         written = [self._write(option, f"{place}.{name}[{i}]", depth + 1) for i, option in enumerate(options)]
         if len(written) == 1:
             return written[0]
         if name == "allOf":
-            raise _refuse(place, "allOf of several schemas is not supported: write them as one")
+            raise refuse(place, "allOf of several schemas is not supported: write them as one")
         if name == "oneOf" and not are_disjoint(options, lambda pointer: self._find(pointer, place)):
-            raise _refuse(
+            raise refuse(
                 place,
                 "oneOf is supported where no value can match two of its schemas: with different types, or objects with "
                 "different constants in a required property; otherwise use anyOf",
@@ -194,9 +160,9 @@ class _Rewriter:
                 pointer = self._targets[pointer]
                 break
             if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
-                raise _refuse(place, f"$ref must be '#' or begin with '#/', got {show(pointer)}")
+                raise refuse(place, f"$ref must be '#' or begin with '#/', got {show(pointer)}")
             if pointer in seen:
-                raise _refuse(place, f"$ref {pointer[:60]!r} refers to itself")
+                raise refuse(place, f"$ref {pointer[:60]!r} refers to itself")
             seen.add(pointer)
             target = self._find(pointer, place)
             if not (isinstance(target, dict) and "$ref" in target and target.keys() - _ANNOTATIONS == {"$ref"}):
@@ -215,7 +181,7 @@ class _Rewriter:
             elif isinstance(found, dict) and key in found:
                 found = found[key]
             else:
-                raise _refuse(place, f"$ref {pointer[:60]!r} does not exist")
+                raise refuse(place, f"$ref {pointer[:60]!r} does not exist")
         return found
 
     # --- types --------------------------------------------------------------------------------------------------------
@@ -224,28 +190,28 @@ class _Rewriter:
         given = schema.get("type")
         keywords = [key for key in schema if key in _TYPED]
         if given is None:
-            types = [kind for kind, known in _BY_TYPE.items() if any(key in known for key in keywords)]
+            types = [kind for kind, known in BY_TYPE.items() if any(key in known for key in keywords)]
             if "number" in types or "multipleOf" in keywords:
                 types = [kind for kind in types if kind != ("integer" if "number" in types else "number")]
             if not types:
                 return True
         else:
             types = given if isinstance(given, list) else [given]
-            if not types or any(not isinstance(kind, str) or kind not in _BY_TYPE for kind in types):
-                raise _refuse(place, f"type must be one or more of {', '.join(_BY_TYPE)}, got {show(given)}")
+            if not types or any(not isinstance(kind, str) or kind not in BY_TYPE for kind in types):
+                raise refuse(place, f"type must be one or more of {', '.join(BY_TYPE)}, got {show(given)}")
             types = [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
         for key in keywords:
             # A keyword of other types says nothing; one that is about these types, but not honoured, is refused.
             if key == "multipleOf" and "number" in types:
-                raise _refuse(place, "multipleOf is supported for integers only")
+                raise refuse(place, "multipleOf is supported for integers only")
         options = [self._write_type(kind, schema, place, depth) for kind in types]
         return options[0] if len(options) == 1 else {"anyOf": options}
 
     def _write_type(self, kind: str, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
         if kind in ("integer", "number"):
-            return _write_number(kind, schema, place)
+            return write_number(kind, schema, place)
         if kind == "string":
-            return _write_string(schema, place)
+            return write_string(schema, place)
         if kind == "array":
             return self._write_array(schema, place, depth)
         if kind == "object":
@@ -254,7 +220,7 @@ class _Rewriter:
 
     def _write_array(self, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
         if schema.get("uniqueItems") not in (None, False):
-            raise _refuse(place, "uniqueItems is not supported")
+            raise refuse(place, "uniqueItems is not supported")
         prefix, items = schema.get("prefixItems"), schema.get("items")
         if isinstance(items, list):  # before draft 2020-12
             prefix, items = items, schema.get("additionalItems")
@@ -262,11 +228,11 @@ class _Rewriter:
             items = schema["additionalItems"] if items is None else items
         if items is None:
             items = schema.get("unevaluatedItems", prefix is None or self._is_open)
-        least, most = _read_count(schema, "minItems", place) or 0, _read_count(schema, "maxItems", place)
+        least, most = read_count(schema, "minItems", place) or 0, read_count(schema, "maxItems", place)
         written: dict[str, Any] = {"type": "array"}
         if prefix is not None:
             if not isinstance(prefix, list):
-                raise _refuse(place, f"prefixItems must be a list, got {show(prefix)}")
+                raise refuse(place, f"prefixItems must be a list, got {show(prefix)}")
             prefix = prefix if most is None else prefix[:most]
             if prefix:
                 written["prefixItems"] = [
@@ -276,7 +242,7 @@ class _Rewriter:
                 items = False
         if items is False or most == 0:
             if least > len(prefix or ()):
-                raise _refuse(place, f"minItems is {least}, but at most {len(prefix or ())} items are allowed")
+                raise refuse(place, f"minItems is {least}, but at most {len(prefix or ())} items are allowed")
             written["items"], most = False, None
             if not prefix:
                 return {"const": []}
@@ -285,25 +251,25 @@ class _Rewriter:
         return written | ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
 
     def _write_object(self, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        named = _read_object(schema, "properties", place)
+        named = read_object(schema, "properties", place)
         others: Any = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-        patterns = _read_object(schema, "patternProperties", place)
+        patterns = read_object(schema, "patternProperties", place)
         if others is None:
             is_free = not (named or patterns or schema.get("propertyNames") is not None)
             others = is_free or (self._is_open and not patterns)
-        required = _read_required(schema, place)
+        required = read_required(schema, place)
         if lacking := [name for name in required if name not in named]:
             if others is False or patterns or "propertyNames" in schema:
-                raise _refuse(place, f"required names {show(lacking[0])}, which is not in properties")
+                raise refuse(place, f"required names {show(lacking[0])}, which is not in properties")
             named = {**named, **dict.fromkeys(lacking, others)}
-        least, most = _read_count(schema, "minProperties", place), _read_count(schema, "maxProperties", place)
+        least, most = read_count(schema, "minProperties", place), read_count(schema, "maxProperties", place)
         if most is not None and most < len(required):
-            raise _refuse(place, f"maxProperties is {most}, but {len(required)} properties are required")
+            raise refuse(place, f"maxProperties is {most}, but {len(required)} properties are required")
         kept = {name: value for name, value in named.items() if value is not False}
         if len(kept) < len(named) and others is not False:
-            raise _refuse(place, "properties that are false are supported with additionalProperties false only")
+            raise refuse(place, "properties that are false are supported with additionalProperties false only")
         if any(name not in kept for name in required):
-            raise _refuse(place, "required names a property that is false")
+            raise refuse(place, "required names a property that is false")
         written: dict[str, Any] = {"type": "object", "additionalProperties": False}
         if kept:
             written["properties"] = {
@@ -318,14 +284,14 @@ class _Rewriter:
             self._write_others(schema, written, value, place)
         elif not kept:
             if least:
-                raise _refuse(place, f"minProperties is {least}, but no property is allowed")
+                raise refuse(place, f"minProperties is {least}, but no property is allowed")
             return {"const": {}}
         elif (least or 0) > len(kept):
-            raise _refuse(place, f"minProperties is {least}, but {len(kept)} properties are allowed")
+            raise refuse(place, f"minProperties is {least}, but {len(kept)} properties are allowed")
         if least is not None and least > len(required):
             if least > 1 and (others is not False or patterns or "propertyNames" in schema):
                 # The grammar cannot tell two properties of one name from two properties.
-                raise _refuse(place, "minProperties above 1 is supported with additionalProperties false only")
+                raise refuse(place, "minProperties above 1 is supported with additionalProperties false only")
             written["minProperties"] = least
         if most is not None and (most < len(kept) or others is not False or patterns):
             written["maxProperties"] = most
@@ -338,7 +304,7 @@ class _Rewriter:
             written["additionalProperties"] = value
             return
         if any(schema.get(key) is not None for key in ("minProperties", "maxProperties")):
-            raise _refuse(place, "minProperties and maxProperties are supported with additionalProperties false only")
+            raise refuse(place, "minProperties and maxProperties are supported with additionalProperties false only")
         written["patternProperties"] = {f"^{match_other_names(named)}$": value}
 
     def _write_patterns(
@@ -353,21 +319,21 @@ class _Rewriter:
         """Allow properties whose names match a pattern."""
         key = "patternProperties" if patterns else "propertyNames"
         if written.get("properties"):
-            raise _refuse(place, f"{key} beside properties is not supported")
+            raise refuse(place, f"{key} beside properties is not supported")
         if patterns and "propertyNames" in schema:
-            raise _refuse(place, "propertyNames beside patternProperties is not supported")
+            raise refuse(place, "propertyNames beside patternProperties is not supported")
         if patterns:
             if others is not False:
-                raise _refuse(place, "patternProperties is supported with additionalProperties false only")
+                raise refuse(place, "patternProperties is supported with additionalProperties false only")
             if len(patterns) > 1:
-                raise _refuse(place, "several patternProperties are not supported: a name may match two of them")
+                raise refuse(place, "several patternProperties are not supported: a name may match two of them")
             [(pattern, value)] = patterns.items()
         else:
             pattern, value = _read_name_pattern(schema["propertyNames"], place), others
             if value is None or value is False:
                 value = True if "additionalProperties" not in schema else value
             if value is False:
-                raise _refuse(place, "propertyNames beside additionalProperties false allows no property")
+                raise refuse(place, "propertyNames beside additionalProperties false allows no property")
         name = rewrite_regex(pattern, f"response_format: schema at {place[:200]}: {key}", in_json=True)
         written["patternProperties"] = {f"^{name}$": self._write(value, f"{place}.{key}", depth + 1)}
 
@@ -376,131 +342,7 @@ def _read_name_pattern(names: Any, place: str) -> str:
     is_plain = isinstance(names, dict) and names.keys() - _ANNOTATIONS <= {"pattern", "type"}
     if is_plain and isinstance(names.get("pattern"), str) and names.get("type", "string") == "string":
         return str(names["pattern"])
-    raise _refuse(place, "propertyNames is supported with a pattern only")
-
-
-def _read_object(schema: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
-    value = schema.get(key, {})
-    if not isinstance(value, dict):
-        raise _refuse(place, f"{key} must be an object, got {show(value)}")
-    return value
-
-
-def _read_required(schema: Mapping[str, Any], place: str) -> list[str]:
-    required = schema.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise _refuse(place, f"required must be a list of strings, got {show(required)}")
-    return list(dict.fromkeys(required))
-
-
-def _read_count(schema: Mapping[str, Any], key: str, place: str) -> int | None:
-    value = schema.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value) or value < 0:
-        raise _refuse(place, f"{key} must be a number from 0, got {show(value)}")
-    if value > _MAX_LENGTH:
-        raise _refuse(place, f"{key} must be at most {_MAX_LENGTH}, got {show(value)}")
-    return int(value)
-
-
-def _write_values(schema: Mapping[str, Any], place: str) -> Schema:
-    values = schema["enum"] if "enum" in schema else [schema["const"]]
-    if not isinstance(values, list) or not values:
-        raise _refuse(place, "enum must be a non-empty list")
-    if "enum" in schema and "const" in schema:
-        values = [value for value in values if _same(value, schema["const"])]
-        if not values:
-            raise _refuse(place, "enum does not have the value of const")
-    given = schema.get("type")
-    if given is not None:
-        types = given if isinstance(given, list) else [given]
-        values = [value for value in values if any(_is_of(value, kind) for kind in types)]
-    if not values:
-        raise _refuse(place, f"{'enum' if 'enum' in schema else 'const'} has no value of the type {show(given)}")
-    return {"enum": values}
-
-
-def _same(first: Any, second: Any) -> bool:
-    return json.dumps(first, sort_keys=True) == json.dumps(second, sort_keys=True)
-
-
-def _is_of(value: Any, kind: Any) -> bool:
-    if isinstance(value, bool) or value is None:
-        return bool(kind == ("boolean" if value is not None else "null"))
-    if isinstance(value, int | float):
-        return kind == "number" or (kind == "integer" and value == int(value))
-    return (kind == "string" and isinstance(value, str)) or (
-        (kind == "array" and isinstance(value, list)) or (kind == "object" and isinstance(value, dict))
-    )
-
-
-def _write_string(schema: Mapping[str, Any], place: str) -> Schema:
-    least, most = _read_count(schema, "minLength", place), _read_count(schema, "maxLength", place)
-    pattern, format = schema.get("pattern"), schema.get("format")
-    given = [key for key in ("pattern", "format", "minLength", "maxLength") if schema.get(key) is not None]
-    if given[1:] and given[0] in ("pattern", "format"):
-        raise _refuse(place, f"{given[1]} beside {given[0]} is not supported")
-    if pattern is None and format is None:
-        if most is not None and (least or 0) > most:
-            raise _refuse(place, f"minLength is {least}, but maxLength is {most}")
-        if not least and most is None:
-            return {"type": "string"}
-        # The compiler's own lengths allow control characters, which JSON does not.
-        char = write_set(ALL, in_json=True)
-        return {"type": "string", "pattern": f"^{char}{{{least or 0},{'' if most is None else most}}}$"}
-    if pattern is None and (not isinstance(format, str) or format not in FORMATS):
-        raise _refuse(place, f"format must be one of {', '.join(FORMATS)}, got {show(format)}")
-    if pattern is not None and not isinstance(pattern, str):
-        raise _refuse(place, f"pattern must be a string, got {show(pattern)}")
-    where = f"response_format: schema at {place[:200]}: {given[0]}"
-    written = rewrite_regex(FORMATS[str(format)] if pattern is None else pattern, where, in_json=True)
-    return {"type": "string", "pattern": f"^{written}$"} if written else {"const": ""}
-
-
-def _write_number(kind: str, schema: Mapping[str, Any], place: str) -> Schema:
-    bounds: dict[str, float] = {}
-    for key in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"):
-        value = schema.get(key)
-        if value is None or key not in _BY_TYPE[kind]:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _refuse(place, f"{key} must be a number, got {show(value)}")
-        if abs(value) >= _MAX_NUMBER:
-            raise _refuse(place, f"{key} must be less than 2 ** 62 in size, got {show(value)}")
-        bounds[key] = value
-    if kind == "integer":
-        return {"type": kind, **_write_integer_bounds(bounds, place)}
-    for key, value in bounds.items():
-        if value != round(value, _MAX_DECIMALS) or abs(value) > 1e15:
-            raise _refuse(place, f"{key} must have at most {_MAX_DECIMALS} decimals and 15 digits, got {show(value)}")
-    least = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=-math.inf)
-    most = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=math.inf)
-    if least > most or (
-        least == most and (least == bounds.get("exclusiveMinimum") or most == bounds.get("exclusiveMaximum"))
-    ):
-        raise _refuse(place, "no number is between its bounds")
-    return {"type": kind, **{key: int(value) if value == int(value) else value for key, value in bounds.items()}}
-
-
-def _write_integer_bounds(bounds: Mapping[str, float], place: str) -> dict[str, int]:
-    least = [math.ceil(bounds["minimum"])] if "minimum" in bounds else []
-    most = [math.floor(bounds["maximum"])] if "maximum" in bounds else []
-    least += [math.floor(bounds["exclusiveMinimum"]) + 1] if "exclusiveMinimum" in bounds else []
-    most += [math.ceil(bounds["exclusiveMaximum"]) - 1] if "exclusiveMaximum" in bounds else []
-    if least and most and max(least) > min(most):
-        raise _refuse(place, "no integer is between its bounds")
-    step = bounds.get("multipleOf")
-    written = ({"minimum": max(least)} if least else {}) | ({"maximum": min(most)} if most else {})
-    if step is None:
-        return written
-    if step <= 0 or step != int(step) or step > 1000:
-        raise _refuse(place, f"multipleOf must be an integer from 1 to 1000, got {show(step)}")
-    if step == 1:
-        return written
-    if written:
-        raise _refuse(place, "multipleOf beside bounds is not supported")
-    return {"multipleOf": int(step)}
+    raise refuse(place, "propertyNames is supported with a pattern only")
 
 
 def keywords() -> Iterable[str]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.numbers import check_numbers
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.values import Expansion, MediaSize
 
@@ -51,7 +52,9 @@ class ModuleProcessor:
         """Raises `CheckpointError` where it cannot be made, or has no marker for pictures."""
         self._path = checkpoint.path
         for name in FILES:
-            if "audio_tokenizer" in (checkpoint.read_json(name) or {}):
+            settings = checkpoint.read_json(name) or {}
+            check_numbers(self._path / name, settings)
+            if "audio_tokenizer" in settings:
                 raise CheckpointError(f"{self._path / name}: audio_tokenizer names another model, which is not loaded")
         self._processor = _load(checkpoint)
         # The text that a template writes for a picture is mostly the token that takes a row.

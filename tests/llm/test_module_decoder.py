@@ -302,6 +302,15 @@ def test_a_whole_expert_that_is_missing_is_named(tiny_checkpoint: Callable[[str]
         load(edit(tiny_checkpoint("qwen3_moe"), tmp_path / "model", drop))
 
 
+def test_weights_that_are_not_finite_are_told(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    name = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight"
+    folder = edit(tiny_checkpoint("gpt_neox"), tmp_path / "nan", lambda tensors: tensors[name].fill_(torch.nan))
+    with pytest.raises(
+        CheckpointError, match=r"numbers that are not finite in a trial, in torch\.float32: look for dam"
+    ):
+        load(folder)
+
+
 def test_pickled_weights_are_not_read(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     shutil.copytree(tiny_checkpoint("gpt_neox"), tmp_path / "model")
     tensors = load_file(tmp_path / "model" / "model.safetensors")

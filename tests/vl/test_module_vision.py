@@ -138,6 +138,19 @@ def test_tower_and_decoder_are_one_model(tiny_checkpoint: Callable[[str], Path])
     assert family.largest_input() is not None and family.small_inputs()
 
 
+def test_a_number_of_tiles_that_no_processor_can_list_is_refused(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_checkpoint("aya_vision"), tmp_path / "model")
+    settings = json.loads((folder / "processor_config.json").read_text())
+    settings["image_processor"]["max_patches"] = 1 << 40
+    (folder / "processor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        CheckpointError, match=r"processor_config\.json: image_processor\.max_patches must be an integer"
+    ):
+        _ = open_family(folder).processor
+
+
 def test_what_does_not_run_is_said_before_what_is_missing(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -57,7 +58,7 @@ def check_decoder(decoder: ModuleDecoder) -> None:
     ]
     for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, _STEPS), strict=True):
         error = _compare(decoder.logits(hidden), prompt.expected)
-        if not error < _limit(decoder):  # NaN, too
+        if error > _limit(decoder):
             raise CheckpointError(
                 "its modules compute a text in blocks of keys and values otherwise than alone (logits differ by "
                 f"{error:.2g} of their size): they look at other tokens beside attention, or at other positions"
@@ -72,7 +73,7 @@ def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> Non
     steps = [tuple(int(part * end) for end in ends) for part in _PIECES]
     steps += [tuple(end - 1 for end in ends), tuple(ends)]
     for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, steps), strict=True):
-        if not (error := _compare(hidden, prompt.expected)) < _limit(decoder):
+        if (error := _compare(hidden, prompt.expected)) > _limit(decoder):
             raise CheckpointError(
                 "its modules compute a prompt with pictures otherwise than one token after another (hidden states "
                 f"differ by {error:.2g} of their size): tokens of a picture see later ones, have positions of their "
@@ -85,8 +86,14 @@ def _limit(decoder: ModuleDecoder) -> float:
 
 
 def _compare(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the size of the difference, relative to that of `expected`."""
-    return float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-9))
+    """Return the size of the difference, relative to that of `expected`. Raise `CheckpointError` if it is no number."""
+    error = float((found.float() - expected.float()).norm() / expected.float().norm().clamp(min=1e-9))
+    if not math.isfinite(error):
+        raise CheckpointError(
+            f"its modules make numbers that are not finite in a trial, in {found.dtype}: look for damaged weights in "
+            "the checkpoint"
+        )
+    return error
 
 
 def _compute_packed(

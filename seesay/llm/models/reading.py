@@ -71,6 +71,9 @@ def read_decoder_config(
         raise CheckpointError(f"embeddings are added behind {num_deep_layers} layers of {len(layers)}")
     if num_heads % num_kv_heads:
         raise CheckpointError(f"num_attention_heads={num_heads} is no multiple of num_key_value_heads={num_kv_heads}")
+    norm = kind.norm or NormSpec(eps=config.rms_norm_eps)
+    if not isinstance(norm.eps, int | float):
+        raise CheckpointError(f"the epsilon of the norms must be a number, got {norm.eps!r}")
     scale = getattr(config, "query_pre_attn_scalar", head_dim) ** -0.5
     return DecoderConfig(
         vocab_size=config.vocab_size,
@@ -78,7 +81,7 @@ def read_decoder_config(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        norm=kind.norm or NormSpec(eps=config.rms_norm_eps),
+        norm=norm,
         attention_scale=float(scale if kind.attention_scale is None else kind.attention_scale),
         rotaries=rotaries,
         layers=layers,
