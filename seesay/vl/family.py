@@ -11,8 +11,7 @@ import logging
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,141 +21,37 @@ import numpy.typing as npt
 from seesay.checkpoint import Checkpoint, StandIn, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, measure_peak, pack
-from seesay.llm.models.kinds import DecoderKind
-from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
+from seesay.vl.backbone import Backbone
 from seesay.vl.constants import DETAILS
+from seesay.vl.media_plan import MAX_UNITS, NUMBER, Features, MediaPlan, Wording, check_peak, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:
     import torch
 
-    from seesay.checkpoint.model_config import ModelConfig
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.llm.models.decoder import Decoder
     from seesay.processors.text.tokenizer import Tokenizer
+
+__all__ = [
+    "MAX_PIXELS", "MAX_RATIO", "MAX_TILES", "MAX_UNITS", "NUMBER", "Backbone", "Family", "Features", "MediaPlan",
+    "Wording", "make_expansion",
+]  # fmt: skip
 
 logger = logging.getLogger("seesay")
 
-Features = Mapping[str, Any]
-
-MAX_UNITS = 1 << 22
-"""Most patches of one picture or video: no prompt can hold more."""
 MAX_PIXELS, MAX_TILES, MAX_RATIO = 1 << 31, 1024, 1000
 """Largest values of options that give a number of pixels, of tiles, and a ratio."""
 MAX_DEVICE_PIXELS, MAX_DEVICE_SIDE = 1 << 24, 1 << 16
 """Larger pictures are resized on the host, and so are those with more than twice as many pixels between two steps: they
 take no more device memory than was planned for."""
-MAX_PEAK_PIXELS = 1 << 28
-"""Most pixels that the host may hold between two steps, unless the media themselves have a fourth of that."""
 _SMALL_SIZES = ((30, 30), (60, 90), (117, 131))
 """(height, width): windows of a tower have a few of its patches, a part of them, or all."""
 
 _MAX_SHOWN = 8
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backbone:
-    """The text decoder of a checkpoint.
-
-    `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
-    `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run, media_rows, is_prefix_lm: see `DecoderConfig`. kind: how the decoder departs from Llama;
-    None: as its `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
-    """
-
-    is_ours: ClassVar[bool] = True
-    text_config: ModelConfig
-    decoder_name: Callable[[str], str | None]
-    tie_word_embeddings: bool
-    num_deep_layers: int = 0
-    media_run: int = 0
-    media_rows: MediaRowsSpec | None = None
-    is_prefix_lm: bool = False
-    kind: DecoderKind | None = None
-
-    def decoder_config(
-        self, *, session_len: int, rope_scaling_factor: float = 0.0, use_logn_attn: bool = False
-    ) -> DecoderConfig:
-        """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
-        is not supported."""
-        return read_decoder_config(
-            self.text_config,
-            tied_embeddings=self.tie_word_embeddings,
-            session_len=session_len,
-            num_deep_layers=self.num_deep_layers,
-            media_run=self.media_run,
-            media_rows=self.media_rows,
-            is_prefix_lm=self.is_prefix_lm,
-            kind=self.kind,
-            rope_scaling_factor=rope_scaling_factor,
-            use_logn_attn=use_logn_attn,
-        )
-
-    def load_decoder(
-        self,
-        checkpoint: Checkpoint,
-        *,
-        session_len: int,
-        rope_scaling_factor: float = 0.0,
-        use_logn_attn: bool = False,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> Decoder:
-        """Return the decoder with its weights. Raises `CheckpointError`."""
-        from seesay.llm.models.composed_decoder import ComposedDecoder
-
-        config = self.decoder_config(
-            session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
-        )
-        return ComposedDecoder.load(checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype)
-
-
-NUMBER = "{number}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wording:
-    """The text in which an item stands: `before` and `after` it, tokenized together with the text around the item.
-    `NUMBER` in `before` stands for the item's number in the prompt, from 1 on.
-
-    `marker` replaces the item's own marker. It is a special token, and so are the item's first and last tokens: text
-    never shares a token with them.
-    """
-
-    before: str
-    marker: str
-    after: str
-
-    def write_before(self, number: int) -> str:
-        """Return `before` for the item `number` of a prompt."""
-        return self.before.replace(NUMBER, str(number))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MediaPlan:
-    """The outcome of one media item, known from its size before a pixel is decoded.
-
-    `measures` are the features that hold no pixels: `resized` (height, width) in pixels and `num_tiles` are among them.
-    `expansion` replaces the item's marker; `num_units` are the patches that go through the tower. `peak_pixels` are
-    held at once, at most, while its frames are processed. `wording` is text that belongs to the prompt, not to the
-    item.
-    """
-
-    measures: Features
-    expansion: Expansion
-    num_units: int
-    peak_pixels: int
-    wording: Wording | None = None
-
-    @property
-    def num_tokens(self) -> int:
-        """Places in the prompt."""
-        return len(self.expansion.token_ids)
 
 
 class Family(ABC):
@@ -290,7 +185,7 @@ class Family(ABC):
             measures=measures,
             expansion=self.expand(modality, measures),
             num_units=num_units,
-            peak_pixels=_check_peak(size, chains),
+            peak_pixels=check_peak(size, chains),
             wording=self.word(modality, measures),
         )
 
@@ -440,23 +335,3 @@ def _unpack(name: str, value: Any) -> Any:
         if name == "size" and isinstance(value, Mapping) and [*value] == ["longest_edge"]
         else value
     )
-
-
-def make_expansion(*pieces: tuple[list[int], bool]) -> Expansion:
-    """Join pieces of (token ids, whether they take embeddings)."""
-    ids = np.concatenate([np.asarray(piece, dtype=np.int64) for piece, _ in pieces])
-    takes = np.concatenate([np.full(len(piece), flag, dtype=np.bool_) for piece, flag in pieces])
-    return Expansion(token_ids=ids, takes_embedding=takes)
-
-
-def _check_peak(size: MediaSize, chains: tuple[Chain, ...]) -> int:
-    """Return the pixels that media of this size take at once while the chains run. Raises `RequestError` for too many,
-    as thin pictures have them that become wide."""
-    peak = size.num_frames * measure_peak(chains, (size.height, size.width))
-    if peak > max(MAX_PEAK_PIXELS, 4 * size.num_pixels):
-        message = (
-            f"media of {size.width}x{size.height} pixels and {size.num_frames} frames would take {peak} pixels while "
-            f"they are resized, more than {MAX_PEAK_PIXELS}: crop or pad them, or ask for fewer frames"
-        )
-        raise RequestError(ErrorCode.MEDIA_TOO_LARGE, message, "messages")
-    return peak

@@ -1,0 +1,75 @@
+"""The text decoder of a checkpoint, as its family describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from seesay.checkpoint import Checkpoint
+from seesay.llm.models.kinds import DecoderKind
+from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.checkpoint.model_config import ModelConfig
+    from seesay.llm.models.decoder import Decoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backbone:
+    """The text decoder of a checkpoint.
+
+    `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
+    `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
+    num_deep_layers, media_run, media_rows, is_prefix_lm: see `DecoderConfig`. kind: how the decoder departs from Llama;
+    None: as its `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
+    """
+
+    is_ours: ClassVar[bool] = True
+    text_config: ModelConfig
+    decoder_name: Callable[[str], str | None]
+    tie_word_embeddings: bool
+    num_deep_layers: int = 0
+    media_run: int = 0
+    media_rows: MediaRowsSpec | None = None
+    is_prefix_lm: bool = False
+    kind: DecoderKind | None = None
+
+    def decoder_config(
+        self, *, session_len: int, rope_scaling_factor: float = 0.0, use_logn_attn: bool = False
+    ) -> DecoderConfig:
+        """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
+        is not supported."""
+        return read_decoder_config(
+            self.text_config,
+            tied_embeddings=self.tie_word_embeddings,
+            session_len=session_len,
+            num_deep_layers=self.num_deep_layers,
+            media_run=self.media_run,
+            media_rows=self.media_rows,
+            is_prefix_lm=self.is_prefix_lm,
+            kind=self.kind,
+            rope_scaling_factor=rope_scaling_factor,
+            use_logn_attn=use_logn_attn,
+        )
+
+    def load_decoder(
+        self,
+        checkpoint: Checkpoint,
+        *,
+        session_len: int,
+        rope_scaling_factor: float = 0.0,
+        use_logn_attn: bool = False,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> Decoder:
+        """Return the decoder with its weights. Raises `CheckpointError`."""
+        from seesay.llm.models.composed_decoder import ComposedDecoder
+
+        config = self.decoder_config(
+            session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
+        )
+        return ComposedDecoder.load(checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype)
