@@ -122,14 +122,11 @@ def find_logprobs(engine: AsyncEngine, token_ids: Sequence[int]) -> np.ndarray:
     return delta.prompt_logprobs.values[-NUM_COMPARED:, 0].astype(np.float64)
 
 
-def find_reference(folder: str, overrides: dict[str, Any], token_ids: Sequence[int], device: str, dtype: str) -> Any:
-    """Return the same, by Transformers' model."""
+def find_reference(folder: str, config: Any, token_ids: Sequence[int], device: str, dtype: str) -> Any:
+    """Return the same, by Transformers' model of this configuration."""
     import torch
     import transformers
 
-    config = transformers.AutoConfig.from_pretrained(folder)
-    for name, value in overrides.items():
-        setattr(config.get_text_config(), name, value)
     kind = transformers.AutoModelForCausalLM
     if hasattr(config, "vision_config"):
         kind = transformers.AutoModelForImageTextToText
@@ -192,10 +189,10 @@ def main(given: Sequence[str] | None = None) -> None:
             unit = pipe.tokenizer.encode(make_prompt("12345", 8, 0.5))
             token_ids = (unit * (longest // len(unit) + 1))[:longest]
             own = find_logprobs(pipe.engine, token_ids)
-        folder = str(pipe.engine.checkpoint.path)
+        checkpoint = pipe.engine.checkpoint
     if token_ids:
         device = facts.device.partition(":")[0]
-        reference = find_reference(folder, arguments.hf_overrides, token_ids, device, facts.dtype)
+        reference = find_reference(str(checkpoint.path), checkpoint.hf_config(), token_ids, device, facts.dtype)
         print(json.dumps({"model": arguments.model, "length": longest, **compare(own, reference, longest)}), flush=True)
 
 

@@ -44,6 +44,13 @@ def test_it_runs_and_agrees_with_transformers(capsys: pytest.CaptureFixture[str]
     assert compared["largest_difference"] < 1e-3
 
 
+def test_both_models_take_overrides_as_they_stand_in_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = json.dumps({"text_config": {"rope_parameters": {"rope_theta": 4.0}}})
+    arguments = ["--lengths", "300", "--depths", "0", "--trials", "1", "--device", "cpu", "--compare"]
+    passkey.main(["seesay-demo", *arguments, "--hf-overrides", overrides])
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["largest_difference"] < 1e-3
+
+
 def test_lengths_without_room_are_refused() -> None:
     with pytest.raises(SystemExit, match="too short: the question alone has"):
         passkey.main(["seesay-demo", "--lengths", "40", "--device", "cpu"])
