@@ -98,14 +98,22 @@ class GrammarRows:
             thought = ThoughtTracker(request.thought, self._spell)
         if grammar is None:
             return RowRule(thought=thought)
-        params, vocabulary = request.sequence.params, None
-        if self._jumps is not None and self._grammars is not None and can_force(params):
-            vocabulary = self._grammars.vocabulary
-        ending_token_ids = params.ending_token_ids
+        params = request.sequence.params
+        vocabulary = None if self._grammars is None else self._grammars.vocabulary
+        endings = params.ending_token_ids
+        if vocabulary is not None:  # a stop token that stands in texts ends an answer where it is, as a stop word does
+            endings = tuple(i for i in endings if i in params.eos_token_ids or not vocabulary.has_text(i)) or endings
+        forces = self._jumps is not None and can_force(params)
         return RowRule(
             thought=thought,
-            make_matcher=partial(Matcher, grammar.result(), ending_token_ids, vocabulary),
-            ending_token_ids=ending_token_ids,
+            make_matcher=partial(
+                Matcher,
+                grammar.result(),
+                endings,
+                vocabulary=vocabulary if forces else None,
+                unforced=params.ending_token_ids,
+            ),
+            ending_token_ids=params.ending_token_ids,
             overshoots=None if overshoots is None else overshoots.result(),
         )
 

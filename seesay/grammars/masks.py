@@ -152,15 +152,23 @@ class MaskMaker(Protocol):
 class Matcher:
     """The state of one sequence's grammar. Made for its generated tokens, and brought up to date with them."""
 
-    def __init__(self, compiled: Any, stop_token_ids: Sequence[int], vocabulary: Vocabulary | None = None) -> None:
-        """vocabulary: with which text that the grammar leaves no choice about is forced; None: it is not."""
+    def __init__(
+        self,
+        compiled: Any,
+        stop_token_ids: Sequence[int],
+        vocabulary: Vocabulary | None = None,
+        unforced: Sequence[int] = (),
+    ) -> None:
+        """stop_token_ids: one of them is allowed where the answer is complete, and nowhere else. vocabulary: with which
+        text that the grammar leaves no choice about is forced, unless it has one of these tokens, or of `unforced`;
+        None: it is not."""
         import xgrammar
 
         self._matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=list(stop_token_ids))
         self._num_accepted = 0
         self._forced: ForcedTokens | None = None
         if vocabulary is not None:
-            self._forced = ForcedTokens(self._matcher, vocabulary, frozenset(stop_token_ids))
+            self._forced = ForcedTokens(self._matcher, vocabulary, frozenset([*stop_token_ids, *unforced]))
 
     def fill(self, generated_ids: npt.NDArray[np.int64], bits: npt.NDArray[np.int32], row: int) -> bool:
         """Follow the tokens that were generated, and write the mask of the next one to a row of `bits`. Returns whether

@@ -85,6 +85,10 @@ class Vocabulary:
                 return True
         return False
 
+    def has_text(self, token_id: int) -> bool:
+        """Whether a token stands in texts."""
+        return token_id < len(self._texts) and bool(self._texts[token_id])
+
     def find_only(self, bits: npt.NDArray[np.int32]) -> int | None:
         """Return the token with which each text that is allowed begins: the shortest allowed one, if all others go on
         behind it. None where there is a choice, or where something else than text may come. bits: one row of a mask."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import count
@@ -198,8 +199,19 @@ def test_nothing_is_forced_where_single_tokens_are_weighed(pipe: Pipeline, stepp
         assert num_jumped == 0, options
         expected = ask(stepping, config)[0]
         assert (answer.token_ids, answer.finish_reason) == (expected.token_ids, expected.finish_reason), options
-    answer, _, _ = ask(pipe, make_config(FORMS[1], stop_token_ids=[token_id]))
-    assert answer.text == SENTENCE and token_id not in answer.token_ids, "a stop token was forced"
+
+
+def test_a_stop_token_that_stands_in_texts_ends_the_answer(pipe: Pipeline, stepping: Pipeline) -> None:
+    """It is not forced: the model may spell the text otherwise."""
+    [comma] = pipe.tokenizer.encode(",")
+    config = make_config(SCHEMA, stop_token_ids=[comma])
+    answer, _, _ = ask(pipe, config)
+    assert (answer.finish_reason, comma in answer.token_ids) == ("stop", False)
+    assert re.fullmatch(r'\{"invoice_number": \d+', answer.text), answer.text
+    assert ask(stepping, config)[0].text == answer.text
+    whole = ask(pipe, make_config(FORMS[1]))[0].token_ids
+    answer, _, num_jumped = ask(pipe, make_config(FORMS[1], stop_token_ids=[whole[3]]))
+    assert whole[3] not in answer.token_ids and num_jumped == 0 and SENTENCE.startswith(answer.text)
 
 
 def test_asking_about_single_tokens_changes_none(pipe: Pipeline) -> None:
