@@ -1,5 +1,4 @@
-"""Check the numbers in a checkpoint's config.json before anything is built from them, even Transformers' config object;
-and those of a processor's file that Transformers will read.
+"""Check the numbers in a checkpoint's config.json before anything is built from them, even Transformers' config object.
 
 This module knows the names of fields and plausible values, not models. Whether the numbers fit the tensors is checked
 when the tensors are read.
@@ -29,7 +28,6 @@ _COUNTS: Mapping[str, int] = {
     "sliding_window": _MOST_POSITIONS,
     "window_size": 1 << 16,
     "image_size": 1 << 14,
-    **dict.fromkeys(("min_patches", "max_patches"), 1 << 11),
     **dict.fromkeys(("patch_size", "spatial_patch_size"), 1 << 12),
     **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "in_channels", "in_chans", "num_channels"), 1 << 8),
     "hidden_stride": 1 << 8,

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.numbers import check_numbers
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.values import Expansion, MediaSize
 
@@ -26,6 +25,8 @@ FILES = ("processor_config.json", "preprocessor_config.json")
 MAX_SIDES_RATIO = 200
 """A picture that is longer, compared with its width, may become much larger while its short side is resized."""
 _MAX_KNOWN_SIZES = 1024
+_MAX_TILES = 1 << 10
+"""Processors list all shapes of so many tiles."""
 _PATCH_PIXELS = 14 * 14
 _FLOAT_BYTES, _PIXEL_BYTES = 4, 3
 
@@ -52,11 +53,10 @@ class ModuleProcessor:
         """Raises `CheckpointError` where it cannot be made, or has no marker for pictures."""
         self._path = checkpoint.path
         for name in FILES:
-            settings = checkpoint.read_json(name) or {}
-            check_numbers(self._path / name, settings)
-            if "audio_tokenizer" in settings:
+            if "audio_tokenizer" in (checkpoint.read_json(name) or {}):
                 raise CheckpointError(f"{self._path / name}: audio_tokenizer names another model, which is not loaded")
         self._processor = _load(checkpoint)
+        self._check_tiles()
         # The text that a template writes for a picture is mostly the token that takes a row.
         marker = getattr(self._processor, "image_placeholder_token", None) or getattr(
             self._processor, "image_token", None
@@ -69,6 +69,19 @@ class ModuleProcessor:
         self.image_token = self._find_image_token(checkpoint)
         self._known: OrderedDict[tuple[int, int], Planned] = OrderedDict()
         self._lock = threading.Lock()
+
+    def _check_tiles(self) -> None:
+        """Raise `CheckpointError` for more tiles than can be listed. Where there is no least number of them,
+        `max_patches` counts the small squares of a picture."""
+        cutter = self._processor.image_processor
+        if getattr(cutter, "min_patches", None) is None:
+            return
+        most = getattr(cutter, "max_patches", None)
+        if not isinstance(most, int) or not 1 <= most <= _MAX_TILES:
+            raise CheckpointError(
+                f"{self._path}: max_patches of its image processor must be an integer from 1 to {_MAX_TILES}, got "
+                f"{str(most)[:40]!r}"
+            )
 
     def _find_image_token(self, checkpoint: Checkpoint) -> int:
         for owner in (checkpoint.hf_config(), self._processor):
