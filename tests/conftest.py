@@ -94,11 +94,11 @@ FORKS = sys.platform == "linux" and not Path("/dev/nvidiactl").exists() and impo
 """Where there is a GPU, its driver decides what a fork may do."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def forked_engines(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Engine processes that tests of this process start are forks (`tests/forked_engines.py`), except in a module that
-    says `STARTS_PROCESSES = True`."""
-    if not FORKS or getattr(request.module, "STARTS_PROCESSES", False):
+@pytest.fixture(scope="session", autouse=True)
+def forked_engines() -> Iterator[None]:
+    """Engine processes that tests of this process start are forks (`tests/forked_engines.py`), except those that get
+    `CoreParts(make_origin=OwnProcess)`."""
+    if not FORKS:
         yield
         return
     from forked_engines import ForkedProcess

@@ -42,8 +42,6 @@ from seesay.serving.app import create_app
 from seesay.values import GenerationRequest, OutputDelta
 
 FAMILY = "qwen2_5_vl"
-STARTS_PROCESSES = True
-"""As users do: its engine processes are no forks."""
 
 
 def load(
@@ -250,9 +248,9 @@ def test_a_caller_may_work_while_the_process_loads_and_ends_it_by_failing(path: 
         begun.extend(list_processes() - before)
         raise InterruptedError("enough")
 
-    config = EngineConfig(device_type="cpu", engine_process=True)
+    config, parts = EngineConfig(device_type="cpu", engine_process=True), CoreParts(make_origin=OwnProcess)
     with pytest.raises(InterruptedError, match="enough"):
-        AsyncEngine(str(path), backend_config=config, while_loading=fail)
+        AsyncEngine(str(path), backend_config=config, while_loading=fail, core_parts=parts)
     assert len(begun) == 1 and list_processes() == before
 
 

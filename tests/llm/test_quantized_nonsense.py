@@ -59,9 +59,14 @@ def change_tensor(tensors: Tensors, chance: random.Random) -> None:
         tensors[name] = changed.contiguous()
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> backbones.Backbone:
+    """The model that is quantized. No test may write into its folder."""
+    return backbones.make_backbone("llama", tmp_path_factory.mktemp("source") / "model", **SIZES)
+
+
 @pytest.mark.parametrize("form", ALL_FORMS)
-def test_nonsense_is_refused_or_changes_nothing(form: str, tmp_path: Path) -> None:
-    source = backbones.make_backbone("llama", tmp_path / "source", **SIZES)
+def test_nonsense_is_refused_or_changes_nothing(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
     quantized, _ = write_quantized(source.path, tmp_path, ALL_FORMS[form])
     prompt = backbones.make_prompt(source, 9, seed=1)
     expected = logits_of(quantized, prompt)
@@ -97,8 +102,7 @@ ZEROS = ("qzeros", "weight_zero_point")
 
 
 @pytest.mark.parametrize("form", ALL_FORMS)
-def test_bad_scales_and_zero_points_are_named(form: str, tmp_path: Path) -> None:
-    source = backbones.make_backbone("llama", tmp_path / "source", **SIZES)
+def test_bad_scales_and_zero_points_are_named(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
     quantized, _ = write_quantized(source.path, tmp_path, ALL_FORMS[form])
     file, module = quantized / "model.safetensors", "model.layers.1.mlp.down_proj"
     stored = {name: tensor.clone() for name, tensor in load_file(file).items()}  # the file is replaced
@@ -113,9 +117,8 @@ def test_bad_scales_and_zero_points_are_named(form: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("form", ["gptq, symmetric", "gptq, in order of activations", "gptq, 8 bits"])
-def test_zero_points_that_are_out_of_range_are_named(form: str, tmp_path: Path) -> None:
+def test_zero_points_that_are_out_of_range_are_named(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
     """Version 1 of GPTQ's format stores them less by one; other formats have no place for those that are too large."""
-    source = backbones.make_backbone("llama", tmp_path / "source", **SIZES)
     quantized, _ = write_quantized(source.path, tmp_path, PACKED_FORMS[form])
     name = "model.layers.1.mlp.down_proj.qzeros"
 
@@ -129,9 +132,10 @@ def test_zero_points_that_are_out_of_range_are_named(form: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("claimed", "zero_offset"), [("gptq", 0), ("gptq_v2", 1)])
-def test_the_other_version_of_gptq_is_found_by_its_zero_points(claimed: str, zero_offset: int, tmp_path: Path) -> None:
+def test_the_other_version_of_gptq_is_found_by_its_zero_points(
+    claimed: str, zero_offset: int, source: backbones.Backbone, tmp_path: Path
+) -> None:
     """Both versions load, and with the wrong one each weight would be off by one step of its scale."""
-    source = backbones.make_backbone("llama", tmp_path / "source", **SIZES)
     config = {**PACKED_FORMS["gptq, symmetric"].config, "checkpoint_format": claimed}
     quantized, _ = write_quantized(source.path, tmp_path, Form(config, gptq(32, zero_offset=zero_offset)))
     other = "gptq" if claimed == "gptq_v2" else "gptq_v2"
@@ -141,8 +145,7 @@ def test_the_other_version_of_gptq_is_found_by_its_zero_points(claimed: str, zer
 
 
 @pytest.mark.parametrize("form", [name for name in ALL_FORMS if "block" in name or name in PACKED_FORMS])
-def test_group_sizes_that_lie_are_found(form: str, tmp_path: Path) -> None:
-    source = backbones.make_backbone("llama", tmp_path / "source", **SIZES)
+def test_group_sizes_that_lie_are_found(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
     quantized, _ = write_quantized(source.path, tmp_path, ALL_FORMS[form])
     config = copy.deepcopy(dict(ALL_FORMS[form].config))
     holder = config["config_groups"]["group_0"]["weights"] if "config_groups" in config else config

@@ -46,7 +46,9 @@ def test_keys_follow_settings(name: str, load: Callable[[str], Loaded], tmp_path
 
 
 @pytest.mark.parametrize("num_pictures", (0, 1, 3))
-@pytest.mark.parametrize("name", ALL_VISION)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FAMILIES else pytest.mark.slow) for name in ALL_VISION]
+)
 def test_prompts_of_few_pictures(name: str, num_pictures: int, load: Callable[[str], Loaded]) -> None:
     """Processors may treat a picture that is alone in another way."""
     loaded = load(name)
