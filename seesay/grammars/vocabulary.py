@@ -44,6 +44,7 @@ class Vocabulary:
         self._sorted = sorted({text for text in texts if text})
         self._longest = min(max(map(len, self._sorted), default=0), _MAX_TOKEN_BYTES)
         self._first_bytes = lru_cache(maxsize=_MAX_MASKS)(self._find_first_bytes)
+        self._only = lru_cache(maxsize=_MAX_CUTS)(self._find_only)
         self.cut = lru_cache(maxsize=_MAX_CUTS)(self._cut)
         """`cut(text)`: the `Cut` of a text in UTF-8, as the tokenizer makes it; one without tokens where the tokenizer
         changes the text."""
@@ -95,9 +96,14 @@ class Vocabulary:
         places = np.flatnonzero(bits)
         if not 0 < len(places) <= _MAX_PREFIXES:
             return None
-        is_allowed = np.unpackbits(bits[places].view(np.uint8), bitorder="little").reshape(len(places), 32)
+        return self._only(places.tobytes(), bits[places].tobytes())
+
+    def _find_only(self, places: bytes, words: bytes) -> int | None:
+        """places: int64, of the words of a mask that are not 0. words: these, int32."""
+        is_allowed = np.unpackbits(np.frombuffer(words, np.uint8), bitorder="little").reshape(-1, 32)
         rows, columns = np.nonzero(is_allowed)
-        token_ids = [token_id for token_id in (32 * places[rows] + columns).tolist() if token_id < len(self._texts)]
+        found = (32 * np.frombuffer(places, np.int64)[rows] + columns).tolist()
+        token_ids = [token_id for token_id in found if token_id < len(self._texts)]
         only = min(token_ids, key=lambda token_id: len(self._texts[token_id]), default=None)
         if only is None or not (text := self._texts[only]):
             return None
