@@ -127,7 +127,7 @@ def _dump(value: Any, where: str) -> str:
 def _as_plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, Sequence):
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
         return list(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 

@@ -124,10 +124,11 @@ def _compile(compiler: Any, kind: str, source: str, pipe: int) -> NoReturn:
 
 
 def explain(text: str) -> str:
-    """Return what xgrammar said, without the place in its sources."""
+    """Return what xgrammar said, without the place and the condition in its sources."""
     last = text.strip().splitlines()[-1] if text.strip() else "it is not valid"
     before, found, after = last.partition(": ")
-    return after if (found and "/cpp/" in before) or before.startswith("[") else last
+    said = after if (found and "/cpp/" in before) or before.startswith("[") else last
+    return said.partition(" is false: ")[2] if said.startswith("Check failed: ") and " is false: " in said else said
 
 
 def _finish(trial: _Trial) -> str:

@@ -193,6 +193,7 @@ def test_other_options_hold_within_the_grammar(pipe: Pipeline) -> None:
         ({"type": "xml"}, "response_format.type"),
         ({"type": "json_schema"}, "response_format.schema is required"),
         ({"type": "json_schema", "json_schema": {"schema": 3}}, "response_format.json_schema.schema"),
+        ({"type": "json_schema", "schema": {"const": b"x"}}, "response_format.schema .*: bytes is not a JSON value"),
         ({"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}, "strict"),
         ({"type": "json_schema", "json_schema": {"schema": {}, "odd": 1}}, "odd"),
         ({"type": "regex_schema", "regex_schema": ""}, "regex_schema"),

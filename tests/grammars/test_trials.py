@@ -148,6 +148,12 @@ def test_recursion_that_ends_is_taken(trials: GrammarTrials, source: str) -> Non
     assert trials.check(Grammar(kind="ebnf", source=source)).source == source
 
 
+def test_what_the_compiler_says_comes_without_a_place_in_its_sources(trials: GrammarTrials) -> None:
+    tag = Grammar(kind="structural_tag", source=json.dumps({"format": {"type": "sequence", "elements": []}}))
+    with pytest.raises(RequestError, match="the grammar cannot be compiled: Invalid structural tag error: Sequence"):
+        trials.check(tag)
+
+
 def test_a_grammar_that_no_token_can_begin_is_refused() -> None:
     few = GrammarTrials(lambda: [b"a", b"b", b""], python_command("seesay.grammars.trial_child"))
     try:
