@@ -8,7 +8,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -90,15 +89,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-FORKS = sys.platform == "linux" and not Path("/dev/nvidiactl").exists() and importlib.util.find_spec("zmq") is not None
-"""Where there is a GPU, its driver decides what a fork may do."""
-
-
 @pytest.fixture(scope="session", autouse=True)
 def forked_engines() -> Iterator[None]:
     """Engine processes that tests of this process start are forks (`tests/forked_engines.py`), except those that get
     `CoreParts(make_origin=OwnProcess)`."""
-    if not FORKS:
+    if importlib.util.find_spec("msgspec") is None or importlib.util.find_spec("zmq") is None:
         yield
         return
     from forked_engines import ForkedProcess

@@ -9,18 +9,19 @@ import tempfile
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 from differential import Engine, Setup
 from faults import Faults
+from forked_engines import ForkedProcess
 
 from seesay.engine.core import CoreListener
 from seesay.engine.loop import EngineLoop
 from seesay.engine.process import child, kinds
 from seesay.engine.process.core import ProcessCore
-from seesay.engine.process.origin import OwnProcess
 
 
-class DifferentialProcess(OwnProcess):
+class DifferentialProcess(ForkedProcess):
     """The engine process of this module."""
 
     module = "differential_engine"
@@ -82,6 +83,10 @@ def load(start: kinds.Start) -> EngineLoop:
     return engine.loop
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
     child._load = load
     child.run()
+
+
+if __name__ == "__main__":
+    run()

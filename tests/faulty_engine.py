@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+
+from forked_engines import ForkedProcess
 
 from seesay.encoders.worker import EncoderWorker
 from seesay.engine.process import child
-from seesay.engine.process.origin import OwnProcess
 from seesay.engine.starting import CoreParts
 
 FOLDER = "SEESAY_TEST_FAULTS"
@@ -18,7 +19,7 @@ FOLDER = "SEESAY_TEST_FAULTS"
 check_kind = EncoderWorker._check_kind
 
 
-class FaultyProcess(OwnProcess):
+class FaultyProcess(ForkedProcess):
     """The engine process of this module."""
 
     module = "faulty_engine"
@@ -43,6 +44,10 @@ def fail_once(worker: EncoderWorker, *arguments: Any) -> None:
     check_kind(worker, *arguments)
 
 
-if __name__ == "__main__":
+def run() -> NoReturn:
     EncoderWorker._check_kind = fail_once  # type: ignore[assignment, method-assign]
     child.run()
+
+
+if __name__ == "__main__":
+    run()

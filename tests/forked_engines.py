@@ -43,10 +43,17 @@ _HIGH = 512
 """Descriptors from here on are free in the process that is forked."""
 
 
+FORKS = sys.platform == "linux" and not Path("/dev/nvidiactl").exists()
+"""Where there is a GPU, its driver decides what a fork may do."""
+
+
 class ForkedProcess(OwnProcess):
-    """An `Origin` whose process is a fork."""
+    """An `Origin` whose process is a fork of one that imports `module` and calls its `run`; where there is a GPU, one
+    that is started as users do."""
 
     def open(self) -> Child:
+        if not FORKS:
+            return super().open()
         doors = () if self._door is None else (self._door.fileno(),)
         return _ForkedChild(self.module, receives=kinds.ToFront, descriptors=doors)
 
