@@ -66,7 +66,7 @@ def read_object(file: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file, or None if there is no such file."""
     try:
         data = json.loads(read_text(file), object_hook=_read_tagged_float)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: not valid JSON: {error}") from None

@@ -52,13 +52,15 @@ class GivenTensor:
 
         if not isinstance(name, str):
             raise CheckpointError(f"{SOURCE}: the name of a tensor must be a string, got {type(name).__name__}")
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            value = torch.from_numpy(np.ascontiguousarray(value))
+        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+            value = torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
         if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
             raise CheckpointError(
                 f"{SOURCE}: {name!r} must be a dense torch tensor or a NumPy array of numbers, "
                 f"got {type(value).__name__}"
             )
+        if value.is_meta:
+            raise CheckpointError(f"{SOURCE}: {name!r} is on the meta device: give a tensor that has numbers")
         torch_name = str(value.dtype).removeprefix("torch.")
         names = {torch: stored for stored, torch in _TORCH_NAMES.items()}
         if torch_name not in names:
@@ -80,6 +82,21 @@ class GivenTensor:
         if data.ctypes.data % dtype.itemsize or not data.flags.writeable:
             data = data.copy()
         return torch.from_numpy(data).view(dtype).view(self.shape)
+
+
+def iterate_given(source: object) -> Iterator[GivenTensor]:
+    """Yield the tensors of a mapping, or of an iterable of names and tensors. Raises `CheckpointError` for anything
+    else."""
+    entries = source.items() if isinstance(source, Mapping) else source
+    if not isinstance(entries, Iterable):
+        raise CheckpointError(
+            f"{SOURCE}: give a model folder, a dict of tensors, or an iterable of names and tensors, "
+            f"got {type(source).__name__}"
+        )
+    for entry in entries:
+        if not isinstance(entry, tuple | list) or len(entry) != 2:
+            raise CheckpointError(f"{SOURCE}: each entry must be a name and a tensor, got {type(entry).__name__}")
+        yield GivenTensor.of(*entry)
 
 
 def read_safetensors(content: bytes) -> Iterator[GivenTensor]:

@@ -43,7 +43,7 @@ class BlockFp8:
         return list_layouts(self._quantization, "F8_E4M3", FP8)
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_numbers(weights)
+        check_numbers(weights, self._dtype)
         weight, group_size = weights["weight"], self._quantization.block_size[1]
         scale = self._scale_per_output(weight, weights["scale"])
         reason = _why_not(weight.data, sizes, self._dtype, group_size)

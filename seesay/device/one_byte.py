@@ -55,7 +55,7 @@ class OneByte:
         return list_layouts(self._quantization, self._kind.stored_dtype, self._kind.rows.dtype)
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        check_numbers(weights)
+        check_numbers(weights, self._dtype)
         weight = weights["weight"]
         scale = scale_per_output(weight, weights["scale"])
         return self._kind.make_product(weight.data, scale, bias, sizes, self._dtype)

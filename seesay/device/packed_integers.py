@@ -61,7 +61,7 @@ class Awq(_PackedMethod):
         }
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        _check_scales(weights["scales"])
+        _check_scales(weights["scales"], self._dtype)
         orders = _find_output_orders(weights["qweight"])
         stored = [
             _Stored(
@@ -92,7 +92,7 @@ class Gptq(_PackedMethod):
         }
 
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
-        _check_scales(weights["scales"])
+        _check_scales(weights["scales"], self._dtype)
         orders = _find_orders(weights["g_idx"], weights["scales"], self._quantization)
         bits = self._quantization.bits
         zeros_of = self._unpack_zeros(weights["qzeros"])
@@ -157,7 +157,7 @@ class PackQuantized(_PackedMethod):
     def prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None, sizes: Sizes) -> Product:
         quantization, scale = self._quantization, weights["weight_scale"]
         bits, middle = quantization.bits, 1 << (quantization.bits - 1)
-        _check_scales(scale)
+        _check_scales(scale, self._dtype)
         _check_shapes(weights["weight_shape"], weights["weight_packed"])
         orders: Sequence[torch.Tensor | None] = [None] * len(scale.parts)
         if quantization.has_order:
@@ -342,7 +342,8 @@ def _check_shapes(shapes: Weight, numbers: Weight) -> None:
             raise TensorError(part.tensor, f"is {shape.tolist()}, the config says {expected}")
 
 
-def _check_scales(weight: Weight) -> None:
+def _check_scales(weight: Weight, dtype: torch.dtype) -> None:
+    """Raise `TensorError` for scales with which weights may not be finite in `dtype`, that of the model."""
     for part, place in weight.places():
-        if not (place.float() * _LARGEST).isfinite().all():
+        if not (place.float() * _LARGEST).to(dtype).isfinite().all():
             raise TensorError(part.tensor, "has scales that are not finite, or too large")

@@ -40,13 +40,14 @@ def list_layouts(quantization: Quantization, stored_dtype: str, dtype: torch.dty
     return layouts
 
 
-def check_numbers(weights: Mapping[str, Weight]) -> None:
+def check_numbers(weights: Mapping[str, Weight], dtype: torch.dtype) -> None:
     """Raise `TensorError` for a tensor with scales that are not positive, or with which the largest number
-    would not be finite, or a tensor with NaN among its numbers."""
+    would not be finite in `dtype`, that of the model, or a tensor with NaN among its numbers."""
     for name, weight in weights.items():
         for part, place in weight.places():
             if name != "weight":
-                if not ((place * _LARGEST).isfinite() & (place > 0)).all():
+                largest = (place * _LARGEST).to(dtype if name == "scale" else place.dtype)
+                if not (largest.isfinite() & (place > 0)).all():
                     raise TensorError(part.tensor, "has scales that are not positive numbers, or too large")
             elif place.is_floating_point() and not (place.view(torch.uint8) & 0x7F).ne(0x7F).all():  # NaN of e4m3
                 raise TensorError(part.tensor, "has numbers that are NaN")

@@ -21,7 +21,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 from seesay.checkpoint import resolve_checkpoint
-from seesay.checkpoint.given_tensors import GivenTensor
+from seesay.checkpoint.given_tensors import GivenTensor, iterate_given
 from seesay.config import (
     ChatTemplateConfig,
     EngineConfig,
@@ -336,8 +336,7 @@ class AsyncEngine:
             return
         update_id = secrets.token_hex(8)
         update = UpdateWeights(update_id=update_id, is_partial=partial, running=running)
-        pairs = source.items() if isinstance(source, Mapping) else source
-        self.stage_tensors((GivenTensor.of(name, value) for name, value in pairs), update_id)
+        self.stage_tensors(iterate_given(source), update_id)
         self.run_command(update)
 
     def stage_tensors(self, tensors: Iterable[GivenTensor], update_id: str) -> None:

@@ -158,10 +158,18 @@ class ModelControl:
         is_dropped = "weights" in status.asleep and status.level == 2
         if is_dropped and command.is_partial:
             raise CheckpointError("update_weights: the weights were dropped by sleep(level=2): give all, not some")
-        if "weights" in status.asleep and not is_dropped:
+        is_on_host = "weights" in status.asleep and not is_dropped
+        if is_on_host:
             weights.restore()
+        try:
+            weights.check(source, is_partial=command.is_partial)
+        except BaseException:
+            if is_on_host:
+                weights.offload()
+                release_cached_memory(self._runner.device)
+            raise
+        if is_on_host:
             self._set_awake("weights")
-        weights.check(source, is_partial=command.is_partial)
         try:
             self._replace(source, is_partial=command.is_partial)
         except BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from seesay.lite.batches import Prompt
 from seesay.lite.dataset import LoadCalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.opened import open_source
-from seesay.lite.plain_layer import PlainLayer
+from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.progress import track_layers
 from seesay.lite.run import make_prompts
 from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
-from seesay.lite.work_folder import check_usable, writing
+from seesay.lite.work_folder import WorkFolder, check_run, writing
 
 STATISTICS_FILE, SUMMARY_FILE = "calibration.safetensors", "calibration.json"
+_RUN = {"method": "calibrate"}
+"""Settings of its runs in work folders. A run that was interrupted has no finished parts, and begins anew."""
 
 
 @torch.inference_mode()
@@ -30,31 +33,37 @@ def write_statistics(settings: LiteSettings, load_calibration: LoadCalibrationSe
     """Write `MODULE.input_abs_max` and `MODULE.input_abs_mean` float32 [in] of every linear layer of the decoder, by
     the checkpoint's names, and return a summary, which is written, too. Raises `ConfigError` and `CheckpointError`."""
     work_dir = Path(settings.work_dir).expanduser()
-    check_usable(work_dir)
+    check_run(work_dir, _RUN)
     opened = open_source(settings)
-    source = opened.source
     calibration = load_calibration()
-    passage = Passage(source, make_prompts(opened, settings, calibration), (), settings.batch_size)
+    prompts = make_prompts(opened, settings, calibration)
+    with WorkFolder(work_dir, _RUN) as work:
+        tensors, num_tokens = _collect(opened.source, prompts, settings.batch_size)
+        summary = {
+            "model": str(settings.model),
+            "calibration": calibration.name,
+            "tokens": num_tokens,
+            "modules": sorted({name.rpartition(".")[0] for name in tensors}),
+        }
+        with writing(work_dir):
+            staged = work.stage()
+            save_file(tensors, staged / STATISTICS_FILE, metadata={"tokens": str(num_tokens)})
+            text = json.dumps(summary, indent=2, ensure_ascii=False)
+            (staged / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
+            shutil.copymode(staged / SUMMARY_FILE, staged / STATISTICS_FILE)  # safetensors lets nobody else read
+            work.publish()
+    return summary
+
+
+def _collect(source: Source, prompts: Sequence[Prompt], batch_size: int) -> tuple[dict[str, Tensor], int]:
+    """Return the statistics by the checkpoint's names, and the number of tokens."""
+    passage = Passage(source, prompts, (), batch_size)
     tensors: dict[str, Tensor] = {}
     for index in track_layers("calibrate", source.config.num_layers):
         layer = PlainLayer(source, index)
         tensors |= _name_tensors(layer, passage.observe(layer))
         passage.advance(layer, None)
-    summary = {
-        "model": str(settings.model),
-        "calibration": calibration.name,
-        "tokens": passage.num_tokens,
-        "modules": sorted({name.rpartition(".")[0] for name in tensors}),
-    }
-    with writing(work_dir):
-        work_dir.mkdir(parents=True, exist_ok=True)
-        new = work_dir / f"{STATISTICS_FILE}.new"
-        save_file(tensors, new, metadata={"tokens": str(passage.num_tokens)})
-        new.replace(work_dir / STATISTICS_FILE)
-        text = json.dumps(summary, indent=2, ensure_ascii=False)
-        (work_dir / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-        shutil.copymode(work_dir / SUMMARY_FILE, work_dir / STATISTICS_FILE)  # safetensors lets nobody else read
-    return summary
+    return tensors, passage.num_tokens
 
 
 def _name_tensors(layer: PlainLayer, statistics: Mapping[str, InputStatistics]) -> dict[str, Tensor]:

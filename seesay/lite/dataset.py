@@ -92,16 +92,17 @@ def _read_folder(folder: Path) -> CalibrationSet:
         if len(files) > _MAX_FILES:
             raise ConfigError(f"calib_dataset={str(folder)!r} has more than {_MAX_FILES} files")
     files = sorted(file for file in files if file.is_file())
-    media = {file.stem: file for file in files if file.suffix.lower() in IMAGE_SUFFIXES + VIDEO_SUFFIXES}
+    media = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
+    stems = {file.stem for file in media}
     texts: list[str] = []
     conversations: list[Conversation] = []
     described: dict[str, str] = {}
     for file in files:
-        if file.suffix == ".txt" and file.stem in media:
+        if file.suffix == ".txt" and file.stem in stems:
             described[file.stem] = _read_text(file)
         elif file.suffix in (".txt", ".jsonl"):
             _add_file(file, texts, conversations)
-    conversations += [_make_conversation(file, described.get(stem)) for stem, file in sorted(media.items())]
+    conversations += [_make_conversation(file, described.get(file.stem)) for file in media]
     return _make_set(str(folder), texts, conversations, folder)
 
 
@@ -139,6 +140,7 @@ def _add_line(where: str, folder: Path, line: bytes, texts: list[str], conversat
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"calib_dataset: {where}: not valid JSON: {error}") from None
     if isinstance(value, dict) and isinstance(value.get("text"), str):
+        _check_unicode(where, value["text"])
         texts.append(value["text"])
         return
     messages = value.get("messages") if isinstance(value, dict) else None
@@ -150,6 +152,16 @@ def _add_line(where: str, folder: Path, line: bytes, texts: list[str], conversat
         raise ConfigError(f"calib_dataset: {where}: {error.message}") from None
     if parsed:
         conversations.append(Conversation(tuple(_with_paths(message, folder) for message in parsed), where))
+
+
+def _check_unicode(where: str, text: str) -> None:
+    """Raise `ConfigError` for half of a surrogate pair, which JSON can have and no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"calib_dataset: {where}: 'text' is not valid Unicode, character {error.start} is half of a surrogate pair"
+        ) from None
 
 
 def _with_paths(message: Message, folder: Path) -> Message:

@@ -29,13 +29,15 @@ class Tower:
     def __init__(self, opened: Opened, method: Method) -> None:
         encoder = opened.build_encoder()
         if encoder is None:
-            raise ConfigError(f"vision: {opened.folder} has no vision tower")
+            raise ConfigError(f"vision=True: {opened.folder} has no vision tower")
         self._encoder: LoadedEncoder = encoder
         self._opened, self._method = opened, method
         self._loader = make_loader(method, opened.model.checkpoint, torch.float32)
         weights = encoder.weights
         if not isinstance(weights, LoadedLayers):
-            raise ConfigError(f"vision: the tower of {opened.folder} is Transformers' own, and is not quantized here")
+            raise ConfigError(
+                f"vision=True: the tower of {opened.folder} is Transformers' own, and is not quantized here"
+            )
         self._stored_as = find_names(opened.model.checkpoint, weights.name_of)
         self._linears = {path: linear for path, linear in weights.linears.items() if self._fits(path, linear)}
         self.replaced = [
@@ -76,7 +78,7 @@ class Tower:
             return {}
         items = [item for prompt in prompts for item in prompt.input.items]
         if not items:
-            raise ConfigError("vision: the calibration set has no pictures for the tower")
+            raise ConfigError("vision=True: the calibration set has no pictures for the tower")
         observers = {
             path: InputObserver(linear.in_features, self._method.gram_size(linear.in_features))
             for path, linear in self._linears.items()

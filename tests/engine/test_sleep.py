@@ -72,6 +72,10 @@ def test_sleep_and_wake_up(name: str, two: Callable[[str], list[Path]]) -> None:
             assert is_sleeping(pipe)  # the KV cache
             pipe.wake_up(["kv_cache"])
             assert answers(pipe, name) == fresh(second, name)
+        pipe.sleep(1)
+        with pytest.raises(CheckpointError, match="missing"):
+            pipe.update_weights({"model.norm.weight": torch.ones(64)})
+        assert "its memory is freed (weights and kv_cache)" in str(pipe("hello").error), "a refused update woke it up"
         pipe.sleep(2)
         with pytest.raises(CheckpointError, match="given as tensors and dropped"):
             pipe.wake_up()

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from asking import held, loop_of
@@ -255,6 +256,11 @@ def hostile_sources(weights: dict[str, torch.Tensor]) -> dict[str, tuple[Any, st
         "a string": ([*others, (up, "os.system('id')")], "must be a dense torch tensor"),
         "no name": ([(3, weights[up])], "the name of a tensor must be a string, got int"),
         "complex": ([*others, (up, weights[up].to(torch.complex64))], "of type complex64"),
+        "no numbers": ([*others, (up, weights[up].to("meta"))], "is on the meta device"),
+        "wide numbers": ([*others, (up, np.ones((96, 64), np.longdouble))], "must be a dense torch tensor"),
+        "nothing": (None, "give a model folder, a dict of tensors, or an iterable of .*, got NoneType"),
+        "names": (["ab"], "each entry must be a name and a tensor, got str"),
+        "a file": (__file__, "not a model folder: it has no config.json"),
         "integers": ([*others, (up, weights[up].to(torch.int64))], "stored as I64"),
     }
 

@@ -178,6 +178,29 @@ def test_statistics(deep: Path, tmp_path: Path, text: str) -> None:
         assert (tensors[f"{module}.input_abs_mean"] <= tensors[f"{module}.input_abs_max"]).all()
 
 
+def test_statistics_are_not_written_into_another_run(
+    deep: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither is what cannot be written computed first."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be used|must be a folder"):
+        lite.calibrate(deep, tmp_path / "file" / "out", **SMALL, calib_dataset=text)
+    with pytest.raises(ConfigError, match=r"work_dir='/proc/no' cannot be used"):
+        lite.calibrate(deep, "/proc/no", **SMALL, calib_dataset=text)
+    assert "calibrate: 1 of" not in capsys.readouterr().err
+    out = tmp_path / "out"
+    with interrupted():
+        lite.fp8(deep, out, **SMALL, calib_dataset=text)
+    with pytest.raises(ConfigError, match=r"unfinished run with method='fp8', this one has 'calibrate'"):
+        lite.calibrate(deep, out, **SMALL, calib_dataset=text)
+    assert [file.name for file in out.iterdir()] == [".seesay-lite"]
+    again = tmp_path / "again"
+    with interrupted():
+        lite.calibrate(deep, again, **SMALL, calib_dataset=text)
+    lite.calibrate(deep, again, **SMALL, calib_dataset=text)
+    assert sorted(file.name for file in again.iterdir()) == [SUMMARY_FILE, STATISTICS_FILE]
+
+
 # --- data sets --------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +231,14 @@ def test_a_folder(tmp_path: Path) -> None:
     assert [[message.role for message in conversation.messages] for conversation in found.conversations] == [
         ["user", "assistant"], ["user"]
     ]  # fmt: skip
+
+
+def test_pictures_with_one_name_and_other_suffixes_are_all_used(tmp_path: Path) -> None:
+    for name in ("a.jpg", "a.png", "a.txt", "b.png"):
+        (tmp_path / name).write_text("red")
+    found = open_dataset(str(tmp_path))()
+    assert [Path(conversation.where).name for conversation in found.conversations] == ["a.jpg", "a.png", "b.png"]
+    assert [len(conversation.messages) for conversation in found.conversations] == [2, 2, 1] and not found.texts
 
 
 def test_media_outside_of_the_folder_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
@@ -242,6 +273,14 @@ BAD_SETS: dict[str, tuple[Callable[[Path], str], str]] = {
     "not JSON": (lambda d: write(d, "a.jsonl", b'{"text": "a"}\n{'), r"a\.jsonl:2: not valid JSON"),
     "no text": (lambda d: write(d, "a.jsonl", b'{"txt": 1}'), r"a\.jsonl:1: must be an object with a 'text' or"),
     "bad message": (lambda d: write(d, "a.jsonl", b'{"messages": [{"role": "x"}]}'), r"a\.jsonl:1: messages\[0\] has"),
+    "half a pair": (
+        lambda d: write(d, "a.jsonl", rb'{"text": "whole"}' + b"\n" + rb'{"text": "ab\ud800c"}'),
+        r"a\.jsonl:2: 'text' is not valid Unicode, character 2 is half of a surrogate pair",
+    ),
+    "half a pair in a message": (
+        lambda d: write(d, "a.jsonl", rb'{"messages": [{"role": "user", "content": "ab\ud800c"}]}'),
+        r"a\.jsonl:1: .*surrogate",
+    ),
     "deep": (lambda d: write(d, "a.jsonl", b"[" * 200_000), r"a\.jsonl:1: not valid JSON"),
     "long line": (lambda d: write(d, "a.jsonl", b"x" * (5 << 20)), "has a line of more than"),
     "other file": (lambda d: write(d, "a.csv", b"x"), r"must end in \.txt or \.jsonl"),
@@ -312,7 +351,7 @@ def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path
         (lite.fp8, {"calib_samples": 1}, r"calib_samples must be in \[2, 65536\], got 1"),
         (lite.fp8, {"calib_seqlen": 4096}, "calib_seqlen must be at most 256, the model's longest text, got 4096"),
         (lite.fp8, {"batch_size": "x"}, "batch_size must be"),
-        (lite.fp8, {"vision": True}, "vision: .* has no vision tower"),
+        (lite.fp8, {"vision": True}, "vision=True: .* has no vision tower"),
     ],
 )
 def test_options(

@@ -19,8 +19,8 @@ TOLERANCE = 1e-3
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 
 
-def load(path: Path) -> Any:
-    return backbones.load_runner(backbones.Backbone(model=None, path=path))
+def load(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    return backbones.load_runner(backbones.Backbone(model=None, path=path), dtype=dtype)
 
 
 def logits_of(path: Path, prompt: Any) -> torch.Tensor:

@@ -116,6 +116,20 @@ def test_bad_scales_and_zero_points_are_named(form: str, source: backbones.Backb
                 load(quantized)
 
 
+@pytest.mark.parametrize(
+    "form", ["fp8, blocks of 128", "compressed-tensors, int8 channels", "awq, groups of 32", "pack-quantized, channels"]
+)
+def test_scales_that_float16_cannot_have_are_named(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
+    quantized, _ = write_quantized(source.path, tmp_path, ALL_FORMS[form])
+    names = [f"model.layers.1.mlp.down_proj.{part}" for part in SCALES]
+    edit_tensors(quantized, lambda tensors: tensors.update(
+        {name: torch.full_like(tensors[name], 1000, dtype=torch.float32) for name in names if name in tensors}
+    ))  # fmt: skip
+    load(quantized)
+    with pytest.raises(CheckpointError, match=r"tensor 'model\.layers\.1\.mlp\.down_proj\.\w*scale\w*' .* too large"):
+        load(quantized, torch.float16)
+
+
 @pytest.mark.parametrize("form", ["gptq, symmetric", "gptq, in order of activations", "gptq, 8 bits"])
 def test_zero_points_that_are_out_of_range_are_named(form: str, source: backbones.Backbone, tmp_path: Path) -> None:
     """Version 1 of GPTQ's format stores them less by one; other formats have no place for those that are too large."""

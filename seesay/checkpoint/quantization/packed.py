@@ -33,6 +33,8 @@ def read_gptq(settings: Settings) -> Quantization:
     bits: int = settings.get("bits")
     settings.expect("bits", bits, 4, 8)
     settings.expect("dynamic", settings.get("dynamic") or None, None)
+    for field in ("sym", "desc_act"):
+        settings.expect(field, settings.get(field), None, True, False)
     kind = settings.get("checkpoint_format") or "gptq"
     settings.expect("checkpoint_format", kind, "gptq", "gptq_v2")
     skipped = settings.get("modules_to_not_convert") or ()

@@ -32,7 +32,7 @@ def read_quantization(file: Path, config: Mapping[str, Any], in_flight: InFlight
     """Return how the model of config.json `file` is quantized, or is to be quantized while it is loaded (`in_flight`);
     None if it is neither. Raises `CheckpointError` that names what is not supported."""
     found, fields = _find(file, config)
-    if fields:
+    if fields is not None and fields != {}:
         if in_flight is not None:
             raise ConfigError(f"quantization={in_flight!r}: {file.parent} is quantized already: leave it out")
         return _read(Settings(found, fields))
