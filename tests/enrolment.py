@@ -146,6 +146,7 @@ VISION_MODULES: Mapping[str, str] = {
     "aria": "AriaForConditionalGeneration",
     "aya_vision": "AyaVisionForConditionalGeneration",
     "cohere2_vision": "Cohere2VisionForConditionalGeneration",
+    "gemma4": "Gemma4ForConditionalGeneration",
     "lighton_ocr": "LightOnOcrForConditionalGeneration",
     "qianfan_ocr": "QianfanOCRForConditionalGeneration",
     "llava_next_video": "LlavaNextVideoForConditionalGeneration",

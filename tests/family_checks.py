@@ -221,6 +221,9 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
         extra["is_row"] = takes_rows
     with torch.no_grad():
         decoder = decoder_of(loaded)
+        if hasattr(decoder, "get_per_layer_inputs"):  # it looks up more by the ids of a text
+            ids = torch.from_numpy(made.token_ids)[None].masked_fill(takes_rows, decoder.config.pad_token_id)
+            extra["per_layer_inputs"] = decoder.get_per_layer_inputs(ids)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
         ours = loaded.model.lm_head(hidden)
         if (cap := getattr(decoder.config, "final_logit_softcapping", None)) is not None:

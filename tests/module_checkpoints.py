@@ -149,6 +149,34 @@ def _qianfan_ocr(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any
     return transformers.QianfanOCRForConditionalGeneration(config), processor
 
 
+def _gemma4(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """Embeddings for each layer, which are looked up by ids; pictures of any shape; layers that share keys and
+    values."""
+    config = transformers.Gemma4Config(
+        vision_config={
+            **_VIT, "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 3, "position_embedding_size": 1024,
+        },
+        text_config=transformers.Gemma4TextConfig(
+            **{**text, "num_hidden_layers": 4}, head_dim=16, global_head_dim=32, sliding_window=32,
+            layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
+            vocab_size_per_layer_input=text["vocab_size"], hidden_size_per_layer_input=8,
+        ),
+        audio_config=None, image_token_id=tokenizer.image_token_id, video_token_id=tokenizer.video_token_id,
+        audio_token_id=tokenizer.audio_token_id, boi_token_id=tokenizer.boi_token_id,
+        eoi_token_id=tokenizer.eoi_token_id,
+    )  # fmt: skip
+    processor = transformers.Gemma4Processor(
+        feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
+        image_processor=transformers.Gemma4ImageProcessor(
+            patch_size=4, max_soft_tokens=70, pooling_kernel_size=3, **statistics
+        ),
+        tokenizer=tokenizer,
+        video_processor=transformers.Gemma4VideoProcessor(patch_size=4, pooling_kernel_size=3),
+        chat_template=tokenizer.chat_template,
+    )
+    return transformers.Gemma4ForConditionalGeneration(config), processor
+
+
 _IMAGE: Mapping[str, str] = {"image_token": "<image>"}
 MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "aya_vision": ModuleCheckpoint(
@@ -186,6 +214,14 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
         {
             "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>",
             "marker": "<image>",
+        },
+    ),
+    "gemma4": ModuleCheckpoint(
+        "<|image|>",
+        _gemma4,
+        {
+            "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "video_token": "<|video|>",
+            "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>",
         },
     ),
     "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),

@@ -65,11 +65,20 @@ class ModuleDecoder:
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
             embeds = self._model.get_input_embeddings()(inputs.input_ids)
             self._ops.splice(embeds, inputs.splice_rows, inputs.splice_embeddings)
-            tokens = {"embeds": embeds}
+            tokens = {"embeds": embeds, **self._look_up(inputs.input_ids, inputs.splice_rows)}
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         with torch.no_grad(), self._holder.during(caches, plan, inputs.slot_mapping, inputs.faults, self.dtype):
             hidden = run_decoder(self._decoder, inputs.positions, **tokens)
         return hidden if wanted is None else hidden.index_select(0, wanted)
+
+    def _look_up(self, ids: torch.Tensor, media: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what the decoder looks up by ids int64 [T] beside embeddings, where it does: Gemma 3n and 4, for each
+        layer. Places of media have the padding's."""
+        config = self._decoder.config
+        if not getattr(config, "hidden_size_per_layer_input", None):
+            return {}
+        padded = ids.index_fill(0, media, config.pad_token_id or 0)
+        return {"per_layer_inputs": self._decoder.get_per_layer_inputs(padded[None])}
 
     def compute_alone(self, ids: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [T, vocab] of one text int64 [T] as the model computes them, without our attention."""

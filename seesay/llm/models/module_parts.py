@@ -30,6 +30,9 @@ class Given(torch.nn.Module):
         embeddings: torch.nn.Module = self.embed_tokens
         return embeddings
 
+    def get_per_layer_inputs(self, *_: Any) -> None:
+        """Return nothing for what models (Gemma 4) look up by the ids of tokens, for each layer: none is computed."""
+
     def forward(self, *_: Any, inputs_embeds: torch.Tensor, **options: Any) -> _Output:
         self.inputs = {"inputs_embeds": inputs_embeds, **options}
         return _Output((inputs_embeds,))
