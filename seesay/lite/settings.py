@@ -50,3 +50,5 @@ class LiteSettings:
             value = getattr(self, name)
             require(least <= value <= most, name, value, f"must be in [{least}, {most}]")
         require(bool(os.fspath(self.work_dir)), "work_dir", self.work_dir, "must be the path of a folder")
+        is_named = self.calib_dataset is None or bool(os.fspath(self.calib_dataset))
+        require(is_named, "calib_dataset", self.calib_dataset, "must be the path of a file or folder, or a name")

@@ -351,6 +351,7 @@ def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path
         (lite.fp8, {"calib_samples": 1}, r"calib_samples must be in \[2, 65536\], got 1"),
         (lite.fp8, {"calib_seqlen": 4096}, "calib_seqlen must be at most 256, the model's longest text, got 4096"),
         (lite.fp8, {"batch_size": "x"}, "batch_size must be"),
+        (lite.auto_awq, {"calib_dataset": ""}, "calib_dataset must be the path of a file or folder, or a name, got ''"),
         (lite.fp8, {"vision": True}, "vision=True: .* has no vision tower"),
     ],
 )
