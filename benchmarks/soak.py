@@ -147,6 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks)
     with pipe, ThreadPoolExecutor(args.clients) as clients:
         readers = memory_readers()
+        for read in readers.values():  # the first look at a GPU creates this process's context, some 100 MB
+            read()
         readings_mb: dict[str, list[float]] = {name: [] for name in readers}
         started_s = time.perf_counter()
         for first in range(0, args.requests, step):

@@ -126,5 +126,7 @@ def test_answers_equal_those_of_the_request_alone(
     check_answers(asked, alone, faults)
     assert not (world.setup.eager_graphs and device == "cpu") or len(world.engine.graph_steps) > 10
     assert len(asked) == num_requests
-    assert world.core.stats().total_jumped_tokens or num_requests < 100 or world.setup.num_blocks < 10
+    # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.
+    jumps_rarely = world.setup.eager_graphs or device != "cpu" or world.setup.num_blocks < 10
+    assert world.core.stats().total_jumped_tokens or num_requests < 100 or jumps_rarely
     assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly
