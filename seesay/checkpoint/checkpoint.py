@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
@@ -63,9 +63,7 @@ class Checkpoint:
     `quantization`: how linear layers are stored or to be quantized; None for plain weights. `readers`: what reads
     config.json, by the architecture in it, of families from outside of this package. `code`: the Python that makes
     configuration and model; None where Transformers has both, or no code may be run. `runs_code`: whether that of
-    processors may be."""
-
-    remedy: ClassVar[str] = "download the checkpoint again"
+    processors may be. `remedy`: what to do if a tensor is missing."""
 
     path: Path
     config: Mapping[str, Any]
@@ -76,6 +74,7 @@ class Checkpoint:
     readers: Mapping[str, ConfigReader] = field(default_factory=dict, repr=False)
     code: OwnCode | None = None
     runs_code: bool = False
+    remedy: str = "download the checkpoint again"
 
     @classmethod
     def load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -16,10 +16,11 @@ class TensorSource(Protocol):
     """Tensors by their names in a checkpoint. `path` names the source in messages, and `remedy` says what to do if a
     tensor is missing."""
 
-    remedy: ClassVar[str]
-
     @property
     def path(self) -> Path: ...
+
+    @property
+    def remedy(self) -> str: ...
 
     def tensor_names(self) -> frozenset[str]:
         """Return the names of all tensors."""

@@ -49,6 +49,7 @@ class ModelWeights:
         checkpoint = replace(
             Checkpoint.load(folder, self._config.hf_overrides, readers=self._checkpoint.readers),
             code=self._checkpoint.code,  # that of the new folder is not run
+            remedy="download the checkpoint again; partial=True is for folders with some of the layers",
         )
         where = Path(folder) / "config.json"
         if (in_flight := self._config.quantization) is not None:

@@ -304,7 +304,23 @@ def test_a_missing_tensor_is_told_by_a_name_of_the_one_who_gives(
     with load(first) as pipe:
         with pytest.raises(CheckpointError) as raised:
             pipe.update_weights({given: tensor}, partial=True)
-        assert str(raised.value) == f"update_weights: tensor '{missing}' is missing from the checkpoint: give it, too"
+        assert str(raised.value) == (
+            f"update_weights: tensor '{missing}' is missing from the checkpoint: give it, too; partial=True is for "
+            "some of the layers"
+        )
+
+
+def test_a_folder_of_some_layers_is_told_of_partial(two: Callable[[str], list[Path]], tmp_path: Path) -> None:
+    first, second = two("llama")
+    weights = read_weights(second)
+    some = write_weights(first, tmp_path / "some", {name: weights[name] for name in weights if ".layers.0." in name})
+    with load(first) as pipe:
+        with pytest.raises(CheckpointError, match=r"partial=True is for folders with some of the layers$"):
+            pipe.update_weights(some)
+        before = answers(pipe, "llama")
+        assert before == fresh(first, "llama")
+        pipe.update_weights(some, partial=True)
+        assert answers(pipe, "llama") != before
 
 
 def test_folders_of_other_models_are_refused(two: Callable[[str], list[Path]], tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ async def test_sleep_and_wake_up(level: int, wake: str, http: httpx.AsyncClient)
         ("/sleep?tags=weights", "both parts sleep together"),
         ("/sleep?running=now", "running must be 'finish' or 'abort', got 'now'"),
         ("/wake_up?tags=all", "tags must be of weights, kv_cache, got 'all'"),
+        ("/sleep?level=1&level=2", "level: given more than once"),
         ("/wake_up?level=1", "unknown query parameter: 'level'"),
     ],
 )
