@@ -38,7 +38,7 @@ class RowState:
     and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
     media_end: no embedding is spliced from this position on. slot: its place in the table. runs: of tokens that see
-    each other. output_end: rows that begin before it give more than tokens; 0 when none does.
+    each other, none beyond `runs_stop`. output_end: rows that begin before it give more than tokens; 0 when none does.
     """
 
     __slots__ = (
@@ -55,6 +55,7 @@ class RowState:
         "output_end",
         "params",
         "runs",
+        "runs_stop",
         "seed",
         "seq_id",
         "slot",
@@ -73,6 +74,7 @@ class RowState:
         self.block_ids: tuple[int, ...] = ()
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
         self.runs = TokenRuns(_NO_RUNS if begun.runs is None else begun.runs)
+        self.runs_stop = self.runs.stop
         self.counts: TokenCounts | None = None
         self.output_end = 0
         if params.output_logits or params.output_last_hidden_state:

@@ -26,7 +26,7 @@ from seesay.llm.step_sizes import fill_up
 
 _START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
-_NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs.stop"))
+_NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs_stop"))
 
 
 class Embeddings(Protocol):
