@@ -1,13 +1,14 @@
 """Host and GPU memory over thousands of requests with pictures, which should stay where they are.
 
-    python benchmarks/soak.py MODEL [--requests 5000] [--clients 32] [--max-side-px 1024] [--kv-blocks N]
-        [--plot FILE.png]
+    python benchmarks/soak.py MODEL [--requests 5000] [--warm-up 1000] [--clients 32] [--max-side-px 1024]
+        [--kv-blocks N] [--plot FILE.png]
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
-time when nothing is being answered, and what this process has freed is returned to the system first. The first fifth of
-the requests warms up; after it every reading counts. Caches grow up to their limits, and on the CPU the KV cache takes
-memory as its blocks are first written: give them no more than the warm-up fills.
+time when nothing is being answered, and what this process has freed is returned to the system first. The first requests
+warm up, a fifth of all unless `--warm-up` says otherwise; after them every reading counts. Caches grow up to their
+limits, and on the CPU the KV cache takes memory as its blocks are first written: give them no more than the warm-up
+fills. On a GPU, memory grows until the sizes that recur have graphs in the tower: some 3,000 pictures.
 
 Prints a line `RESULT {JSON}` per kind of memory, in MB: at the first reading that counts, at the last, and the slope of
 a line through all of them, per 1,000 requests; then what was answered. Ends with status 1 when an answer is missing,
@@ -129,6 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--warm-up", type=int, help="requests whose readings do not count (default: a fifth)")
     parser.add_argument("--clients", type=int, default=32, help="requests at the same time")
     parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
     parser.add_argument("--kv-blocks", type=int, default=0, help="0: as many as fit; see above")
@@ -139,6 +141,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.requests < NUM_READINGS:
         parser.error(f"--requests is at least {NUM_READINGS}, and a slope tells something from some thousands on")
+    warm_up = WARM_UP_SHARE * args.requests if args.warm_up is None else args.warm_up
+    if not 0 <= warm_up <= args.requests / 2:
+        parser.error("--warm-up is at most half of --requests")
 
     shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
     step = max(1, args.requests // NUM_READINGS)
@@ -153,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         started_s = time.perf_counter()
         for first in range(0, args.requests, step):
             num_answered += sum(clients.map(lambda shape: ask(pipe, shape), shapes[first : first + step]))
-            if first >= WARM_UP_SHARE * args.requests:
+            if first >= warm_up:
                 counts.append(min(first + step, args.requests))
                 for name, read in readers.items():
                     readings_mb[name].append(read())
