@@ -18,6 +18,7 @@ from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.known_classes import find_known_type
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
+from seesay.checkpoint.overrides import apply_overrides, check_added
 from seesay.checkpoint.own_code import CONFIG, OwnCode
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
 from seesay.checkpoint.stand_ins import ConfigReader, StandIn, read_as_known
@@ -60,10 +61,10 @@ class _Described(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """One model folder. `config` is config.json merged with the overrides. `stored` maps tensor names to places.
-    `quantization`: how linear layers are stored or to be quantized; None for plain weights. `readers`: what reads
-    config.json, by the architecture in it, of families from outside of this package. `code`: the Python that makes
-    configuration and model; None where Transformers has both, or no code may be run. `runs_code`: whether that of
-    processors may be. `remedy`: what to do if a tensor is missing."""
+    `added`: the overrides that config.json itself has no field for. `quantization`: how linear layers are stored or to
+    be quantized; None for plain weights. `readers`: what reads config.json, by the architecture in it, of families from
+    outside of this package. `code`: the Python that makes configuration and model; None where Transformers has both, or
+    no code may be run. `runs_code`: whether that of processors may be. `remedy`: what to do if a tensor is missing."""
 
     path: Path
     config: Mapping[str, Any]
@@ -71,6 +72,7 @@ class Checkpoint:
     stored: Mapping[str, StoredTensor] = field(repr=False)
     quantization: Quantization | None
     revision_digest: bytes = field(repr=False)
+    added: Mapping[str, Any] = field(default_factory=dict, repr=False)
     readers: Mapping[str, ConfigReader] = field(default_factory=dict, repr=False)
     code: OwnCode | None = None
     runs_code: bool = False
@@ -96,7 +98,7 @@ class Checkpoint:
         config = read_object(path / "config.json")
         if config is None:
             raise CheckpointError(f"{path}: not a model folder: it has no config.json")
-        merged = _merge(config, hf_overrides or {}, where="hf_overrides")
+        merged, added = apply_overrides(config, hf_overrides or {})
         quantized = read_quantization(path / "config.json", merged, quantization)
         digest = hashlib.blake2b(digest_size=32)
         update_framed(digest, _serialize(merged))
@@ -122,6 +124,7 @@ class Checkpoint:
             stored=stored,
             quantization=quantized,
             revision_digest=digest.digest(),
+            added=added,
             readers=readers or {},
             runs_code=runs_code,
         )
@@ -239,7 +242,7 @@ class Checkpoint:
     def _described(self) -> _Described:
         if self.code is not None:  # which may change without config.json
             return self._describe(self._read_described())
-        made_from = [_serialize(self.config), _serialize(self._stand_in.config)]
+        made_from = [_serialize(self.config), _serialize(self._stand_in.config), _serialize(self.added)]
         key = make_key(_KEPT_CONFIG, ["transformers"], made_from)
         kept = read_kept(key)
         if kept is not None:
@@ -252,6 +255,8 @@ class Checkpoint:
 
     def _read_described(self) -> dict[str, Any]:
         config = self.hf_config()
+        if self._stand_in.config is self.config and self.code is None:
+            check_added(config, self.added)
         return {"config": as_plain(config), "text": as_plain(self._hf_text_config()), "options": list_options(config)}
 
     def _describe(self, kept: Mapping[str, Any]) -> _Described:
@@ -375,16 +380,3 @@ def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(rotary, dict) and rotary.get(key) == "su":
                     rotary[key] = "longrope"
     return config
-
-
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], *, where: str) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in changes.items():
-        inner = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
-            merged[key] = _merge(inner, value, where=f"{where}.{key}")
-        elif isinstance(inner, Mapping) and value is not None:
-            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
-        else:
-            merged[key] = value
-    return merged

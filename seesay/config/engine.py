@@ -87,7 +87,8 @@ class EngineConfig:
         the copy takes at most an eighth of the memory.
     model_format: the format of the weights in the checkpoint: 'hf' for plain ones, else the `quant_method` of its
         config.json. It is checked, and changes nothing; None accepts any.
-    hf_overrides: values that replace those in the checkpoint's config.json, nested by key.
+    hf_overrides: values that replace those in the checkpoint's config.json, nested by key. Those of the text model may
+        also stand at the root, or in `text_config`, whichever of them config.json has. Unknown fields are refused.
     disable_vision_encoder: do not load the vision tower; requests with pictures are refused.
     plugins: Python files or names of modules with model families, which outrank those of this package. Their code runs
         in this process and in that of the engine. See docs/plugins.md.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesay.errors import ErrorCode, RequestError, show
+from seesay.grammars.ebnf import rewrite_ebnf
 from seesay.grammars.json_schema import rewrite_schema
 from seesay.grammars.regex import rewrite_regex
 from seesay.values import Grammar
@@ -61,7 +62,7 @@ def _write(grammar: Grammar) -> Grammar:
     if grammar.kind == "structural_tag":
         return Grammar(kind="structural_tag", source=json.dumps(_write_tag(json.loads(grammar.source))))
     assert grammar.kind == "ebnf", grammar.kind
-    return grammar
+    return Grammar(kind="ebnf", source=rewrite_ebnf(grammar.source, "response_format"))
 
 
 def _make_regex(pattern: str) -> Grammar:
@@ -119,6 +120,8 @@ def _write_format(format: Any, place: str, depth: int) -> dict[str, Any]:
         if format.keys() - {"type", "pattern"} or not isinstance(format.get("pattern"), str):
             raise _refuse(place, "of type regex must have a pattern and nothing else")
         written["pattern"] = rewrite_regex(format["pattern"], f"response_format.{place}.pattern")
+    elif kind == "grammar" and isinstance(format.get("grammar"), str):
+        written["grammar"] = rewrite_ebnf(format["grammar"], f"response_format.{place[:200]}.grammar")
     for key in _FORMATS[kind]:
         inner = format.get(key)
         if isinstance(inner, list):

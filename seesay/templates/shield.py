@@ -14,10 +14,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
+from seesay.templates.parsers.json_text import MAX_DEPTH
 
 Span = tuple[int, int]
 
 _SLICE_CHARS = 1 << 16  # searched in one call, which holds the GIL
+_MAX_LEVELS = MAX_DEPTH + 8
+"""As deep as the arguments of calls are read, within the lists and objects around them."""
 _PRIVATE_USE = range(0xE000, 0xF8FF)
 _ESCAPES = re.compile(r"\\u([ef][0-9a-f]{3})", re.IGNORECASE)
 
@@ -100,16 +103,20 @@ class Shield:
             found = self._starts.finditer(text, first, last + self._longest)
             yield from (match.start() for match in found if match.start() < last)
 
-    def cover_all(self, value: Any) -> Any:
-        """Rebuild `value` from plain JSON types with all strings covered. Templates get no other objects."""
+    def cover_all(self, value: Any, *, levels: int = _MAX_LEVELS) -> Any:
+        """Rebuild `value` from plain JSON types with all strings covered. Templates get no other objects. Raises
+        `RequestError` where more than `levels` of mappings and lists are in each other."""
         if isinstance(value, str):
             return self.cover(str.__str__(value))
         if value is None or isinstance(value, bool | int | float):
             return value
+        if isinstance(value, Mapping | list | tuple) and not levels:
+            why = f"a value of a message, a tool or a variable of the chat template has more than {_MAX_LEVELS} levels"
+            raise RequestError(ErrorCode.INVALID_REQUEST, why, "messages")
         if isinstance(value, Mapping):
-            return {self.cover(str(key)): self.cover_all(item) for key, item in value.items()}
+            return {self.cover(str(key)): self.cover_all(item, levels=levels - 1) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.cover_all(item) for item in value]
+            return [self.cover_all(item, levels=levels - 1) for item in value]
         return f"<{type(value).__name__}>"
 
     def restore_escapes(self, text: str) -> str:

@@ -85,3 +85,21 @@ def test_a_text_is_covered_in_slices_as_at_once(text: Any) -> None:
     assert in_slices.cover(text) == at_once.cover(text)
     in_slices.choose_nonces([text])
     assert in_slices._nonce not in text and in_slices.tail not in text
+
+
+def test_deep_values_are_refused_and_as_deep_as_calls_are_read_taken() -> None:
+    def nest(levels: int) -> Any:
+        value: Any = "<s>"
+        for _ in range(levels):
+            value = [value]
+        return value
+
+    shield = Shield(SPECIAL)
+    covered = shield.cover_all({"arguments": nest(256)})["arguments"]
+    for _ in range(256):
+        [covered] = covered
+    assert covered == shield.cover("<s>") != "<s>"
+    for levels in (300, 100_000):
+        with pytest.raises(RequestError, match="has more than 264 levels") as raised:
+            shield.cover_all({"arguments": nest(levels)})
+        assert raised.value.param == "messages"

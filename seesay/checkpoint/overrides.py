@@ -1,0 +1,150 @@
+"""`hf_overrides`: values of config.json that are replaced. They reach the part of config.json that has the field.
+
+A configuration with a vision encoder has the fields of its text model at its root, or in a part such as `text_config`:
+published folders have both. What the overrides say at the one place is applied at the other, under the name that
+config.json has. What would change nothing is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from seesay.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+_WHERE = "hf_overrides"
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
+_ROTARY = ("rope_parameters", "rope_scaling", "rope_theta")
+_KINDS = ("rope_type", "type")
+_SIZES = ("hidden_size", "num_hidden_layers", "n_layer", "n_embd", "d_model", "num_layers")
+"""One of these at the root means that the text model is described there."""
+_GENERAL = (
+    "architectures", "auto_map", "bos_token_id", "dtype", "eos_token_id", "model_type", "pad_token_id",
+    "quantization_config", "tie_word_embeddings", "torch_dtype", "transformers_version",
+)  # fmt: skip
+"""Fields that a root may have beside the same ones of its parts."""
+_OF_TEXTS = (*_ROTARY, "max_position_embeddings", "sliding_window")
+"""Fields of a text model that are often missing from config.json, and are not its root's."""
+
+
+def apply_overrides(
+    config: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Return (`config` with what `overrides` replaces, nested by key; those of them that `config` has no field for).
+    Raises `CheckpointError` naming an override that has another form than its field, or comes twice."""
+    placed = _place(config, overrides)
+    return _merge(config, placed, _WHERE), _find_added(config, placed)
+
+
+def check_added(config: PretrainedConfig, added: Mapping[str, Any], where: str = _WHERE) -> None:
+    """Raise `CheckpointError` naming an override of a field that the configuration class does not have. `added`: the
+    overrides that config.json has no field for."""
+    from transformers import PretrainedConfig
+
+    fields = {*type(config)().to_dict(), *config.attribute_map, *_GENERAL, *_ROTARY} if added else set()
+    parts = {name: part for name, part in vars(config).items() if isinstance(part, PretrainedConfig)}
+    for name, value in added.items():
+        if name in parts and isinstance(value, Mapping):
+            check_added(parts[name], value, f"{where}.{name}")
+        elif name not in fields:
+            found = next((name_ for name_, part in parts.items() if name in type(part)().to_dict()), None)
+            advice = "" if found is None else f": it is a field of {found}, so write {{'{found}': {{'{name}': …}}}}"
+            raise CheckpointError(
+                f"{where}.{name}: neither config.json nor {type(config).__name__} of Transformers has a field of this "
+                f"name{advice}"
+            )
+
+
+def _find_added(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    added = {}
+    for name, value in overrides.items():
+        inner = config.get(name)
+        if name not in config:
+            added[name] = value
+        elif isinstance(value, Mapping) and isinstance(inner, Mapping) and name.endswith("_config"):
+            added[name] = _find_added(inner, value)
+    return {name: value for name, value in added.items() if value != {} or name not in config}
+
+
+def _place(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `overrides` nested as `config` is."""
+    placed = dict(overrides)
+    part = next((name for name in _TEXT_PARTS if isinstance(config.get(name), Mapping)), None)
+    for name in _TEXT_PARTS:
+        given = placed.get(name)
+        if name in config or not isinstance(given, Mapping):
+            continue
+        if part is not None:
+            del placed[name]
+            placed[part] = _unite(placed.get(part, {}), given, f"{_WHERE}.{part}")
+        elif any(size in config for size in _SIZES):
+            del placed[name]
+            placed = _unite(placed, given, _WHERE)
+    if part is None or not isinstance(placed.get(part, {}), Mapping):
+        return placed
+    inner = config[part]
+    moved = {
+        name: value
+        for name, value in placed.items()
+        if name not in _GENERAL
+        and (name in _OF_TEXTS or (name in inner and config.get(name, inner[name]) == inner[name]))
+    }
+    if moved:
+        # Some versions of Transformers have written the text model's fields at both places.
+        stay = config.keys() - {*_ROTARY}
+        placed = {name: value for name, value in placed.items() if name in stay or name not in moved}
+        placed[part] = _unite(placed.get(part, {}), moved, f"{_WHERE}.{part}")
+    return placed
+
+
+def _unite(first: Any, second: Mapping[str, Any], where: str) -> dict[str, Any]:
+    if not isinstance(first, Mapping):
+        raise CheckpointError(f"{where} must be a dict, as in config.json, got {first!r}")
+    if twice := sorted(first.keys() & second.keys()):
+        raise CheckpointError(f"{where}.{twice[0]} is given twice, at the root and in a part: leave one of them out")
+    return {**first, **second}
+
+
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in _name_rotary(base, changes, where).items():
+        inner = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+            if key in _ROTARY and any(kind in value for kind in _KINDS):  # by either name
+                inner = {name: stored for name, stored in inner.items() if name not in _KINDS}
+            merged[key] = _merge(inner, value, f"{where}.{key}")
+        elif isinstance(inner, Mapping) and value is not None:
+            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
+        else:
+            merged[key] = value
+    return merged
+
+
+def _name_rotary(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """Return `changes` with the rotary embedding's settings under the names of `base`, which has either
+    `rope_parameters`, or `rope_scaling` and `rope_theta`: where there are both, Transformers reads one of them."""
+    named = dict(changes)
+    stored = base.get("rope_parameters")
+    if isinstance(stored, Mapping):
+        for name in ("rope_scaling", "rope_theta"):
+            if name not in named:
+                continue
+            value = named.pop(name)
+            change = {name: value} if name == "rope_theta" else value
+            if not isinstance(change, Mapping) or (
+                stored and all(isinstance(item, Mapping) for item in stored.values())
+            ):
+                raise CheckpointError(
+                    f"{where}.{name}: config.json has rope_parameters instead, whose fields ({', '.join(stored)}) are "
+                    "to be overridden: write {'rope_parameters': {…}}"
+                )
+            named["rope_parameters"] = _unite(named.get("rope_parameters", {}), change, f"{where}.rope_parameters")
+    elif isinstance(named.get("rope_parameters"), Mapping) and isinstance(base.get("rope_scaling"), Mapping):
+        change = dict(named.pop("rope_parameters"))
+        if "rope_theta" in change:
+            named = _unite(named, {"rope_theta": change.pop("rope_theta")}, where)
+        named["rope_scaling"] = _unite(named.get("rope_scaling", {}), change, f"{where}.rope_scaling")
+    return named
