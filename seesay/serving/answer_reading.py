@@ -4,6 +4,7 @@ their schemas. Knows no API."""
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from seesay.serving.errors import bad_request
 from seesay.serving.field_names import FieldNames
 from seesay.serving.tools import Function, Tools
 from seesay.templates.parsers.answer_parser import AnswerParser
+from seesay.templates.parsers.call_syntax import Form, json_form, or_form, regex_form
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
 
 if TYPE_CHECKING:
@@ -53,8 +55,8 @@ class AnswerReading:
         brings_template: bool = False,
     ) -> AnswerReading:
         """Return the reading for a request with these tools and the `response_format` `answer_format`. names: the
-        client's. brings_template: the request has a chat template of its own. Raises `ApiError` 400 for tools that the
-        model's answers cannot call."""
+        client's. brings_template: the request has a chat template of its own. Where both are given, an answer is calls
+        alone or follows the format. Raises `ApiError` 400 for tools that the model's answers cannot call."""
         format, options = engine.answer_format, tools.for_template(None if brings_template else engine.chat_template)
         if not tools.callable:
             return cls(format=format, tools=tools, template_options=options, grammar=answer_format, names=names)
@@ -64,19 +66,12 @@ class AnswerReading:
                 "tools",
                 code="unsupported_parameter",
             )
-        if answer_format is not None and answer_format.get("type") != "text":
-            field = names.of("response_format")
-            raise bad_request(
-                f"tools cannot be combined with {field}, which says what the whole answer is: send one of them, or "
-                "tool_choice none",
-                "tools",
-                code="unsupported_parameter",
-            )
+        is_free = answer_format is None or answer_format.get("type") == "text"
         return cls(
             format=format,
             tools=tools,
             template_options=options,
-            grammar=_make_grammar(format, tools),
+            grammar=_make_grammar(format, tools, None if is_free else _read_form(answer_format, names)),
             names=names.naming({"response_format": "tools"}),
         )
 
@@ -117,19 +112,50 @@ def _is_kept(part: AnswerPart) -> bool:
     return isinstance(part, ContentText | ReasoningText) or part.index == 0
 
 
-def _make_grammar(format: AnswerFormat, tools: Tools) -> Mapping[str, Any] | None:
-    """Return the grammar of the calls. Without the package that compiles grammars, calls are free where they are not
-    forced. Raises `ApiError` 400 where they are, and for a schema that must be honoured and cannot be."""
+def _read_form(answer_format: Mapping[str, Any] | None, names: FieldNames) -> Form:
+    """Return the form of an answer that is not calls. Raises `ApiError` 400 for one that cannot be honoured."""
+    try:
+        grammar = read_grammar(answer_format)
+        assert grammar is not None
+        make_program(grammar)
+    except (ConfigError, RequestError) as error:
+        raise names.explain(error) from error
+    source = grammar.source
+    if grammar.kind == "json_schema":
+        return json_form(json.loads(source))
+    if grammar.kind == "regex":
+        return regex_form(source)
+    if grammar.kind == "choice":
+        return or_form(json.loads(source))
+    if grammar.kind == "ebnf":
+        return {"type": "grammar", "grammar": source}
+    field = names.of("response_format")
+    why = f"tools cannot be combined with a structural tag ({field}): send one of them, or tool_choice none"
+    raise bad_request(why, "tools", code="unsupported_parameter")
+
+
+def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Mapping[str, Any] | None:
+    """Return the grammar of the calls. other: the form of an answer that is not calls; None for free text. Without the
+    package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
+    for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
     if importlib.util.find_spec("xgrammar") is None:
-        if is_forced or tools.allowed is not None:
-            why = f"tool_choice: forced and allowed functions need xgrammar: {install_command('grammar')}"
-            raise bad_request(why, "tool_choice")
+        if is_forced or tools.allowed is not None or other is not None:
+            why = (
+                f"forced and allowed functions, and tools beside a grammar, need xgrammar: {install_command('grammar')}"
+            )
+            raise bad_request(f"tool_choice: {why}", "tool_choice")
         return None
     held = [_hold(function, is_forced=is_forced) for function in tools.callable]
-    if not is_forced and tools.allowed is None and all(function.strict is False for function in tools.callable):
+    if is_forced:
+        return format.call_grammar(held, "required", tools.is_parallel)
+    if other is not None:
+        calls = format.call_grammar(held, "required", tools.is_parallel)
+        assert calls is not None
+        return {**calls, "format": or_form([calls["format"], other])}
+    if tools.allowed is None and all(function.strict is False for function in tools.callable):
         return None
-    return format.call_grammar(held, "required" if is_forced else "auto", tools.is_parallel)
+    return format.call_grammar(held, "auto", tools.is_parallel)
 
 
 def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:

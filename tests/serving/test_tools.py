@@ -107,6 +107,55 @@ def test_a_forced_call(live: LiveServer, choice: Any) -> None:
     assert [event["choices"][0]["finish_reason"] for event in events][-1] == "tool_calls"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_tools_beside_a_format_give_calls_alone_or_an_answer_in_the_format(live: LiveServer, stream: bool) -> None:
+    """The choice is the model's where no call is forced: the bias towards the first token of one decides here."""
+    marker = "<tool_call>"
+    [first] = live.post("/tokenize", {"prompt": marker[:1], "add_special_tokens": False}).json()["tokens"][:1]
+    number = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"enum": [7]}}}
+    body = {"messages": HI, "tools": [TOOL], "parallel_tool_calls": False, "temperature": 0, "stream": stream}
+    forms: list[tuple[dict[str, Any], str]] = [
+        ({"response_format": number}, "7"),
+        ({"choice": ["yes"]}, "yes"),
+        ({"regex": "[y]es"}, "yes"),
+        ({"grammar": 'root ::= "yes"'}, "yes"),
+    ]
+    for form, expected in forms:
+        for wants_call, extra in ((False, {"logit_bias": {first: -100}}), (True, {"logit_bias": {first: 100}})):
+            answer = live.post(CHAT, {**body, **form, **extra, "max_tokens": 200})
+            if stream:
+                events = read_events(answer.text)
+                calls = join_calls(events)
+                text = "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
+                reason = events[-1]["choices"][0]["finish_reason"]
+            else:
+                [choice] = answer.json()["choices"]
+                calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+                text, reason = choice["message"]["content"] or "", choice["finish_reason"]
+            if wants_call:
+                assert text == "" and reason == "tool_calls"
+                Look.model_validate_json(calls[0]["arguments"])
+            else:
+                assert (text, calls, reason) == (expected, [], "stop")
+    if not stream:
+        forced = post(live, CHAT, {**body, "response_format": number, "tool_choice": NAMED})
+        assert forced["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_tools_beside_a_format_in_responses_and_messages(live: LiveServer) -> None:
+    tool = {"type": "function", **FUNCTION}
+    form = {"type": "json_schema", "name": "number", "schema": {"enum": [7]}}
+    asked = {"input": "Is it there?", "tools": [tool], "text": {"format": form}, "max_output_tokens": 200}
+    forced = post(live, RESPONSES, {**asked, "tool_choice": "required", "parallel_tool_calls": False})
+    assert [item["type"] for item in forced["output"]] == ["function_call"]
+    for item in post(live, RESPONSES, asked)["output"]:
+        assert item["type"] == "function_call" or item["content"][0]["text"] == "7"
+    given = {"messages": HI, "tools": [CLAUDE], "max_tokens": 200, "output_format": {"type": "json_schema", **form}}
+    del given["output_format"]["name"]
+    for block in post(live, MESSAGES, given)["content"]:
+        assert block["type"] == "tool_use" or block["text"] == "7"
+
+
 def test_several_answers_with_calls(live: LiveServer) -> None:
     body = {"messages": HI, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "n": 2,
             "seed": 5, "temperature": 1, "logprobs": True, "return_token_ids": True}  # fmt: skip
@@ -384,7 +433,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": [TOOL], "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}}},
      "tool_choice.allowed_tools.tools"),
     (CHAT, {"tools": [TOOL], "parallel_tool_calls": 1}, "parallel_tool_calls"),
-    (CHAT, {"tools": [TOOL], "response_format": {"type": "json_object"}}, "tools"),
+    (CHAT, {"tools": [TOOL], "response_format": {"type": "structural_tag", "format": {"type": "any_text"}}}, "tools"),
+    (CHAT, {"tools": [TOOL], "response_format": {"type": "regex", "regex": "(?=a)a"}}, "response_format"),
+    (CHAT, {"tools": [TOOL], "guided_json": {"type": "object", "not": {}}}, "guided_json"),
     (CHAT, {"tools": [TOOL], "tool_choice": "required", "ignore_eos": True}, "ignore_eos"),
     (CHAT, {"functions": [{"name": "f"}]}, "functions"),
     (CHAT, {"function_call": {"name": "f"}}, "function_call"),
