@@ -19,6 +19,8 @@ from ports import find_port
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# Every HTTP client reads the authorities that it trusts, certifi's in 20 ms. No test asks a server on the internet.
+os.environ.setdefault("SSL_CERT_FILE", str(Path(__file__).with_name("authority.pem")))
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers beside each other: one thread each, for their children, too
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs behind it; children inherit that

@@ -39,10 +39,10 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def deep(tiny_checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of twelve layers."""
+    """A model of six layers."""
     folder = tmp_path_factory.mktemp("deep") / "model"
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "vocab_size": 288}
-    backbones.make_backbone("llama", folder, num_hidden_layers=12, **sizes)
+    backbones.make_backbone("llama", folder, num_hidden_layers=6, **sizes)
     for file in tiny_checkpoint("llama").iterdir():
         if file.name.startswith(("tokenizer", "chat_template", "special")):
             shutil.copy(file, folder / file.name)
@@ -53,7 +53,7 @@ class Interrupting(io.StringIO):
     """A log whose process gets Ctrl-C when two layers are done."""
 
     def write(self, text: str) -> int:
-        if " 2 of 12 layers" in text:
+        if " 2 of 6 layers" in text:
             os.kill(os.getpid(), signal.SIGINT)
         return super().write(text)
 
@@ -81,7 +81,7 @@ def test_an_interrupted_run_goes_on(
     with interrupted():
         quantize(deep, tmp_path / "out", **options)
     finished = {part.name: (part / "model.safetensors").stat().st_mtime_ns for part in parts.glob("part-*")}
-    assert 2 <= len(finished) < 12
+    assert 2 <= len(finished) < 6
     assert f"{tmp_path / 'out'}: {len(finished)} layers are done; the same command goes on with them" in caplog.text
     assert not (tmp_path / "out" / "config.json").exists(), "it is no model yet"
     with pytest.raises(ConfigError, match=r"unfinished run with batch_size=1, this one has 2: repeat that run"):
@@ -153,7 +153,7 @@ def test_a_log_shows_each_layer(deep: Path, tmp_path: Path, text: str, capsys: p
     for run, name in ((lite.fp8, "fp8"), (lite.calibrate, "calibrate")):
         run(deep, tmp_path / name, **SMALL, calib_dataset=text)
         lines = [line for line in capsys.readouterr().err.splitlines() if " layers" in line]
-        assert lines == [f"{name}: {number} of 12 layers" for number in range(1, 13)]
+        assert lines == [f"{name}: {number} of 6 layers" for number in range(1, 7)]
 
 
 def test_an_unfinished_run_without_a_layer_is_begun_anew(deep: Path, tmp_path: Path, text: str) -> None:
@@ -169,7 +169,7 @@ def test_statistics(deep: Path, tmp_path: Path, text: str) -> None:
     summary = lite.calibrate(deep, tmp_path / "out", **SMALL, calib_dataset=Path(text))
     tensors = load_file(tmp_path / "out" / STATISTICS_FILE)
     assert json.loads((tmp_path / "out" / SUMMARY_FILE).read_text()) == summary
-    assert len(summary["modules"]) == 12 * 7 and summary["tokens"] > 100
+    assert len(summary["modules"]) == 6 * 7 and summary["tokens"] > 100
     modules = {name.rpartition(".")[0] for name in tensors}
     assert modules == set(summary["modules"])
     q, k = (tensors[f"model.layers.3.self_attn.{name}_proj.input_abs_max"] for name in "qk")
@@ -407,7 +407,7 @@ def test_the_command(deep: Path, tmp_path: Path, text: str, capsys: pytest.Captu
     assert cli.main(words.split()) == 0
     printed = capsys.readouterr()
     assert "perplexity of" in printed.out and f"written to {tmp_path / 'out'}" in printed.out
-    assert "gptq: 12 of 12 layers\n" in printed.err and "\r" not in printed.err, "lines off a terminal, no bar"
+    assert "gptq: 6 of 6 layers\n" in printed.err and "\r" not in printed.err, "lines off a terminal, no bar"
     settings = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert settings["desc_act"] is True and settings["group_size"] == 32
     assert cli.main(words.split()) == 1

@@ -147,7 +147,7 @@ def run_command(*arguments: str) -> Iterator[str]:
 def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
     """The URL of a Python program that serves the WebUI at `port`. SIGTERM must end it with status 0."""
     command = [sys.executable, *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONUNBUFFERED": "1", **variables}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
     lines: list[str] = []

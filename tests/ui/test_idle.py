@@ -7,10 +7,6 @@ import selectors
 
 import pytest
 
-pytest.importorskip("gradio")
-
-import gradio as gr
-
 from seesay.ui.app import set_up_queue
 
 
@@ -41,6 +37,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 def test_the_queue_rarely_wakes() -> None:
+    gr = pytest.importorskip("gradio")
     selector = JumpingSelector()
 
     async def idle() -> None:

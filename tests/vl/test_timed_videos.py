@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from family_contract import VIDEO, Loaded, build, draw_media, edit_json, load_family, plan, render
+from pairs import num_examples
 from processing import process
 
 from seesay.errors import RequestError
@@ -37,7 +38,7 @@ def test_sizes_equal_the_processors(
     processor = load(name).processor.video_processor
     rng = np.random.default_rng(2)
     num_refused = 0
-    for _ in range(5000):
+    for _ in range(num_examples(5000)):
         num_frames = int(rng.integers(2, 70))
         height, width = (int(side) for side in np.exp(rng.uniform(0, np.log(2000), 2)))
         options = {"cap_pixels_per_frame": is_capped}
