@@ -162,7 +162,8 @@ def test_the_clients_send_these_fields(opened: LiveServer) -> None:
     assert response.usage is not None and response.usage.output_tokens_details.reasoning_tokens
     claude = anthropic.Anthropic(base_url=opened.url, api_key="x", max_retries=0)
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
-    message = claude.messages.create(model=MODEL, max_tokens=4, messages=MESSAGES, thinking=thinking, temperature=0)
+    asked: Any = {"messages": MESSAGES, "thinking": thinking, "extra_body": {"temperature": 0}}
+    message = claude.messages.create(model=MODEL, max_tokens=4, **asked)
     assert message.usage.output_tokens > 0
 
 
