@@ -161,11 +161,12 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
 def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
     """Return the function with a schema that a grammar can honour: its own, or that of any object."""
     held = function.as_json()
-    if function.strict is False:
+    root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
+    if function.strict is False and (root is not None or not is_forced):
         held["function"]["parameters"] = _ANY_OBJECT
         return held
-    root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
-    if root is not None and (is_forced or function.strict):
+    is_held = bool(function.strict) or (is_forced and function.strict is None)
+    if root is not None and is_held:
         where = f"{function.place}.{function.schema_key}.{root}"
         what = "strict" if function.strict else "a forced call"
         why = f"{where} is not supported with {what}: the root of the schema must itself be an object with properties"
@@ -175,7 +176,7 @@ def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
         assert grammar is not None
         make_program(grammar)
     except (ConfigError, RequestError) as error:
-        if is_forced or function.strict:
+        if is_held:
             where = f"{function.place}.{function.schema_key}"
             names = FieldNames(options={"response_format": where, "response_format.schema": where})
             raise names.explain(error) from error

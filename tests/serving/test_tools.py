@@ -156,6 +156,23 @@ def test_tools_beside_a_format_in_responses_and_messages(live: LiveServer) -> No
         assert block["type"] == "tool_use" or block["text"] == "7"
 
 
+@pytest.mark.parametrize(
+    ("parameters", "is_followed"),
+    [(SCHEMA, True), ({**SCHEMA, "not": {}}, False), ({"anyOf": [SCHEMA], "type": "object"}, False)],
+)
+def test_a_forced_call_of_a_function_that_is_not_strict_follows_its_schema_where_it_can(
+    live: LiveServer, parameters: dict[str, Any], is_followed: bool
+) -> None:
+    tool = {"type": "function", "function": {**FUNCTION, "parameters": parameters, "strict": False}}
+    body = {"messages": HI, "tools": [tool], "tool_choice": NAMED, "temperature": 0, "max_tokens": 99}
+    body["parallel_tool_calls"] = False
+    [choice] = post(live, CHAT, body)["choices"]
+    arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
+    assert arguments.startswith("{")
+    if is_followed:
+        Look.model_validate_json(arguments)
+
+
 def test_several_answers_with_calls(live: LiveServer) -> None:
     body = {"messages": HI, "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "n": 2,
             "seed": 5, "temperature": 1, "logprobs": True, "return_token_ids": True}  # fmt: skip
