@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from seesay.errors import show
@@ -98,6 +99,12 @@ def write_number(kind: str, schema: Mapping[str, Any], place: str) -> Schema:
         least == most and (least == bounds.get("exclusiveMinimum") or most == bounds.get("exclusiveMaximum"))
     ):
         raise refuse(place, "no number is between its bounds")
+    if "exclusiveMinimum" in bounds and "exclusiveMaximum" in bounds:
+        steps = [
+            round(Decimal(str(bounds[key])).scaleb(_MAX_DECIMALS)) for key in ("exclusiveMinimum", "exclusiveMaximum")
+        ]
+        if steps[1] - steps[0] == 1:
+            raise refuse(place, f"no number of at most {_MAX_DECIMALS} decimals is between its bounds")
     return {"type": kind, **{key: int(value) if value == int(value) else value for key, value in bounds.items()}}
 
 

@@ -90,6 +90,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("dependentRequired", obj(properties={"a": INT}, dependentRequired={"a": ["b"]})),
     ("dependentSchemas", obj(properties={"a": INT}, dependentSchemas={"a": {}})),
     ("$dynamicRef", {"$dynamicRef": "#x"}),
+    ("no number of at most 6 decimals", {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.000001}),
+    ("no number of at most 6 decimals", {"type": "number", "exclusiveMinimum": -4.5, "exclusiveMaximum": -4.499999}),
     ("$ref", {"$ref": "http://example.com/schema"}),
     ("$ref", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
     ("$ref", {"$ref": "#/nowhere"}),
