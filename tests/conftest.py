@@ -40,15 +40,17 @@ BROWSER_FILES = ("test_page.py", "test_look.py", "test_history.py")
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
     *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_fronts.py",
-    "test_replay.py", "test_kills.py", "test_process.py", "test_sleep.py", "test_precompile.py", "test_processes.py",
-    "test_packaging.py", "test_life.py", "test_grammar_answers.py", "test_thoughts.py", "test_launch.py",
-    "test_runs.py", "test_training.py", "test_front_hangs.py", "test_operations.py", "test_space.py", "test_trials.py",
-    "test_call_grammar.py", "test_methods.py", "test_h200.py", "test_families.py", "test_decoder.py", "test_formats.py",
-    "test_weights.py", "test_quantized_replacing.py", "test_quantized_kv.py", "test_scheduler_random.py",
-    "test_sandbox.py", "test_quantized.py", "test_policy.py", "test_checkpoint.py", "test_restrictions.py",
-    "test_shared_fields.py", "test_bodies.py", "test_hostile_bodies.py", "test_interference.py", "test_nonsense.py",
+    "test_replay.py", "test_kills.py", "test_process.py", "test_sleep.py", "test_precompile.py",
+    "test_processes.py", "test_packaging.py", "test_my_family.py", "test_life.py", "test_grammar_answers.py",
+    "test_thoughts.py", "test_launch.py", "test_runs.py", "test_training.py", "test_front_hangs.py",
+    "test_operations.py", "test_space.py", "test_trials.py", "test_call_grammar.py", "test_methods.py",
+    "test_h200.py", "test_families.py", "test_decoder.py", "test_formats.py", "test_weights.py",
+    "test_quantized_replacing.py", "test_quantized_kv.py", "test_scheduler_random.py", "test_sandbox.py",
+    "test_quantized.py", "test_policy.py", "test_checkpoint.py", "test_restrictions.py", "test_shared_fields.py",
+    "test_bodies.py", "test_hostile_bodies.py", "test_interference.py", "test_nonsense.py",
     "test_contract_mutations.py", "test_serve.py", "test_front.py", "test_differential.py", "test_same_answers.py",
-    "test_model_config.py", "test_large_media.py",
+    "test_model_config.py", "test_large_media.py", "test_published.py", "test_tools.py", "test_detail.py",
+    "test_limits.py", "test_first_token_host.py", "test_completions.py", "test_engine.py", "test_timed_steps.py",
 )  # fmt: skip
 """Begin first, so that no worker has one of them left when the others are done."""
 
@@ -156,6 +158,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     """
     from enrolment import CHECKPOINTS, MODULES, OWN_CODE, VISION_MODULES, without_checkpoint
 
+    def write(name: str, folder: Path) -> None:
+        from vl.checkpoints import (
+            make_checkpoint,
+        )  # imports most of Transformers: not where another process has made it
+
+        make_checkpoint(name, folder)
+
     made: dict[str, Path] = {}
     shared = tmp_path_factory.getbasetemp()
     if hasattr(pytestconfig, "workerinput"):
@@ -167,12 +176,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
             pytest.importorskip(package, reason=f"the tower of {name} is compared with that of {package}")
         if name not in made:
-            file = Path(__file__).parent / "vl" / "checkpoints.py"
-            spec = importlib.util.spec_from_file_location("tiny_checkpoints", file)
-            assert spec is not None and spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-            made[name] = make_once(shared / "checkpoints" / name, partial(module.make_checkpoint, name))
+            made[name] = make_once(shared / "checkpoints" / name, partial(write, name))
         return made[name]
 
     return get

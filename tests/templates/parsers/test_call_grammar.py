@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 from grammars.byte_grammar import list_allowed
-from pairs import parametrize_sweep
+from pairs import num_examples, parametrize_sweep
 from templates.parsers.reading import read
 
 from seesay.config.grammar import read_grammar
@@ -147,7 +147,7 @@ def test_required_answers_are_calls_alone(name: str, is_special: bool) -> None:
     most = 0
     for is_parallel in (True, False):
         walk = Walk(format, "required", is_parallel)
-        for _ in range(40):
+        for _ in range(num_examples(40)):
             ids = walk.run(rng)
             if ids is None:
                 continue
@@ -167,7 +167,7 @@ def test_a_call_that_is_begun_is_valid(name: str, is_special: bool) -> None:
     rng = random.Random(name)
     walk = Walk(format, "auto", True)
     num_calls = num_texts = 0
-    for _ in range(60):
+    for _ in range(num_examples(60)):
         ids = walk.run(rng)
         if ids is None:
             continue
