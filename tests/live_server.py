@@ -44,7 +44,7 @@ class LiveServer:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop that serves."""
-        return self.uvicorn.servers[0].get_loop()
+        return self.uvicorn.loop
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return httpx.post(f"{self.url}{path}", json=body, timeout=60, **options)

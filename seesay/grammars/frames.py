@@ -21,7 +21,10 @@ def read_frame(stream: IO[bytes]) -> Any:
 
 
 def _read(stream: IO[bytes], size: int) -> bytes:
-    data = stream.read(size)
-    if data is None or len(data) < size:
-        raise EOFError
+    data = b""
+    while len(data) < size:  # a stream without a buffer returns what is there
+        piece = stream.read(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
     return data

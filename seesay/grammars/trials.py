@@ -9,33 +9,46 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import itertools
+import logging
+import select
 import subprocess
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import IO
 
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.grammars.program import make_program
 from seesay.values import Grammar
 
+logger = logging.getLogger("seesay")
+
 MAX_KEPT_BYTES = 32 << 20
 """Most bytes of the programs that are remembered."""
 _ENTRY_BYTES = 1000
+HANG_S = 90.0
+"""A process that answers nothing for so long while it is asked hangs: it gives up each trial much earlier."""
 _END_S = 5.0
 _MESSAGE = "response_format: the grammar cannot be compiled"
 
 
 class GrammarTrials:
     """`make_tokens` returns the bytes of each token (`load_token_table`). `command` starts the process, with its
-    environment."""
+    environment. It is killed when it answers nothing for `hang_limit_s`."""
 
     def __init__(
-        self, make_tokens: Callable[[], Sequence[bytes]], command: tuple[Sequence[str], Mapping[str, str]]
+        self,
+        make_tokens: Callable[[], Sequence[bytes]],
+        command: tuple[Sequence[str], Mapping[str, str]],
+        *,
+        hang_limit_s: float = HANG_S,
     ) -> None:
         self._make_tokens = make_tokens
         self._command = command
+        self._hang_limit_s = hang_limit_s
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._known: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
@@ -93,7 +106,7 @@ class GrammarTrials:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
             if self._child is None or self._child.has_ended:
-                self._child = _Child(self._command, self._make_tokens())
+                self._child = _Child(self._command, self._make_tokens(), self._hang_limit_s)
             return self._child
 
     def close(self) -> None:
@@ -107,7 +120,9 @@ class GrammarTrials:
 class _Child:
     """One process, and the questions that it has not answered."""
 
-    def __init__(self, command: tuple[Sequence[str], Mapping[str, str]], tokens: Sequence[bytes]) -> None:
+    def __init__(
+        self, command: tuple[Sequence[str], Mapping[str, str]], tokens: Sequence[bytes], hang_limit_s: float
+    ) -> None:
         from seesay.grammars.frames import write_frame
 
         arguments, environment = command
@@ -125,8 +140,10 @@ class _Child:
                 ErrorCode.INTERNAL, f"the process that compiles grammars cannot start: {error}"
             ) from error
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[str]] = {}
+        self._waiting: dict[int, Future[str]] = {0: Future()}  # it says 0 when it has started
         self._lock = threading.Lock()
+        self._hang_limit_s = hang_limit_s
+        self._busy_since_s = time.monotonic()  # of its last answer, or of the first question since
         self.has_ended = False
         self._thread = threading.Thread(target=self._listen, name="seesay-grammar-trials", daemon=True)
         self._thread.start()
@@ -141,6 +158,8 @@ class _Child:
         future: Future[str] = Future()
         with self._lock:
             number = next(self._numbers)
+            if not self._waiting:
+                self._busy_since_s = time.monotonic()
             self._waiting[number] = future
             try:
                 if self.has_ended:
@@ -156,24 +175,36 @@ class _Child:
         from seesay.grammars.frames import read_frame
 
         assert self._process.stdout is not None
+        answers = open(self._process.stdout.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
         with suppress(EOFError, OSError, ValueError):
-            while True:
-                number, error = read_frame(self._process.stdout)
-                with self._lock:
-                    future = self._waiting.pop(number, None)
+            while self._wait_for_answer(answers):
+                number, error = read_frame(answers)
+                self._busy_since_s = time.monotonic()
+                future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
                 if future is not None:
                     future.set_result(error)
+        self.has_ended = True  # who is told so asks the next process
         self._process.kill()
         self._process.wait()
         self._process.stdout.close()
         with self._lock:
-            self.has_ended = True
             assert self._process.stdin is not None
             with suppress(OSError):  # what was not sent
                 self._process.stdin.close()
             lost, self._waiting = self._waiting, {}
         for future in lost.values():
             future.set_exception(_make_lost_error())
+
+    def _wait_for_answer(self, answers: IO[bytes]) -> bool:
+        """Wait for the next answer, or the end of the process. Returns False for a process that hangs."""
+        poll = select.poll()
+        poll.register(answers, select.POLLIN)
+        while not poll.poll(int(1000 * min(1.0, self._hang_limit_s / 4))):
+            silent_s = time.monotonic() - self._busy_since_s
+            if self._waiting and silent_s > self._hang_limit_s:
+                logger.error("the process that compiles grammars is killed: it has said nothing for %.0f s", silent_s)
+                return False
+        return True
 
     def end(self) -> None:
         """End the process; what was asked raises."""

@@ -20,6 +20,7 @@ from seesay.errors import ConfigError
 from seesay.log import set_up_logging
 from seesay.serving.admission import shutting_down
 from seesay.serving.app import create_app
+from seesay.serving.connections import AcceptingServer
 from seesay.serving.draining import log_first_signal
 from seesay.serving.http_protocol import BoundedHttpProtocol
 from seesay.serving.listening import cannot_listen, open_sockets, port_of
@@ -86,8 +87,8 @@ def run_server(
             gc.unfreeze()
 
 
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that drains when it is told to end. It keeps listening and answers new requests with 503.
+class DrainingServer(AcceptingServer):
+    """A server that drains when it is told to end. It keeps listening and answers new requests with 503.
     Running answers get `drain_timeout_s` to finish; after that they end with an error instead of being cut off."""
 
     def __init__(
@@ -100,8 +101,8 @@ class DrainingServer(uvicorn.Server):
 
     @classmethod
     def make(cls, app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None = None) -> Self:
-        """Return a server for an app of `create_app`: call `run()` or await `serve()`. `on_ready` is called once it
-        listens."""
+        """Return a server for an app of `create_app`: call `run` or await `serve`, with sockets that are bound.
+        `on_ready` is called once it listens."""
         config = uvicorn.Config(
             app,
             host=settings.host,
@@ -129,8 +130,7 @@ class DrainingServer(uvicorn.Server):
         try:
             await super().startup(sockets)
         except OSError as error:
-            await self.lifespan.shutdown()
-            raise cannot_listen(self.config.host, port_of(sockets or ()) or self.config.port, error) from error
+            raise cannot_listen(self.config.host, port_of(sockets or ()), error) from error
         if self.started:
             logger.info("running on %s:%d", self.config.host, port_of(sockets or ()) or self.config.port)
             if self._on_ready is not None:

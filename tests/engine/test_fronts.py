@@ -293,4 +293,5 @@ def test_fronts_go_on_with_the_next_engine_process(path: Path, supervisor: tuple
         [answer] = read(*submit(one, parse(["again"], max_new_tokens=2, ignore_eos=True)))
         assert answer.finish_reason == "length" and one.fault is None
         wait_until(lambda: core.fault is None)
+        assert core.stats().total_engine_restarts == 1 and one.stats().total_engine_restarts == 0, "counted once"
     assert threading.active_count() < 100

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import queue
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 from asking import assert_same, join, make_picture, parse
+from forked_engines import ForkedProcess
 from leftovers import end_renderers, list_files, list_threads, wait_until_no_more
 from starlette.testclient import TestClient
 from waiting import wait_until
@@ -32,7 +35,9 @@ from seesay.engine.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.failures import describe_failure, restore_failure
+from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import OwnProcess
+from seesay.engine.process.state import MAX_DEATHS
 from seesay.engine.response import Response
 from seesay.engine.starting import CoreParts
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, MissingExtraError, RequestError
@@ -356,6 +361,53 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, f
         assert engine.fault is not None and "3 times" in engine.fault.reason and "status 1" in engine.fault.reason
         engine.reset_caches()  # there are none: nothing to wait for
     assert not list(folder.iterdir())
+
+
+@pytest.mark.parametrize("deaf", ["engine", "front"])
+def test_a_process_is_replaced_when_messages_cannot_be_sent(path: Path, deaf: str) -> None:
+    """It lives, but takes nothing any more, or cannot tell what it computes."""
+    children: list[Any] = []
+
+    class KnownProcess(ForkedProcess):
+        def open(self) -> Any:
+            children.append(super().open())
+            return children[-1]
+
+    def refuse(message: Any) -> None:
+        raise LinkClosedError(f"nobody takes {type(message).__name__}")
+
+    with load(path, own=True, core_parts=CoreParts(make_origin=KnownProcess)) as engine:
+        first, [link] = pid_of(engine), [child.link for child in children]
+        if deaf == "engine":
+            link.send = refuse
+        else:
+            link._files.shutdown(socket.SHUT_RD)  # what has large arrays cannot be sent
+            wanted = parse(["go on " * 200], max_new_tokens=2, output_last_hidden_state="all")
+            [lost] = read(*submit(engine, wanted), timeout_s=60)
+            assert "died (status 0)" in str(lost.error)
+        [answer] = read(*submit(engine, parse(["go on"], max_new_tokens=2, ignore_eos=True)), timeout_s=60)
+        assert answer.finish_reason == "length"
+        assert is_over(first) and len(children) == 2 and engine.fault is None
+
+
+def test_a_process_that_the_system_refuses_is_started_later(path: Path) -> None:
+    num_refused = 0
+
+    class RefusedProcess(ForkedProcess):
+        def open(self) -> Any:
+            nonlocal num_refused
+            if engines and num_refused < MAX_DEATHS:
+                num_refused += 1
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().open()
+
+    engines: list[AsyncEngine] = []
+    with load(path, own=True, core_parts=CoreParts(make_origin=RefusedProcess)) as engine:
+        engines.append(engine)
+        os.kill(pid_of(engine), signal.SIGKILL)
+        wait_until(lambda: engine.fault is not None and "cannot be started" in engine.fault.reason)
+        assert ask(engine, parse(["go on"], max_new_tokens=2, ignore_eos=True))[0].finish_reason == "length"
+        assert engine.fault is None and num_refused == MAX_DEATHS
 
 
 def test_closing_ends_requests_and_the_process(path: Path, folder: Path) -> None:

@@ -1,23 +1,27 @@
-"""How servers that share a listening socket share out its connections. They run in one event loop: what one of them
-leaves, another one finds at once."""
+"""How servers take connections, and share out those of a socket that they share. They run in one event loop: what one
+of them leaves, another one finds at once."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 from live_server import make_settings, wait_until
+from waiting import until
 
 from seesay.engine.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.fronts.accepting import SharingServer
 from seesay.serving.fronts.connection_counts import ConnectionCounts
+from seesay.serving.server import DrainingServer
 
 
 @contextlib.contextmanager
@@ -82,3 +86,34 @@ def test_connections_do_not_wait_for_a_server_that_takes_none(engine: AsyncEngin
         counts.set(2, 0)
         with connected(url, 10):
             assert sum(count_held(servers)) == 10
+
+
+class ExhaustedSocket(socket.socket):
+    """A listening socket of a process that has no descriptor for a connection, while `is_exhausted`."""
+
+    is_exhausted = True
+    num_refused = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.is_exhausted:
+            self.num_refused += 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return super().accept()
+
+
+async def test_a_server_without_descriptors_answers_on_and_tries_again_later(engine: AsyncEngine) -> None:
+    server = DrainingServer.make(create_app(engine, make_settings()), make_settings())
+    with ExhaustedSocket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        serving = asyncio.create_task(server._serve([sock]))
+        await until(lambda: server.started)
+        async with httpx.AsyncClient(timeout=60) as client:
+            asked = asyncio.create_task(client.get(f"http://127.0.0.1:{sock.getsockname()[1]}/health"))
+            await until(lambda: sock.num_refused > 0)
+            for _ in range(50):  # turns of the event loop, in which others are answered
+                await asyncio.sleep(0)
+            assert sock.num_refused <= 2, "it tries once a second"
+            sock.is_exhausted = False
+            assert (await asked).status_code == 200
+        server.should_exit = True
+        await serving

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -120,6 +121,21 @@ class Server:
             return self.chat().status_code == 503
         except httpx.TransportError:
             return True
+
+    @contextlib.contextmanager
+    def without_descriptors(self) -> Iterator[None]:
+        """Let the first process have no descriptor for another process, until it has said so in its log. It keeps those
+        below the limit for as long as it lives, and waits for no more at a time."""
+        limits = resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, (8, limits[1]))
+        try:
+            yield
+            assert self.process.stderr is not None
+            found = next((line for line in self.process.stderr if "cannot be started" in line), None)
+            assert found is not None and "Too many open files" in found, "it has ended"
+        finally:
+            if self.process.poll() is None:
+                resource.prlimit(self.process.pid, resource.RLIMIT_NOFILE, limits)
 
     def is_up(self) -> bool:
         with contextlib.suppress(httpx.TransportError):
@@ -330,8 +346,9 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
                 opened.enter_context(streaming(server, INTERACTIVE, **LONG_TURN, session_id=10 + index))
             threads.append(threading.Thread(target=read, args=(lines,)))
             threads[-1].start()
-        os.kill(fronts[0], signal.SIGKILL)
-        assert server.chat().status_code == 200, "the next request is answered"
+        with server.without_descriptors():
+            os.kill(fronts[0], signal.SIGKILL)
+            assert server.chat().status_code == 200, "the next request is answered"
         threads[0].join(120)
         assert len(ended) == 1 and isinstance(ended[0], httpx.RemoteProtocolError)
         assert talk(server, "me too", 11)["status"] == 409, "the other front's session goes on"
@@ -352,8 +369,9 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
 
 def test_the_fronts_outlive_the_engine_process(server: Server) -> None:
     [engine] = server.children(ENGINE)
-    os.kill(engine, signal.SIGKILL)
-    wait_until(lambda: httpx.get(f"{server.url}/health", timeout=60).status_code == 503)
+    with server.without_descriptors():
+        os.kill(engine, signal.SIGKILL)
+        wait_until(lambda: httpx.get(f"{server.url}/health", timeout=60).status_code == 503)
     wait_until(lambda: httpx.get(f"{server.url}/health", timeout=60).status_code == 200)
     for index in (0, 1):
         with server.only(index):

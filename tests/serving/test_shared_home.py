@@ -42,7 +42,14 @@ class Fronts:
 
     def __init__(self, **limits: float) -> None:
         self.sent: list[tuple[int, Any]] = []
-        self.home = SharedHome(3, 2, lambda index, message: self.sent.append((index, message)), **limits)
+        self.num_engine_restarts = 0
+        self.home = SharedHome(
+            3,
+            2,
+            lambda index, message: self.sent.append((index, message)),
+            count_engine_restarts=lambda: self.num_engine_restarts,
+            **limits,
+        )
         for index in (0, 1):
             self.home.join(index)
             self.home.take(index, messages.Listening())
@@ -147,12 +154,13 @@ def test_figures_of_ended_fronts_stay_without_their_gauges() -> None:
     assert found["n_total", "x"] == found["g", ""] == 11
     assert [found["seesay_front_up", index] for index in "012"] == [1, 1, 0]
     for restarts in (1, 2):
+        fronts.num_engine_restarts += 1
         fronts.leave(1)
         fronts.home.join(1)
         fronts.take(1, messages.Listening())
         found = fronts.figures(asker=0)
         assert found["n_total", "x"] == 1 + 10 * restarts and found["g", ""] == 1
-        assert found["seesay_front_restarts_total", ""] == restarts
+        assert found["seesay_front_restarts_total", ""] == found["seesay_engine_restarts_total", ""] == restarts
         fronts.take(1, messages.Figures(counted(10.0)))
     assert fronts.figures(asker=0)["n_total", "x"] == 31
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import socket
@@ -36,6 +35,8 @@ logger = logging.getLogger("seesay")
 CLOSE_S = 10.0
 """Longest wait for the process to end by itself, once it was asked to."""
 BEAT_S = 1.0
+_FIRST_DELAY_S, _MAX_DELAY_S = 0.2, 10.0
+"""The system is asked again for a process after a while, which doubles each time."""
 _POLL_S = 0.5
 _LAST_WORDS_S = 0.2
 """Messages of a process that has died are waited for no longer."""
@@ -65,6 +66,7 @@ class ProcessCore:
         self._waker = Waker()
         self._commands = CommandSender(self._state, origin, self._waker)
         self._is_closing = False
+        self._delay_s = _FIRST_DELAY_S  # before the system is asked again for a process
         self._stats = EngineStats()
         self._process_id = os.getpid()
         self._thread = threading.Thread(target=self._run, name="seesay-engine-process", daemon=True)
@@ -213,8 +215,10 @@ class ProcessCore:
         self._commands.run(command)
 
     def stats(self) -> EngineStats:
-        """The counts that came last. They begin anew with each process, but for the number of restarts."""
-        return EngineStats.merge(self._stats, EngineStats(total_engine_restarts=self._state.num_restarts))
+        """The counts that came last. They begin anew with each process, but for the number of restarts, which the owner
+        of the process has."""
+        num_restarts = self._state.num_restarts if self._origin.is_owner else 0
+        return EngineStats.merge(self._stats, EngineStats(total_engine_restarts=num_restarts))
 
     def stop(self) -> None:
         """End all requests with an error, and the process. Waits for nothing."""
@@ -253,13 +257,12 @@ class ProcessCore:
             message = self._ledger.send(entry, child)
         try:
             child.link.send(kinds.Submit(message))
-        except LinkClosedError:  # the process has died: its thread finds out, and sends what waits to the next one
+        except LinkClosedError:  # the thread sends what waits to the next process
             with self._changed:
                 self._ledger.take_back(entry)
-                if self._state.child is child:
-                    self._state.child = None
-                    return
-            self._send_request(entry)
+                has_next = not self._state.note_deaf(child)
+            if has_next:
+                self._send_request(entry)
             self._waker.wake()  # the thread may wait for nothing but a command
         except Exception as error:
             self._end(request_id, "error", explain(error))
@@ -268,8 +271,11 @@ class ProcessCore:
         """Send a message that does not matter to a process that is gone."""
         child = self._state.child
         if child is not None:
-            with contextlib.suppress(LinkClosedError):
+            try:
                 child.link.send(message)
+            except LinkClosedError:
+                self._state.note_deaf(child)
+                self._waker.wake()
 
     def _end(self, request_id: int, reason: FinishReason, error: RequestError | None = None) -> None:
         """End a request without the process: its final output is handed out by the thread."""
@@ -300,8 +306,12 @@ class ProcessCore:
             try:
                 child = self._origin.open()
             except Exception as error:
-                self._note_end(None, error)
+                if self._state.facts is None or not isinstance(error, OSError) or isinstance(error, ConnectionError):
+                    self._note_end(None, error)
+                else:
+                    self._wait_for_system(error)
                 continue
+            self._delay_s = _FIRST_DELAY_S
             try:
                 end = self._hear(child)
             except Exception as error:
@@ -323,6 +333,16 @@ class ProcessCore:
         self._requests.hand_out()
         self._waker.close()
 
+    def _wait_for_system(self, error: OSError) -> None:
+        """Wait a while before a process is started that the system has refused, such as for want of descriptors."""
+        self._state.note_no_start(error)
+        logger.error("the engine process cannot be started: %s; trying again in %g s", error, self._delay_s)
+        until_s = time.monotonic() + self._delay_s
+        self._delay_s = min(_MAX_DELAY_S, 2 * self._delay_s)
+        while not self._is_closing and (left_s := until_s - time.monotonic()) > 0:
+            self._requests.hand_out()
+            self._waker.wait(left_s)
+
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
         heard_at_s = time.monotonic()
@@ -330,6 +350,8 @@ class ProcessCore:
             self._requests.hand_out()
             if self._is_closing:
                 return self._let_end(child)
+            if self._state.deaf is child:
+                return self._hear_out(child)
             if child.wait(_POLL_S, self._waker.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
                 heard_at_s = time.monotonic()
                 error = self._take(child, child.link.receive())
@@ -344,6 +366,17 @@ class ProcessCore:
             silent_s = time.monotonic() - heard_at_s
             if self._state.child is child and silent_s > self._limit_s() + 2 * self._beat_s:
                 return HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
+
+    def _hear_out(self, child: Child) -> Exception:
+        """Take what a process has said to which nothing can be sent any more. Returns why it ended, or must end."""
+        until_s = time.monotonic() + _LAST_WORDS_S
+        while child.link.wait(_LAST_WORDS_S) and (child.find_end() or time.monotonic() < until_s):
+            error = self._take(child, child.link.receive())
+            if error is not None:
+                return error
+        if end := child.find_end():
+            return SeesayError(f"the engine process died ({end})")
+        return HungError(Fault(ENGINE, "it takes no messages"))
 
     def _limit_s(self) -> float:
         return hang_limit_s(self._step_timeout_s, self.facts.device)

@@ -38,10 +38,10 @@ class ChildProcess(Generic[S, R]):
     def __init__(self, module: str, *, receives: Any, descriptors: Sequence[int] = ()) -> None:
         """Start it, and hand it `descriptors`, too. Raises `OSError` when the system starts no process."""
         self._folder = choose_folder()
-        self._folder.mkdir(mode=0o700)
         self._life: int | None = None
         ours, theirs = socket.socketpair()
         try:
+            self._folder.mkdir(mode=0o700)
             self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
             try:
                 self._process = self._start(module, [theirs.fileno(), *descriptors])

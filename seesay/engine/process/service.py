@@ -184,7 +184,9 @@ class Service:
                 raise
             logger.exception("a front of the engine process is let go: it cannot be understood")
             front.is_lost = True
-        if front is not self._first and (front.is_lost or front.link.is_cut()):
+        if front is self._first:  # what it was not told is lost: it starts another process
+            return front.is_lost
+        if front.is_lost or front.link.is_cut():
             self._let_go(front)
         return False
 

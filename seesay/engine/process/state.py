@@ -18,14 +18,15 @@ MAX_DEATHS = 3
 class ProcessState:
     """`changed` guards the attributes where more than one of them is read or changed, and is notified of changes.
 
-    child: the process, while it takes requests. facts: those of the first process; None until it was loaded.
-    status: as the process has told it last. fault: why no request is computed now. failure: why no process is started
-    again. is_over: whether the core is closed, so that none is waited for.
+    child: the process, while it takes requests. deaf: one to which a message could not be sent. facts: those of the
+    first process; None until it was loaded. status: as the process has told it last. fault: why no request is computed
+    now. failure: why no process is started again. is_over: whether the core is closed, so that none is waited for.
     """
 
     def __init__(self, origin: Origin) -> None:
         self.changed = threading.Condition()
         self.child: Child | None = None
+        self.deaf: Child | None = None
         self.facts: CoreFacts | None = None
         self.status = ModelStatus()
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
@@ -65,11 +66,23 @@ class ProcessState:
         """The process has computed something."""
         self._num_deaths = 0
 
+    def note_deaf(self, child: Child) -> bool:
+        """A message could not be sent to a process: it has died, or must be ended. Returns whether no other one takes
+        requests already."""
+        with self.changed:
+            if self.child is child:
+                self.child, self.deaf = None, child
+            return self.deaf is child
+
+    def note_no_start(self, error: OSError) -> None:
+        """The system starts no process now: it is asked again."""
+        self.fault = Fault(ENGINE, f"the engine process cannot be started ({error}); it is tried again")
+
     def note_end(self, error: Exception) -> str:
         """A process has ended, or could not be started. Decides whether another one is started; returns what to tell
         those who lost their requests."""
         with self.changed:
-            self.child = None
+            self.child = self.deaf = None
             self._num_deaths += 1
             self.num_restarts += 1
             if self.facts is None:

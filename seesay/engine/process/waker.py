@@ -29,11 +29,11 @@ class Waker:
         """The descriptor for `signal.set_wakeup_fd`."""
         return self._waker.fileno()
 
-    def wait(self) -> None:
-        """Wait for nothing else."""
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for nothing else; no longer than `timeout_s`."""
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
-        poll.poll()
+        poll.poll(None if timeout_s is None else 1 + int(1000 * timeout_s))
         self.take()
 
     def take(self) -> None:

@@ -53,15 +53,18 @@ class SharedHome:
         max_responses: int,
         send: Callable[[int, messages.ToFront], None],
         *,
+        count_engine_restarts: Callable[[], int],
         gather_s: float = GATHER_S,
         reset_s: float = RESET_S,
     ) -> None:
-        """`send` sends a message to a front, and must not raise when it has ended. Fronts are waited for no longer than
+        """`send` sends a message to a front, and must not raise when it has ended. `count_engine_restarts` returns how
+        often the engine process was started again, which fronts do not know. Fronts are waited for no longer than
         `gather_s` for figures and `reset_s` for a reset."""
         self._gather_s = gather_s
         self._reset_s = reset_s
         self._num_fronts = num_fronts
         self._send = send
+        self._count_engine_restarts = count_engine_restarts
         self._responses: ResponseStore[bytes] = ResponseStore(max_responses)
         self._sessions = SessionStore()
         self._fronts: dict[int, _Front] = {}
@@ -185,7 +188,9 @@ class SharedHome:
             for index in range(self._num_fronts)
         ]
         restarts = [Sample("seesay_front_restarts_total", {}, float(self._num_restarts))]
+        engine_restarts = [Sample("seesay_engine_restarts_total", {}, float(self._count_engine_restarts()))]
         return [
             Family("seesay_front_up", "gauge", "whether a front process answers", up),
             Family("seesay_front_restarts", "counter", "front processes that ended and were started again", restarts),
+            Family("seesay_engine_restarts", "counter", "engine processes that died or hung", engine_restarts),
         ]

@@ -83,7 +83,9 @@ class Supervisor:
         self._on_ready: Callable[[str], None] | None = on_ready
         self._slots = [_Slot(index) for index in range(start.num_fronts)]
         self._counts, self._counts_memory = ConnectionCounts.make(start.num_fronts)
-        self._home = SharedHome(start.num_fronts, max_responses, self._send)
+        self._home = SharedHome(
+            start.num_fronts, max_responses, self._send, count_engine_restarts=self._count_engine_restarts
+        )
         self._silence = Silence(hang_limit_s)
         self._core: ProcessCore | None = None
         self._failure: Exception | None = None  # why a front could not start, while all were to start
@@ -132,7 +134,7 @@ class Supervisor:
             door.close()
         for slot in self._slots:
             if slot.child is None and not self._is_draining and slot.start_at_s <= now_s:
-                self._open(slot)
+                self._try_open(slot)
             elif slot.child is not None and now_s >= self._kill_at_s:
                 logger.error("front process %d has not ended in time, and is killed", slot.index)
                 self._close(slot)
@@ -168,6 +170,14 @@ class Supervisor:
     def _open(self, slot: _Slot) -> None:
         shared = [*(sock.fileno() for sock in self._sockets), self._counts_memory]
         slot.child = ChildProcess(_MODULE, receives=messages.ToSupervisor, descriptors=shared)
+
+    def _try_open(self, slot: _Slot) -> None:
+        """Start a front again, or leave that for later when the system starts no process."""
+        try:
+            self._open(slot)
+        except OSError as error:
+            self._delay_start(slot)
+            logger.error("front process %d cannot be started now: %s", slot.index, error)
 
     def _hear(self, slot: _Slot, child: Child) -> None:
         """Take the messages of a front that are there, and note its end."""
@@ -235,6 +245,9 @@ class Supervisor:
         with contextlib.suppress(LinkClosedError):  # the front has ended: the next one asked for nothing
             child.link.send(answer)
 
+    def _count_engine_restarts(self) -> int:
+        return 0 if self._core is None else self._core.stats().total_engine_restarts
+
     def _send(self, index: int, message: messages.ToFront) -> None:
         child = self._slots[index].child
         if child is not None:
@@ -264,9 +277,12 @@ class Supervisor:
                 f"front process {slot.index} ended ({end}) before the server was ready"
             )
             return
+        self._delay_start(slot)
+        logger.error("front process %d died (%s) and is started again; its requests are lost", slot.index, end)
+
+    def _delay_start(self, slot: _Slot) -> None:
         slot.start_at_s = time.monotonic() + slot.delay_s
         slot.delay_s = min(_MAX_DELAY_S, 2 * slot.delay_s or _FIRST_DELAY_S)
-        logger.error("front process %d died (%s) and is started again; its requests are lost", slot.index, end)
 
     # --- signals ------------------------------------------------------------------------------------------------------
 
