@@ -236,7 +236,9 @@ def test_options_of_every_type_reach_the_process(tiny_checkpoint: Callable[[str]
             device_type="cpu",
             download_dir=tmp_path,
             cache_max_entry_count=np.float32(0.5),  # type: ignore[arg-type]
-            hf_overrides=MappingProxyType({"text_config": {"rms_norm_eps": np.float32(1e-6), "a": (1, [Path("b")])}}),
+            hf_overrides=MappingProxyType(
+                {"text_config": {"rms_norm_eps": np.float32(1e-6), "id2label": {0: (1, [Path("b")])}}}
+            ),
         ),
         vision_config=seesay.VisionConfig(max_batch_size=np.int32(2)),  # type: ignore[arg-type]
         chat_template_config=template,
