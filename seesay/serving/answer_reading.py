@@ -139,6 +139,7 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
     package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
     for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
+    must_hold = is_forced or other is not None or tools.allowed is not None
     if importlib.util.find_spec("xgrammar") is None:
         if is_forced or tools.allowed is not None or other is not None:
             why = (
@@ -147,15 +148,9 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
             raise bad_request(f"tool_choice: {why}", "tool_choice")
         return None
     held = [_hold(function, is_forced=is_forced) for function in tools.callable]
-    if is_forced:
-        return format.call_grammar(held, "required", tools.is_parallel)
-    if other is not None:
-        calls = format.call_grammar(held, "required", tools.is_parallel)
-        assert calls is not None
-        return {**calls, "format": or_form([calls["format"], other])}
-    if tools.allowed is None and all(function.strict is False for function in tools.callable):
+    if not must_hold and all(function.strict is False for function in tools.callable):
         return None
-    return format.call_grammar(held, "auto", tools.is_parallel)
+    return format.call_grammar(held, "required" if is_forced else "auto", tools.is_parallel, other)
 
 
 def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from seesay.errors import ConfigError
 from seesay.templates.parsers.answer_parser import AnswerParser, FormatParser, PlainParser
-from seesay.templates.parsers.call_syntax import read_functions, write_tag
+from seesay.templates.parsers.call_syntax import Form, or_form, read_functions, write_tag
 from seesay.templates.parsers.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, MISTRAL, MISTRAL_LIST
 from seesay.templates.parsers.object_calls import HERMES, INTERNLM2, LLAMA_JSON
 from seesay.templates.parsers.pythonic_calls import MINICPM, PYTHONIC
@@ -110,18 +110,26 @@ class AnswerFormat:
         )
 
     def call_grammar(
-        self, tools: Sequence[Mapping[str, Any]], mode: Literal["auto", "required"], is_parallel: bool
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        mode: Literal["auto", "required"],
+        is_parallel: bool,
+        other: Form | None = None,
     ) -> dict[str, Any] | None:
         """Return the grammar of an answer that may call functions, as a `response_format`; None where no format of
         calls is known.
 
         tools: those that may be called, with schemas that grammars honour (`seesay.grammars.program.make_program`).
         mode: 'required' allows calls alone. 'auto' allows any text until a call is begun, which is then held to its
-        schema. is_parallel: several calls are allowed.
+        schema. is_parallel: several calls are allowed. other: with 'auto', the form of an answer that is not calls, and
+        then has none.
         """
         if self.tools is None or not tools:
             return None
         syntax = self.tools.write(read_functions(tools))
+        if mode == "auto" and other is not None:
+            calls = write_tag(syntax, self.tools.markers, "required", self.special_ids, is_parallel=is_parallel)
+            return {**calls, "format": or_form([calls["format"], other])}
         return write_tag(syntax, self.tools.markers, mode, self.special_ids, is_parallel=is_parallel)
 
 

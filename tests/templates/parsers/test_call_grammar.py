@@ -73,9 +73,11 @@ def compiler(tokens: tuple[str, ...]) -> Any:
 class Walk:
     """A random answer that a grammar allows, in a vocabulary of bytes and the format's special tokens."""
 
-    def __init__(self, format: AnswerFormat, mode: Literal["auto", "required"], is_parallel: bool) -> None:
+    def __init__(
+        self, format: AnswerFormat, mode: Literal["auto", "required"], is_parallel: bool, other: Any = None
+    ) -> None:
         self.tokens = tuple(format.special_ids)
-        form = format.call_grammar(TOOLS, mode, is_parallel)
+        form = format.call_grammar(TOOLS, mode, is_parallel, other)
         grammar = read_grammar(form)
         assert grammar is not None and format.tools is not None
         program = make_program(grammar)
@@ -138,6 +140,25 @@ def check(parts: Sequence[AnswerPart], text: str) -> int:
     for name, written in zip(names, arguments, strict=True):
         VALIDATORS[name].validate(json.loads(written))
     return len(names)
+
+
+@parametrize_sweep(name=TOOL_FORMATS, is_special=[False, True])
+def test_beside_a_format_answers_are_calls_alone_or_in_the_format(name: str, is_special: bool) -> None:
+    format = open_format(name, is_special=is_special)
+    other = {"type": "object", "properties": {"number": {"enum": [7]}, "all": {"enum": ["a"]}}, "required": ["number"]}
+    walk = Walk(format, "auto", False, {"type": "json_schema", "json_schema": other})
+    rng = random.Random(name)
+    kinds = set()
+    for _ in range(40):
+        if (ids := walk.run(rng)) is None:
+            continue
+        parts = read(format, [walk.text(ids)], tools=TOOLS, streams_calls=True)
+        content = "".join(part.text for part in parts if isinstance(part, ContentText))
+        num_calls = check(parts, content)
+        kinds.add(num_calls)
+        assert num_calls == 1 or jsonschema.validate(json.loads(content), other) is None
+        assert num_calls == 0 or content == ""
+    assert kinds == {0, 1}
 
 
 @parametrize_sweep(name=TOOL_FORMATS, is_special=[False, True])
