@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from pairs import num_examples
 from PIL import Image
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
@@ -103,7 +104,7 @@ def answer(pipe: Pipeline, num: int, **options: Any) -> list[str]:
 
 
 def test_all_answers_that_ended_are_valid(pipe: Pipeline) -> None:
-    answer(pipe, 10)
+    answer(pipe, num_examples(15))
 
 
 @pytest.mark.slow

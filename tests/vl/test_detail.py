@@ -12,6 +12,7 @@ import pytest
 from asking import ask, make_picture, parse
 from enrolment import FAMILIES
 from family_contract import IMAGE, VIDEO, Loaded, edit_json, load_family, plan
+from pairs import num_examples
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
@@ -49,7 +50,7 @@ def check_low_is_never_more(family: Family) -> None:
     rng = np.random.default_rng(3)
     sides = [1, 27, 28, 29, 511, 512, 513, 1025, 3000]
     sizes = [(h, w) for h in sides for w in sides if max(h, w) <= 200 * min(h, w)]
-    sizes += [(int(h), int(w)) for h, w in np.exp(rng.uniform(np.log(40), np.log(4000), (30, 2)))]
+    sizes += [(int(h), int(w)) for h, w in np.exp(rng.uniform(np.log(40), np.log(4000), (num_examples(30), 2)))]
     for modality in family.modalities:
         known = family.options.get(modality, ())
         for options in OPTIONS[modality]:

@@ -28,7 +28,7 @@ CONFIG = EngineConfig(device_type="cpu", session_len=512, max_batch_size=2)
 
 def answers(path: Path, *, with_picture: bool) -> list[tuple[int, list[int], list[float]]]:
     """Numbers of prompt tokens, greedy ids and their log probabilities: a question alone, and one with a picture."""
-    generation = GenerationConfig(max_new_tokens=8, do_sample=False, logprobs=1, ignore_eos=True)
+    generation = GenerationConfig(max_new_tokens=4, do_sample=False, logprobs=1, ignore_eos=True)
     prompts: list[Any] = ["Frame in the frame"]
     if with_picture:
         prompts.append(("what is it?", Image.fromarray(draw_image(40, 90).frames[0])))
