@@ -43,6 +43,7 @@ class AnswerReading:
     template_options: Mapping[str, Any]
     grammar: Mapping[str, Any] | None
     names: FieldNames
+    calls_alone: bool = False
 
     @classmethod
     def choose(
@@ -73,6 +74,7 @@ class AnswerReading:
             template_options=options,
             grammar=_make_grammar(format, tools, None if is_free else _read_form(answer_format, names)),
             names=names.naming({"response_format": "tools"}),
+            calls_alone=not is_free,
         )
 
     @property
@@ -91,6 +93,7 @@ class AnswerReading:
             tools=[function.as_json() for function in self.tools.callable],
             is_thinking=is_thinking,
             streams_calls=bool(self.tools.callable) and self.grammar is not None,
+            calls_alone=self.calls_alone,
         )
         return parser if self.tools.is_parallel else _OneCall(parser)
 

@@ -63,12 +63,15 @@ class FormatParser:
         tools: Sequence[Mapping[str, Any]],
         is_thinking: bool,
         streams_calls: bool,
+        calls_alone: bool = False,
     ) -> None:
+        """calls_alone: an answer whose text does not begin with calls has none."""
         self._source = TextSource()
         self._sink = CallSink(self._source, streams_calls=streams_calls, tools=tools)
         self._reasoning = reasoning
         self._tool_format = tool_format
         self._is_thinking = is_thinking
+        self._calls_alone = calls_alone
         self._reading = self._read()
         next(self._reading, None)
 
@@ -113,13 +116,21 @@ class FormatParser:
         if format.begins_answer:
             yield from source.skip_space(sink.add_content)
             yield from self._try_calls(format)
-        if not format.markers:
+        if not format.markers or (self._calls_alone and not sink.has_calls and not (yield from self._begins(format))):
             yield from source.read_all(sink.add_content)
         while format.markers and (yield from source.read_until(format.markers, sink.add_content)) is not None:
             yield from self._try_calls(format)
         if sink.has_calls:
             sink.drop_space()
         sink.flush_space(ContentText)
+
+    def _begins(self, format: ToolFormat) -> Waiting[bool]:
+        """Whether a marker of calls comes next, behind white space at most."""
+        yield from self._source.skip_space(self._sink.add_content)
+        for marker in format.markers:
+            if (yield from self._source.starts_with(marker)):
+                return True
+        return False
 
     def _try_calls(self, format: ToolFormat) -> Waiting[None]:
         self._source.forget_taken()

@@ -88,7 +88,12 @@ class AnswerFormat:
     special_ids: Mapping[str, int] = field(default_factory=dict)
 
     def parser(
-        self, *, tools: Sequence[Mapping[str, Any]] = (), is_thinking: bool = False, streams_calls: bool = False
+        self,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        is_thinking: bool = False,
+        streams_calls: bool = False,
+        calls_alone: bool = False,
     ) -> AnswerParser:
         """Return a parser for one answer.
 
@@ -97,6 +102,8 @@ class AnswerFormat:
         streams_calls: hand out calls while they are written. Set it where a grammar keeps calls well-formed
             (`call_grammar`) and the answer is streamed; otherwise a call is handed out once it is complete, and a
             malformed one becomes content.
+        calls_alone: what an answer says that does not begin with a call is content, whatever it looks like. Set it
+            where a grammar leaves one of the two (`call_grammar` with `other`).
         """
         tool_format = self.tools if tools else None
         if self.reasoning is None and tool_format is None:
@@ -107,6 +114,7 @@ class AnswerFormat:
             tools=tools,
             is_thinking=is_thinking,
             streams_calls=streams_calls,
+            calls_alone=calls_alone,
         )
 
     def call_grammar(

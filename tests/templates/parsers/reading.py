@@ -46,8 +46,9 @@ def read(
     tools: Sequence[dict[str, object]] = TOOLS,
     is_thinking: bool = False,
     streams_calls: bool = False,
+    calls_alone: bool = False,
 ) -> list[AnswerPart]:
-    parser = format.parser(tools=tools, is_thinking=is_thinking, streams_calls=streams_calls)
+    parser = format.parser(tools=tools, is_thinking=is_thinking, streams_calls=streams_calls, calls_alone=calls_alone)
     parts = [part for piece in pieces for part in parser.feed(piece)]
     return join_parts([*parts, *parser.finish()])
 

@@ -152,7 +152,7 @@ def test_beside_a_format_answers_are_calls_alone_or_in_the_format(name: str, is_
     for _ in range(40):
         if (ids := walk.run(rng)) is None:
             continue
-        parts = read(format, [walk.text(ids)], tools=TOOLS, streams_calls=True)
+        parts = read(format, [walk.text(ids)], tools=TOOLS, streams_calls=True, calls_alone=True)
         content = "".join(part.text for part in parts if isinstance(part, ContentText))
         num_calls = check(parts, content)
         kinds.add(num_calls)

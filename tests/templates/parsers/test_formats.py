@@ -242,3 +242,19 @@ def test_what_is_not_a_call_is_content(name: str, text: str) -> None:
 
 def test_a_call_needs_no_known_function() -> None:
     assert read(named("hermes"), ['<tool_call>{"name": "g"}</tool_call>'], tools=TOOLS) == call(0, "g", "{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "call_text"),
+    [
+        ("hermes", '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'),
+        ("glm45", "<tool_call>f</tool_call>"),
+        ("mistral", "[TOOL_CALLS]f[ARGS]{}"),
+    ],
+)
+def test_calls_in_an_answer_that_is_no_call_are_text_where_there_are_calls_alone(name: str, call_text: str) -> None:
+    format = named(name)
+    text = f' {{"quoted": "{call_text}"}}'
+    assert read_cut(format, text, calls_alone=True, streams_calls=True) == content(text)
+    assert read_cut(format, text) != content(text)
+    assert read_cut(format, f"\n{call_text}", calls_alone=True) == call(0, "f", "{}")
