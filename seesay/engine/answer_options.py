@@ -13,7 +13,7 @@ from seesay.engine.choices import check_single
 from seesay.engine.model_texts import ModelTexts
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.request_facts import is_conversation, wants_answer
-from seesay.errors import ErrorCode, RequestError, SeesayError
+from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.sampling_params import SamplingParams
 from seesay.processors.text.detokenize import IncrementalDetokenizer
@@ -93,7 +93,7 @@ class AnswerOptionsReader:
         for request in requests:
             grammar = request.gen_config.grammar
             if grammar is not None and self._grammars is not None and wants_answer(request):
-                with suppress(SeesayError):
+                with suppress(Exception):  # such as no descriptor for the process
                     self._grammars.check(grammar)
 
     def _make_params(

@@ -238,7 +238,21 @@ class RenderPool:
         self._num_starting = 0
 
     def take(self) -> _Worker:
-        """Return a process for one request; call `give_back` afterwards. Raises RenderError if none can be started."""
+        """Return a process for one request; call `give_back` afterwards. Raises RenderError if there is none, and none
+        can be started."""
+        may_start = True
+        while (worker := self._take_idle(may_start=may_start)) is None:
+            try:
+                return self._start()
+            except RenderError:
+                if not self._workers:
+                    raise
+                may_start = False  # such as without descriptors: one that is busy will be free
+        return worker
+
+    def _take_idle(self, *, may_start: bool) -> _Worker | None:
+        """Wait for a free process. Returns None where the caller is to start another one: there is none, or none is
+        free soon and it `may_start` one."""
         with self._changed:
             waits_for_s = _PATIENCE_S
             while True:
@@ -248,12 +262,15 @@ class RenderPool:
                         return worker
                     self._end(worker)
                 count = len(self._workers) + self._num_starting
-                if not count or (count < MAX_PROCESSES and waits_for_s <= 0):
-                    break
+                has_place = may_start and count < MAX_PROCESSES
+                if not count or (has_place and waits_for_s <= 0):
+                    self._num_starting += 1
+                    return None
                 began = time.monotonic()
-                self._changed.wait(max(waits_for_s, 0.001) if count < MAX_PROCESSES else None)
+                self._changed.wait(max(waits_for_s, 0.001) if has_place else None)
                 waits_for_s -= time.monotonic() - began
-            self._num_starting += 1
+
+    def _start(self) -> _Worker:
         try:
             worker = _Worker(self._limits)
         except BaseException:

@@ -3,8 +3,10 @@ forms, ahead or not, preempted, several to a prompt, with pictures, beside other
 
 from __future__ import annotations
 
+import errno
 import json
 import re
+import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -15,7 +17,10 @@ from pairs import num_examples
 from PIL import Image
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
+from seesay.engine.process.python import python_command
+from seesay.engine.response import Response
 from seesay.errors import ConfigError
+from seesay.grammars.trials import GrammarTrials
 from seesay.llm.launched_step import LaunchedStep, StepResult
 
 PERSON = {
@@ -209,3 +214,23 @@ def test_a_form_that_is_not_known_is_refused(form: dict[str, Any], named: str) -
         GenerationConfig(response_format=form)
     with pytest.raises(ConfigError, match="ignore_eos"):
         GenerationConfig(response_format=FORMS["object"], ignore_eos=True)
+
+
+def test_a_grammar_that_cannot_be_tried_ends_its_request(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails: here there is no descriptor to read the tokens' file with."""
+
+    def fail() -> list[bytes]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    trials = GrammarTrials(fail, python_command("seesay.grammars.trial_child"))
+    monkeypatch.setattr(pipe._engine._preparer.answers, "_grammars", trials)
+    answered = threading.Event()
+    found: list[Response] = []
+
+    def ask() -> None:
+        found.append(pipe("hi", GenerationConfig(response_format={"type": "regex_schema", "regex_schema": "[ab]"})))
+        answered.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert answered.wait(60), "it has no final answer"
+    assert found[0].finish_reason == "error" and "Too many open files" in str(found[0].error)

@@ -337,6 +337,22 @@ def test_ctrl_c_is_not_its_own(pool: RenderPool) -> None:
     assert template.render({"x": "a"}) == "a" and processes(pool) == pids
 
 
+def test_one_that_is_busy_is_waited_for_when_no_other_can_be_started(pool: RenderPool) -> None:
+    template = BoundedTemplate("{{ x }}", pool)
+    executable = multiprocessing.spawn.get_executable()
+    busy = pool.take()
+    multiprocessing.set_executable("/nonexistent/python")
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            answer = threads.submit(template.render, {"x": "later"})
+            with pytest.raises(TimeoutError):
+                answer.result(0.1)  # ten times as long as it waits before it starts another one
+            pool.give_back(busy, is_fine=True)
+            assert answer.result(60) == "later"
+    finally:
+        multiprocessing.set_executable(executable)
+
+
 def test_a_process_that_cannot_be_started_says_so(pool: RenderPool) -> None:
     executable = multiprocessing.spawn.get_executable()
     multiprocessing.set_executable("/nonexistent/python")
