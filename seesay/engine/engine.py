@@ -48,6 +48,7 @@ from seesay.engine.commands import (
 )
 from seesay.engine.core import EngineCore
 from seesay.engine.delivery import Delivery
+from seesay.engine.failures import explain
 from seesay.engine.fair_threads import FairThreads
 from seesay.engine.live_answer import OutputSink
 from seesay.engine.model_texts import ModelTexts
@@ -449,16 +450,19 @@ class AsyncEngine:
         self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
-        found: Mapping[int, PreparedRequest | RequestError]
         with self._lock:
             group = {request_id: request for request_id, request in group.items() if request_id in self._preparing}
         if not group:
             return  # all were aborted while they waited for a thread
-        status = self.core.confirm_status()
-        if status.asleep:
-            found = dict.fromkeys(group, make_sleeping_error(status))
-        else:
-            found = self._preparer.prepare(group, on_output, received_at, prompts)
+        found: Mapping[int, PreparedRequest | RequestError]
+        try:
+            status = self.core.confirm_status()
+            if status.asleep:
+                found = dict.fromkeys(group, make_sleeping_error(status))
+            else:
+                found = self._preparer.prepare(group, on_output, received_at, prompts)
+        except Exception as error:  # whatever the owner of the engine's process answers
+            found = dict.fromkeys(group, explain(error))
         ended: list[OutputDelta] = []
         with self._lock:
             ready = []

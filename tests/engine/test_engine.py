@@ -18,6 +18,7 @@ from waiting import wait_until
 from watched_runner import WatchedRunner, watched
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
+from seesay.engine.commands import ModelStatus
 from seesay.engine.engine import AsyncEngine
 from seesay.engine.response import Response
 from seesay.errors import ConfigError, ErrorCode, RequestError
@@ -186,6 +187,20 @@ def test_eos_ends_unless_ignored(text_engine: AsyncEngine, monkeypatch: pytest.M
     output = ask(text_engine, parse(["go"], max_new_tokens=10))[0]
     assert output.token_ids == ids[:index] and output.finish_reason == "stop"
     assert ask(text_engine, parse(["go"], max_new_tokens=10, ignore_eos=True))[0].token_ids == ids
+
+
+def test_a_status_that_cannot_be_read_ends_the_request(
+    text_engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> ModelStatus:
+        raise OSError("no answer from the owner of the process")
+
+    with monkeypatch.context() as patches:
+        patches.setattr(text_engine.core, "confirm_status", fail)
+        failed = ask(text_engine, parse(["go", "go on"], max_new_tokens=1))
+    assert [each.finish_reason for each in failed] == ["error", "error"]
+    assert all(each.error is not None and "no answer from the owner" in str(each.error) for each in failed)
+    assert ask(text_engine, parse(["go"], max_new_tokens=1))[0].finish_reason == "length"
 
 
 def test_min_new_tokens_holds_for_text_stop_words(text_engine: AsyncEngine) -> None:
