@@ -461,8 +461,8 @@ class AsyncEngine:
                 found = dict.fromkeys(group, make_sleeping_error(status))
             else:
                 found = self._preparer.prepare(group, on_output, received_at, prompts)
-        except Exception as error:  # whatever the owner of the engine's process answers
-            found = dict.fromkeys(group, explain(error))
+        except Exception as failure:  # whatever the owner of the engine's process answers
+            found = dict.fromkeys(group, explain(failure))
         ended: list[OutputDelta] = []
         with self._lock:
             ready = []
