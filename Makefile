@@ -2,7 +2,7 @@
 # Both make .venv and install what they need on the first run; most of it is PyTorch.
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= 4
+WORKERS ?= 3
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
@@ -40,7 +40,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.base
 demo: $(VENV)/.base
 	@$(BIN)/seesay demo
 
-# All tests of a file go to one worker. Four of them on two cores: many tests wait, for a browser, another process or a
+# All tests of a file go to one worker. Three of them on two cores: many tests wait, for a browser, another process or a
 # limit of time. They start some eighty processes, which compile our sources again unless they may write bytecode.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

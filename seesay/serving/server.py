@@ -136,10 +136,15 @@ class DrainingServer(AcceptingServer):
             if self._on_ready is not None:
                 self._on_ready()
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether new requests are refused."""
+        return self._state.gate.is_draining
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Handle a signal by draining. uvicorn's own handler would raise the signal again at the end, and the engine
         would not be closed."""
-        if not self._state.gate.is_draining:
+        if not self.is_draining:
             has_running = self._state.answering.num_running > 0
             log_first_signal(sig, self._state.settings.drain_timeout_s, has_running=has_running)
             self.drain()

@@ -445,11 +445,16 @@ def test_all_fronts_answer_of_quantized_weights_over_a_quantized_cache(quantized
 
 
 def test_ctrl_c_twice_cuts_answers_off(quantized_server: Server) -> None:
-    """Last of this server."""
-    with streaming(quantized_server, CHAT, **LONG) as lines:
-        quantized_server.process.send_signal(signal.SIGINT)
-        wait_until(quantized_server.refuses)
-        quantized_server.process.send_signal(signal.SIGINT)
+    """Last of this server. The front whose answer it is has taken neither signal when the second comes."""
+    front = quantized_server.children(FRONT)[0]
+    with contextlib.ExitStack() as opened:
+        with quantized_server.only(0):
+            lines = opened.enter_context(streaming(quantized_server, CHAT, **LONG))
+        os.kill(front, signal.SIGSTOP)
+        for number in (signal.SIGTERM, signal.SIGINT):  # that the supervisor sends it
+            quantized_server.process.send_signal(signal.SIGINT)
+            wait_until(lambda number=number: has_waiting(front, number))  # type: ignore[misc]
+        os.kill(front, signal.SIGCONT)
         with contextlib.suppress(httpx.TransportError):
             assert "data: [DONE]" not in list(lines)
     assert quantized_server.process.wait(60) == 0
@@ -522,8 +527,17 @@ def test_ctrl_c_while_the_model_is_loaded(
 
 def handles(pid: int, number: int) -> bool:
     """Whether a process has a handler of its own for a signal."""
+    return is_in_mask(pid, number, "SigCgt")
+
+
+def has_waiting(pid: int, number: int) -> bool:
+    """Whether a process has been sent a signal that it has not taken yet."""
+    return is_in_mask(pid, number, "ShdPnd")
+
+
+def is_in_mask(pid: int, number: int, mask: str) -> bool:
     status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    return bool(int(status["SigCgt"], 16) >> (number - 1) & 1)
+    return bool(int(status[mask], 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize(

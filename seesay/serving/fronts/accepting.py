@@ -6,7 +6,9 @@ Here a process lets one with fewer open connections go first.
 
 from __future__ import annotations
 
+import signal
 import socket
+from types import FrameType
 
 from seesay.serving.fronts.connection_counts import ConnectionCounts
 from seesay.serving.server import DrainingServer
@@ -27,6 +29,13 @@ class SharingServer(DrainingServer):
         """Take no more connections, then end those that are open."""
         self.counts.leave(self.index)
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal of the supervisor: SIGTERM first, and SIGINT to cut answers off. A process that has not
+        taken the first one yet takes them the other way round."""
+        if sig == signal.SIGINT and not self.is_draining:
+            super().handle_exit(signal.SIGTERM, frame)
+        super().handle_exit(sig, frame)
 
     def lets_others_go_first(self) -> bool:
         """Return whether another process has fewer connections."""
