@@ -51,7 +51,7 @@ _ADVICE: Mapping[str, str] = {
 
 
 class _Described(NamedTuple):
-    """What is kept of a model's configuration."""
+    """A model's configuration as it is kept on disk."""
 
     config: ModelConfig
     text: ModelConfig
@@ -208,7 +208,7 @@ class Checkpoint:
 
     @property
     def _own_reader(self) -> ConfigReader | None:
-        """What reads config.json for a family from outside, which is found by the architecture in it."""
+        """The reader of config.json of a family from outside, which is found by the architecture in it."""
         names = self.config.get("architectures")
         first = names[0] if isinstance(names, list) and names else None
         return self.readers.get(first) if isinstance(first, str) else None

@@ -50,7 +50,7 @@ def check_added(config: PretrainedConfig, added: Mapping[str, Any], where: str =
         if name in parts and isinstance(value, Mapping):
             check_added(parts[name], value, f"{where}.{name}")
         elif name not in fields:
-            found = next((name_ for name_, part in parts.items() if name in type(part)().to_dict()), None)
+            found = next((place for place, part in parts.items() if name in type(part)().to_dict()), None)
             advice = "" if found is None else f": it is a field of {found}, so write {{'{found}': {{'{name}': …}}}}"
             raise CheckpointError(
                 f"{where}.{name}: neither config.json nor {type(config).__name__} of Transformers has a field of this "

@@ -100,10 +100,9 @@ def write_number(kind: str, schema: Mapping[str, Any], place: str) -> Schema:
     ):
         raise refuse(place, "no number is between its bounds")
     if "exclusiveMinimum" in bounds and "exclusiveMaximum" in bounds:
-        steps = [
-            round(Decimal(str(bounds[key])).scaleb(_MAX_DECIMALS)) for key in ("exclusiveMinimum", "exclusiveMaximum")
-        ]
-        if steps[1] - steps[0] == 1:
+        ends = (bounds["exclusiveMinimum"], bounds["exclusiveMaximum"])
+        below, above = (round(Decimal(str(end)).scaleb(_MAX_DECIMALS)) for end in ends)
+        if above - below == 1:
             raise refuse(place, f"no number of at most {_MAX_DECIMALS} decimals is between its bounds")
     return {"type": kind, **{key: int(value) if value == int(value) else value for key, value in bounds.items()}}
 

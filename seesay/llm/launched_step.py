@@ -100,7 +100,6 @@ class LaunchedStep:
         undefined = {row.seq_id for row in self.outputs.values() if _has_nan(row.prompt_logprobs)}
         choices = iter(() if self.draws is None else self.draws.collect())
         token_ids: dict[int, tuple[int, ...]] = {}
-        found: tuple[int, ...]
         outputs = dict(self.outputs)
         errors: dict[int, RequestError] = {}
         for row, member in zip(self.step.rows, self.step.members, strict=True):
@@ -120,10 +119,8 @@ class LaunchedStep:
             if not row.samples:
                 continue
             assert token_id is not None
-            found = (token_id,)
-            if self.jumps and row.seq_id in self.jumps:
-                found = self.jumps[row.seq_id]
-                assert found[0] == token_id, (row, found, token_id)
+            found = self.jumps.get(row.seq_id, (token_id,)) if self.jumps else (token_id,)
+            assert found[0] == token_id, (row, found, token_id)
             token_ids[row.seq_id] = found
             member.record(row.start + row.num_tokens, found)
             if logprobs is not None:

@@ -87,7 +87,7 @@ def make_router(state: ServerState) -> APIRouter:
     ) -> ModelState:
         """Free the memory of weights and KV cache. Requests are refused with 503 until `/wake_up`."""
         require_admin(http)
-        await refuse_unknown(http, "level", "tags", "running")
+        await refuse_unknown(http, "level", "tags", "running", lists=("tags",))
         if set(tags) != set(PARTS):
             raise bad_request("tags: both parts sleep together, leave it out", "tags")
         try:
@@ -101,7 +101,7 @@ def make_router(state: ServerState) -> APIRouter:
     async def wake_up(http: Request, tags: Tags = [*PARTS]) -> ModelState:  # noqa: B006
         """Bring weights and KV cache back, or one of them."""
         require_admin(http)
-        await refuse_unknown(http, "tags")
+        await refuse_unknown(http, "tags", lists=("tags",))
         for tag in tags:
             if tag not in PARTS:
                 raise bad_request(f"tags must be of {', '.join(PARTS)}, got {tag[:40]!r}", "tags")

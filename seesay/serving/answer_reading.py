@@ -23,6 +23,7 @@ from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, C
 if TYPE_CHECKING:
     from seesay.engine.engine import AsyncEngine
     from seesay.templates.parsers.choose import AnswerFormat
+    from seesay.values import Grammar
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
@@ -118,9 +119,7 @@ def _is_kept(part: AnswerPart) -> bool:
 def _read_form(answer_format: Mapping[str, Any] | None, names: FieldNames) -> Form:
     """Return the form of an answer that is not calls. Raises `ApiError` 400 for one that cannot be honoured."""
     try:
-        grammar = read_grammar(answer_format)
-        assert grammar is not None
-        make_program(grammar)
+        grammar = _read_honoured(answer_format)
     except (ConfigError, RequestError) as error:
         raise names.explain(error) from error
     source = grammar.source
@@ -137,6 +136,14 @@ def _read_form(answer_format: Mapping[str, Any] | None, names: FieldNames) -> Fo
     raise bad_request(why, "tools", code="unsupported_parameter")
 
 
+def _read_honoured(answer_format: Mapping[str, Any] | None) -> Grammar:
+    """Return a grammar. Raises `ConfigError` or `RequestError` for one that is malformed or cannot be honoured."""
+    grammar = read_grammar(answer_format)
+    assert grammar is not None
+    make_program(grammar)
+    return grammar
+
+
 def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Mapping[str, Any] | None:
     """Return the grammar of the calls. other: the form of an answer that is not calls; None for free text. Without the
     package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
@@ -144,7 +151,7 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
     is_forced = tools.mode == "required"
     must_hold = is_forced or other is not None or tools.allowed is not None
     if importlib.util.find_spec("xgrammar") is None:
-        if is_forced or tools.allowed is not None or other is not None:
+        if must_hold:
             why = (
                 f"forced and allowed functions, and tools beside a grammar, need xgrammar: {install_command('grammar')}"
             )
@@ -170,9 +177,7 @@ def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
         why = f"{where} is not supported with {what}: the root of the schema must itself be an object with properties"
         raise bad_request(why, where)
     try:
-        grammar = read_grammar({"type": "json_schema", "schema": held["function"]["parameters"]})
-        assert grammar is not None
-        make_program(grammar)
+        _read_honoured({"type": "json_schema", "schema": held["function"]["parameters"]})
     except (ConfigError, RequestError) as error:
         if is_held:
             where = f"{function.place}.{function.schema_key}"

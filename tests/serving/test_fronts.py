@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -453,7 +454,7 @@ def test_ctrl_c_twice_cuts_answers_off(quantized_server: Server) -> None:
         os.kill(front, signal.SIGSTOP)
         for number in (signal.SIGTERM, signal.SIGINT):  # that the supervisor sends it
             quantized_server.process.send_signal(signal.SIGINT)
-            wait_until(lambda number=number: has_waiting(front, number))  # type: ignore[misc]
+            wait_until(partial(has_waiting, front, number))
         os.kill(front, signal.SIGCONT)
         with contextlib.suppress(httpx.TransportError):
             assert "data: [DONE]" not in list(lines)
