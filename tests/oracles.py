@@ -66,7 +66,9 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     if architecture.startswith("Ovis2") and published != path:
         _cut_as_authors(processor.image_processor)
     if published != path:
-        resize_with_pillow(processor.image_processor)
+        for each in (processor.image_processor, getattr(processor, "video_processor", None)):
+            if each is not None:
+                resize_with_pillow(each)
     return model, processor
 
 
