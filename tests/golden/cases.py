@@ -59,6 +59,10 @@ SIZES = ((64, 64), (37, 91), (150, 50), (9, 200), (333, 222))
 
 TEXT = Case("text", (Turn("Name the first three planets, please."),))
 FIVE_SIZES = tuple(Case(f"{h}x{w}", (Turn(_ASK, (Picture(h, w, n),)),)) for n, (h, w) in enumerate(SIZES))
+THIN = tuple(
+    Case(f"{h}x{w}", (Turn(_ASK, (Picture(h, w, n),)),))
+    for n, (h, w) in enumerate(((2, 90), (60, 1), (15, 700), (2000, 30)), start=20)
+)
 ALPHA = Case("alpha", (Turn(_ASK, (Picture(60, 80, 5, "RGBA"),)),))
 TWO_PICTURES = Case("two_pictures", (Turn("Which one is larger?", (Picture(60, 80, 6), Picture(120, 70, 7))),))
 TWO_TURNS = Case(
@@ -70,9 +74,21 @@ PICTURE_IN_SECOND_TURN = Case(
     (Turn("Can you see pictures?", answer="Yes, I can."), Turn(_ASK, (Picture(60, 80, 9),))),
 )
 VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in range(10, 14)), is_video=True),))
+_FRAMES = tuple(Picture(60, 80, n) for n in range(10, 14))
+VIDEO_AT_TWO_FPS = Case("video_at_two_fps", (Turn("What moves?", _FRAMES, is_video=True),), (("sample_fps", 2),))
+PACKED_VIDEO = Case(
+    "packed_video",
+    (Turn("What moves?", _FRAMES, is_video=True),),
+    (("sample_fps", 2), ("force_packing", 3)),
+)
+VIDEO_OF_LARGE_FRAMES = Case(
+    "video_of_large_frames",
+    (Turn("What moves?", (Picture(130, 170, 14), Picture(130, 170, 15)), is_video=True),),
+)
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
-CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, VIDEO)}
+VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
+CASES = {case.name: case for case in (*STANDARD, *THIN, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, *VIDEOS)}
 """All cases by name. A case that one model alone needs is added here, too."""
