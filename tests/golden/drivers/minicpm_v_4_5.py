@@ -1,4 +1,8 @@
-"""MiniCPM-V 4.5. With Transformers 4.51."""
+"""MiniCPM-V 4.5. With Transformers 4.51 and huggingface_hub 0.30.
+
+Its chat turns thoughts off, unless it is asked to think. Here it leaves that to the template, as seesay does where a
+request does not say it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,12 @@ _TIME_SCALE = 0.1
 def run(asked: Asked, case: Case) -> Record:
     """Return what the published chat made of a conversation. A video is one medium."""
     if not case.turns[0].is_video:
-        return minicpm.run(asked, case)
+        return minicpm.run(asked, case, enable_thinking=None)
     options: dict[str, Any] = dict(case.options)
     times = find_times(len(case.pictures), options["sample_fps"])
     size = options.get("force_packing", 1)
     packs = [times[first : first + size] for first in range(0, len(times), size)]
-    given = {"max_slice_nums": 1, "use_image_id": False, "temporal_ids": packs}
+    given = {"max_slice_nums": 1, "use_image_id": False, "temporal_ids": packs, "enable_thinking": None}
     return minicpm.run(asked, case, **given, media_of_slices=[len(packs)])
 
 
