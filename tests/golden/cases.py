@@ -85,10 +85,15 @@ VIDEO_OF_LARGE_FRAMES = Case(
     "video_of_large_frames",
     (Turn("What moves?", (Picture(130, 170, 14), Picture(130, 170, 15)), is_video=True),),
 )
+_NUMBERS = "Read the numbers: " + " ".join(map(str, range(900, 1950)))
+BEYOND_4096 = Case("beyond_4096", (Turn(_NUMBERS[:4200]),))
+GROWS_BEYOND_4096 = Case("grows_beyond_4096", (Turn(_NUMBERS[:4086]),))
+"""Prompts in bytes for models with other rotary positions beyond 4,096: the second begins with fewer."""
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
+LONG = (BEYOND_4096, GROWS_BEYOND_4096)
 VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
-CASES = {case.name: case for case in (*STANDARD, *THIN, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, *VIDEOS)}
+CASES = {case.name: case for case in (*STANDARD, *THIN, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, *VIDEOS, *LONG)}
 """All cases by name. A case that one model alone needs is added here, too."""
