@@ -1022,11 +1022,9 @@ def sines_of_rows_and_columns_are_swapped(patch: Patch) -> None:
 
 
 @caught_by("rows_equal_the_models", "minicpmv_2_5")
-def lines_of_patches_are_squares(patch: Patch) -> None:
-    original = resampler.ResampledSiglip.__init__
-    patch.setattr(
-        resampler.ResampledSiglip, "__init__", lambda self, sizes: original(self, replace(sizes, has_lines=False))
-    )
+def lines_of_patches_are_columns(patch: Patch) -> None:
+    original = resampler.find_positions
+    patch.setattr(resampler, "find_positions", lambda grid, side, rounding: original(grid[::-1], side, rounding))
 
 
 @caught_by("rows_equal_the_models", "minicpmv_2_5")
