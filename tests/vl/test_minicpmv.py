@@ -88,7 +88,7 @@ def test_a_raw_prompt_may_spell_pictures_as_the_published_code_does(engine: Asyn
 
 def make_thin(seed: int) -> list[Any]:
     """A picture that is one slice of 25 patches, with its options; those of others have about 16."""
-    return talk(make_picture(4, 400, seed), max_slice_nums=1)[0]["content"]
+    return [{"type": "image", "image": make_picture(4, 400, seed), "max_slice_nums": 1}]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from golden.cases import VIDEO, VIDEO_OF_LARGE_FRAMES, Case
 from golden.drivers import minicpm
 from golden.drivers.minicpm import Asked
@@ -12,7 +14,7 @@ MODEL = "openbmb/MiniCPM-V-2_6"
 TRANSFORMERS = "4.40.0"
 FILES = (*minicpm.FILES, "modeling_navit_siglip.py")
 CASES = (*minicpm.CASES, VIDEO, VIDEO_OF_LARGE_FRAMES)
-_OF_VIDEO = {"max_slice_nums": 2, "use_image_id": False}
+_OF_VIDEO: dict[str, Any] = {"max_slice_nums": 2, "use_image_id": False}
 """What the model card gives the chat with the frames of a video."""
 
 
