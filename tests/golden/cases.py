@@ -64,6 +64,7 @@ THIN = tuple(
     for n, (h, w) in enumerate(((2, 90), (60, 1), (15, 700), (2000, 30)), start=20)
 )
 ALPHA = Case("alpha", (Turn(_ASK, (Picture(60, 80, 5, "RGBA"),)),))
+ALPHA_DROPPED = Case("alpha_dropped", ALPHA.turns, options=(("transparency", "drop"),))
 TWO_PICTURES = Case("two_pictures", (Turn("Which one is larger?", (Picture(60, 80, 6), Picture(120, 70, 7))),))
 TWO_TURNS = Case(
     "two_turns",
@@ -95,5 +96,6 @@ STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
 LONG = (BEYOND_4096, GROWS_BEYOND_4096)
 VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
-CASES = {case.name: case for case in (*STANDARD, *THIN, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, *VIDEOS, *LONG)}
+_OTHERS = (ALPHA_DROPPED, PICTURE_IN_SECOND_TURN, *THIN, *VIDEOS, *LONG)
+CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, *_OTHERS)}
 """All cases by name. A case that one model alone needs is added here, too."""

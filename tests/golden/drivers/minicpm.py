@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from golden.cases import (
     ALPHA,
+    ALPHA_DROPPED,
     FIVE_SIZES,
     NUM_TOKENS,
     PICTURE_IN_SECOND_TURN,
@@ -27,7 +28,7 @@ from golden.cases import (
 from golden.formula import fill_model
 from golden.record import EMBEDDING, Record, note_pixels, note_rows
 
-CASES = (TEXT, *FIVE_SIZES, *THIN, ALPHA, TWO_PICTURES, TWO_TURNS, PICTURE_IN_SECOND_TURN)
+CASES = (TEXT, *FIVE_SIZES, *THIN, ALPHA, ALPHA_DROPPED, TWO_PICTURES, TWO_TURNS, PICTURE_IN_SECOND_TURN)
 FILES = (
     "configuration_minicpm.py",
     "image_processing_minicpmv.py",

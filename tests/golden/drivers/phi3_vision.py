@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from golden.cases import (
     ALPHA,
+    ALPHA_DROPPED,
     BEYOND_4096,
     FIVE_SIZES,
     GROWS_BEYOND_4096,
@@ -43,8 +44,9 @@ FILES = (
 CASES = (
     TEXT,
     *FIVE_SIZES,
-    *THIN,
+    *THIN[1::2],
     ALPHA,
+    ALPHA_DROPPED,
     TWO_PICTURES,
     TWO_TURNS,
     PICTURE_IN_SECOND_TURN,
