@@ -1023,7 +1023,7 @@ def sines_of_rows_and_columns_are_swapped(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "minicpmv_2_5")
 def lines_of_patches_are_columns(patch: Patch) -> None:
-    original = resampler.find_positions
+    original = fractional_positions.find_positions
     patch.setattr(resampler, "find_positions", lambda grid, side, rounding: original(grid[::-1], side, rounding))
 
 
