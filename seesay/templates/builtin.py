@@ -260,6 +260,16 @@ _BUILTIN: dict[str, Pieces] = {
     "internlm-xcomposer2d5": _XCOMPOSER.with_changes(
         {"opens_with_media": True, "media_wording": "Image{number} {media}; "}
     ),
+    "internvl-zh": Pieces(
+        meta_instruction="",
+        eosys=" ",
+        user="<human>: ",
+        eoh=" ",
+        assistant="<bot>: ",
+        generation_prompt="<bot>:",
+        eoa="</s>",
+        stop_words=("</s>",),
+    ),
     "internvl2-internlm2": _CHATML.with_changes({**_WITHOUT_BREAKS, "meta_instruction": _INTERNVL2_INSTRUCTION}),
     "internvl2-phi3": _PHI3.with_changes(
         {"eosys": "<|end|>", "eoh": "<|end|>", "eoa": "<|end|>", "meta_instruction": _INTERNVL2_INSTRUCTION}
