@@ -226,6 +226,19 @@ def test_a_missing_tensor_of_the_projector_has_the_name_of_this_layout(lost: str
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
 
 
+def test_resolutions_as_a_range_of_grids(change: Callable[..., Path]) -> None:
+    """As LLaVA-Video has them."""
+    family, _ = load_family(change("llava_onevision_original", image_grid_pinpoints="(1x1),...,(2x3)"))
+    assert family.preprocessing["resolutions"] == ((14, 14), (28, 14), (42, 14), (14, 28), (28, 28), (42, 28))
+
+
+@pytest.mark.parametrize("name", ("llava_next_original", "llava_onevision_original"))
+def test_a_newline_follows_a_picture_of_one_tile(name: str, change: Callable[..., Path]) -> None:
+    family, _ = load_family(change(name))
+    rows = preprocess(family, draw_image(20, 50), {"max_dynamic_patch": 1})["rows"]
+    assert rows.ravel().tolist() == [*range(9), -1]
+
+
 def test_resolutions_in_a_text_and_with_the_width_first(change: Callable[..., Path]) -> None:
     """As in LLaVA-1.6. Transformers has the height first."""
     path = change("llava_next_original", image_grid_pinpoints="[(12, 24), (24, 12), (36, 12)]")

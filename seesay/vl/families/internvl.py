@@ -207,7 +207,7 @@ class InternVL(Family):
             qkv=("qkv",) if is_joined else QKV,
             has_qkv_bias=vision.attention_bias,
             uses_rms_norm=vision.norm_type == "rms_norm",
-            qk_norm_eps=_QK_NORM_EPS if vision.use_qk_norm else None,
+            qk_norm_eps=getattr(vision, "qk_norm_eps", _QK_NORM_EPS) if vision.use_qk_norm else None,
             has_scales=True,
         )
         tower = VitConfig(
