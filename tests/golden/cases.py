@@ -70,9 +70,13 @@ PICTURE_IN_SECOND_TURN = Case(
     (Turn("Can you see pictures?", answer="Yes, I can."), Turn(_ASK, (Picture(60, 80, 9),))),
 )
 VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in range(10, 14)), is_video=True),))
+LLAVA_ROUNDING = Case("94x329", (Turn(_ASK, (Picture(94, 329, 14),)),))
+ONEVISION_ROUNDING = Case("188x235", (Turn(_ASK, (Picture(188, 235, 15),)),))
+"""Sizes of which a line more or less is left, as the published code rounds."""
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
-CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, VIDEO)}
+_OTHERS = (PICTURE_IN_SECOND_TURN, VIDEO, LLAVA_ROUNDING, ONEVISION_ROUNDING)
+CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, *_OTHERS)}
 """All cases by name. A case that one model alone needs is added here, too."""
