@@ -49,12 +49,11 @@ def ask_about(path: Path, media: list[DecodedMedia]) -> tuple[Family, list[int],
     template = choose_template("models/folder", tokenizer, folder=path)
     parts = [MediaPart(modality=item.modality, source=None) for item in media]
     messages = [Message(role="user", parts=(*parts, TextPart(text="What is it?")))]
-    made = build_input(
-        tokenize(template.render(messages, markers=family.markers), tokenizer),
-        [prepare(family, item) for item in media],
-        family=family,
-        model_digest=b"",
+    prepared = [prepare(family, item) for item in media]
+    tokens = tokenize(
+        template.render(messages, markers=family.markers), tokenizer, [item.plan.wording for item in prepared]
     )
+    made = build_input(tokens, prepared, family=family, model_digest=b"")
     text = template.render(messages, markers={IMAGE: "<image>", VIDEO: "<video>"}).text
     return family, made.token_ids.tolist(), text, tokenizer
 
@@ -69,6 +68,22 @@ def test_internvl_is_asked_as_by_its_own_code(template: str, change: Callable[..
     assert "<image>\n<video>\nWhat is it?" in text
     text = text.replace("<image>", f"<img>{tile * 4}</img>").replace("<video>", clip)
     assert ids == tokenizer.encode(text, add_special_tokens=True)
+
+
+def test_the_first_frame_is_named_in_the_text_before_it(change: Callable[..., Path]) -> None:
+    """Also where a token of the vocabulary has a part of both."""
+
+    def join(state: dict[str, Any]) -> None:
+        state["model"]["vocab"]["ĊF"] = 288
+        state["model"]["merges"].insert(0, ["Ċ", "F"])
+        state["pre_tokenizer"] = state["pre_tokenizer"]["pretokenizers"][-1]  # bytes alone
+
+    path = change("internvl_chat", template="internvl2_5")
+    path = edit_json(path, path.with_name("joined"), "tokenizer.json", join)
+    _, ids, text, tokenizer = ask_about(path, [draw_media(VIDEO, 2, 20, 30)])
+    tile = f"<img>{'<IMG_CONTEXT>' * 4}</img>"
+    expected = tokenizer.encode(text.replace("<video>", f"Frame1: {tile}\nFrame2: {tile}"), add_special_tokens=True)
+    assert ids == expected and ids.count(288) == 2
 
 
 @pytest.mark.parametrize(
