@@ -70,8 +70,8 @@ PICTURE_IN_SECOND_TURN = Case(
     (Turn("Can you see pictures?", answer="Yes, I can."), Turn(_ASK, (Picture(60, 80, 9),))),
 )
 VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in range(10, 14)), is_video=True),))
-LLAVA_ROUNDING = Case("94x329", (Turn(_ASK, (Picture(94, 329, 14),)),))
-ONEVISION_ROUNDING = Case("188x235", (Turn(_ASK, (Picture(188, 235, 15),)),))
+LLAVA_ROUNDING = Case("147x392", (Turn(_ASK, (Picture(147, 392, 14),)),))
+ONEVISION_ROUNDING = Case("196x441", (Turn(_ASK, (Picture(196, 441, 15),)),))
 """Sizes of which a line more or less is left, as the published code rounds."""
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)

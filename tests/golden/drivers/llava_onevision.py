@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from golden.cases import LLAVA_ROUNDING, ONEVISION_ROUNDING, STANDARD, VIDEO
+from golden.cases import ONEVISION_ROUNDING, STANDARD, VIDEO
 from golden.drivers import llava
 
 MODEL = "lmms-lab/llava-onevision-qwen2-7b-ov"
@@ -15,7 +15,7 @@ FILES = (
     "llava/model/language_model/llava_qwen.py",
     "llava/model/multimodal_encoder/siglip_encoder.py",
 )
-CASES = (*STANDARD, LLAVA_ROUNDING, ONEVISION_ROUNDING, VIDEO)
+CASES = (*STANDARD, ONEVISION_ROUNDING, VIDEO)
 _CLASSES = ("LlavaQwenForCausalLM", "LlavaQwenConfig")
 load = partial(llava.load, kind="llava_qwen", classes=_CLASSES, conversation="qwen_1_5")
 run = partial(llava.run, several="pad")
