@@ -1,4 +1,6 @@
-"""InternVL-Chat-V1-2 with Llama and InternViT-6B: RMSNorm, normalized queries and keys, the first pixel shuffle."""
+"""InternVL-Chat-V1-2 with Llama and InternViT-6B: RMSNorm, normalized queries and keys, the first pixel shuffle. Its
+`layer_norm_eps` is larger than published, so that another one shows.
+"""
 
 from __future__ import annotations
 
