@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, Tiles
-from seesay.processors.media.images import tile_grid
+from seesay.processors.media.images import GridOrder, tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
@@ -165,7 +165,9 @@ class InternVL(Family):
         if min_tiles > max_tiles:
             message = f"min_dynamic_patch={min_tiles} is above max_dynamic_patch={max_tiles}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
-        return tile_grid((size.height, size.width), self._tile, min_tiles=min_tiles, max_tiles=max_tiles)
+        order: GridOrder = "columns" if self.checkpoint.image_processor is None else "set"
+        own = (size.height, size.width)
+        return tile_grid(own, self._tile, min_tiles=min_tiles, max_tiles=max_tiles, order=order)
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         num_rows = self._grid[0] * self._grid[1] // self._shuffle**2
