@@ -27,7 +27,8 @@ class TileLoader:
     the last whole patch, or the frames and chains of `PatchLoader`. `joined` (rows, columns): the tiles are one
     picture, which comes before them as a tile of its own, scaled by torch's bicubic interpolation of normalized pixels.
     `boxes` int32 [tiles, 4]: top, left, bottom and right of the picture in each tile; what lies around it is 0 once
-    pixels are normalized. All items of a call have them, or none has. `tile_size` is (height, width), `patch_size` (ph, pw).
+    pixels are normalized. All items of a call have them, or none has. `tile_size` is (height, width), `patch_size` (ph,
+    pw).
     """
 
     def __init__(
