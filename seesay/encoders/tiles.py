@@ -50,7 +50,7 @@ class TileLoader:
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
         device."""
-        uploaded = [self._upload_tiles(item) for item in features]
+        uploaded = self.load_levels(*features)
         pixels = self._normalizer(torch.cat(uploaded), channel_dim=3)
         if "boxes" in features[0]:
             pixels.masked_fill_(_find_padding(features, self._tile_size, self._device), 0)
@@ -64,14 +64,22 @@ class TileLoader:
     def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
         if self._device.type == "cpu" or any("joined" in item for item in features):
-            height, width = self._seen_size
-            return cut_patches(self.load_pixels(*features)[:, :height, :width], self._patch_size)
+            return self.cut(self.load_pixels(*features))
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         patches = vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
         if "boxes" in features[0]:
             padding = _find_padding(features, self._seen_size, self._device).expand(-1, -1, -1, CHANNELS)
             patches.masked_fill_(cut_patches(padding, self._patch_size), 0)
         return patches
+
+    def load_levels(self, *features: Mapping[str, Any]) -> list[Tensor]:
+        """Return each item's tiles before they are normalized: uint8 [tiles, H, W, 3] on the tower's device."""
+        return [self._upload_tiles(item) for item in features]
+
+    def cut(self, pixels: Tensor) -> Tensor:
+        """Return the patch vectors [tiles, patches, 3·ph·pw] of normalized tiles [tiles, H, W, 3]."""
+        height, width = self._seen_size
+        return cut_patches(pixels[:, :height, :width], self._patch_size)
 
     def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
         """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
