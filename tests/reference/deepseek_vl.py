@@ -52,7 +52,11 @@ class _SamBlock(nn.Module):
         side, step = len(x), self.window or len(x)
         padded = F.pad(self.norm1(x), (0, 0, 0, -side % step, 0, -side % step))
         seen = torch.cat(
-            [torch.cat([self.attend(part) for part in torch.split(line, step, dim=1)], 1) for line in padded.split(step, 0)], 0
+            [
+                torch.cat([self.attend(part) for part in torch.split(line, step, dim=1)], 1)
+                for line in padded.split(step, 0)
+            ],
+            0,
         )
         x = x + seen[:side, :side]
         result: Tensor = x + self.mlp["lin2"](F.gelu(self.mlp["lin1"](self.norm2(x))))
