@@ -51,13 +51,11 @@ class _SamBlock(nn.Module):
         """Rows [side, side, size] of one picture."""
         side, step = len(x), self.window or len(x)
         padded = F.pad(self.norm1(x), (0, 0, 0, -side % step, 0, -side % step))
-        seen = torch.cat(
-            [
-                torch.cat([self.attend(part) for part in torch.split(line, step, dim=1)], 1)
-                for line in padded.split(step, 0)
-            ],
-            0,
-        )
+        lines = [
+            torch.cat([self.attend(part) for part in torch.split(line, step, dim=1)], dim=1)
+            for line in torch.split(padded, step)
+        ]
+        seen = torch.cat(lines)
         x = x + seen[:side, :side]
         result: Tensor = x + self.mlp["lin2"](F.gelu(self.mlp["lin1"](self.norm2(x))))
         return result
@@ -165,8 +163,9 @@ class DeepseekVL(VisionLanguage):
         if not self.is_hybrid:
             found = self.vision_model["vision_tower"](media["pixel_values"])
         else:
-            low = self.vision_model["vision_tower_low"]["vision_tower"](media["pixel_values"])
-            sam = self.vision_model["vision_tower_high"]["vision_tower"]
+            model: Any = self.vision_model
+            low = model["vision_tower_low"]["vision_tower"](media["pixel_values"])
+            sam = model["vision_tower_high"]["vision_tower"]
             high = torch.stack([sam(picture) for picture in media["high_res_pixel_values"]])
             found = torch.cat((self.aligner["high_up_proj"](high), self.aligner["low_up_proj"](low)), dim=-1)
         rows: Tensor = self.aligner["layers"](found).flatten(0, 1)

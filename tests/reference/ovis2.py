@@ -76,10 +76,12 @@ class _VisualTokenizer(nn.Module):
 
     def forward(self, tiles: Tensor) -> Tensor:
         """Probabilities [N, R, words] of tiles [N, 3, S, S]. `hidden_states[-1]` is what the last block makes."""
-        patchifier = self.backbone["preprocessor"]["patchifier"]
+        preprocessor: Any = self.backbone["preprocessor"]
+        patchifier = preprocessor["patchifier"]
         x = patchifier["norm"](patchifier["proj"](tiles).flatten(2).transpose(1, 2))
-        x = x + self.backbone["preprocessor"].get_parameter("pos_embed")
-        for block in self.backbone["trunk"]["blocks"].children():
+        x = x + preprocessor.get_parameter("pos_embed")
+        trunk: Any = self.backbone["trunk"]
+        for block in trunk["blocks"].children():
             x = block(x)
         side = math.isqrt(x.shape[1])
         squares = x.unflatten(1, (side // self.stride, self.stride, side // self.stride, self.stride))
@@ -123,7 +125,7 @@ class Ovis2Processor(Processor):
         self.settings = json.loads((path / "preprocessor_config.json").read_text())
         self.side: int = self.settings["crop_size"]["height"]
         visual = config["visual_tokenizer_config"]
-        self.num_rows = (self.side // visual["backbone_config"]["patch_size"] // visual["hidden_stride"]) ** 2
+        self.num_rows: int = (self.side // visual["backbone_config"]["patch_size"] // visual["hidden_stride"]) ** 2
         self.place = config["llm_config"]["vocab_size"] - 1
         self.mean, self.std = (torch.tensor(self.settings[f"image_{name}"])[:, None, None] for name in ("mean", "std"))
 
@@ -156,6 +158,7 @@ class Ovis2Processor(Processor):
         return tile
 
     def count(self, grid: tuple[int, int]) -> int:
+        """The rows of a picture: those of its tiles, and the indicators around and between them."""
         parts = math.prod(grid)
         return self.num_rows + 3 if parts == 1 else (1 + parts) * self.num_rows + 2 + parts
 

@@ -1,5 +1,5 @@
-"""DeepSeek-VL2 of github.com/deepseek-ai/DeepSeek-VL2. FOLDER is that repository. The sizes are those of no release; the
-decoder is that of deepseek-vl2-small, with latent attention.
+"""DeepSeek-VL2 of github.com/deepseek-ai/DeepSeek-VL2. FOLDER is that repository. The decoder is that of
+deepseek-vl2-small, with latent attention.
 
 `xformers` is not there: its attention is torch's.
 """
