@@ -1,6 +1,11 @@
 """DeepSeek-VL2 (arXiv 2412.10302, section 2): a SigLIP on the whole picture and on tiles of it, squares of four rows
 joined by two linear layers, a learned row behind each line of a view and one between the views; and a mixture of
-experts with latent attention (DeepSeek-V2, DeepSeek-V3) or with that of a Llama."""
+experts with latent attention (DeepSeek-V2, DeepSeek-V3) or with that of a Llama.
+
+Read from github.com/deepseek-ai/DeepSeek-VL2, deepseek_vl2/models: the SigLIP from siglip_vit.py; the linear layers and
+the order of rows from `MlpProjector` and `prepare_inputs_embeds` of modeling_deepseek_vl_v2.py; pictures and the prompt
+from `tokenize_with_images` of processing_deepseek_vl_v2.py.
+"""
 
 from __future__ import annotations
 
