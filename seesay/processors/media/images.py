@@ -169,8 +169,13 @@ def _resize_in_pillow(frames: Frames, size: tuple[int, int], resample: Resample)
     from PIL import Image
 
     filter = Image.Resampling[resample.upper()]
+<<<<<<< HEAD
     scaled = [np.asarray(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
     return np.stack(scaled)  # a copy even of one: arrays of Pillow's cannot be written to
+=======
+    scaled = [np.array(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
+    return scaled[0][None] if len(scaled) == 1 else np.stack(scaled)
+>>>>>>> main
 
 
 def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:
