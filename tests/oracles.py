@@ -25,6 +25,14 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         from reference.deepseek_vl2 import DeepseekVL2, DeepseekVL2Processor
 
         return DeepseekVL2.load(path).to(dtype), DeepseekVL2Processor(path)
+    if architecture == "MultiModalityCausalLM":
+        from reference.deepseek_vl import DeepseekVL, DeepseekVLProcessor
+
+        return DeepseekVL.load(path).to(dtype), DeepseekVLProcessor(path, config=config)
+    if architecture == "Ovis":
+        from reference.ovis2 import Ovis2, Ovis2Processor
+
+        return Ovis2.load(path).to(dtype), Ovis2Processor(path, config=config)
     if architecture == "KimiVLForConditionalGeneration":
         from reference.kimi_vl import KimiVL, KimiVLProcessor
 
@@ -61,10 +69,6 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
         _tell_videos_apart(model)
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
-    if architecture.startswith("DeepseekVL") and published != path:
-        _fit_as_authors(processor.image_processor, published)
-    if architecture.startswith("Ovis2") and published != path:
-        _cut_as_authors(processor.image_processor)
     if published != path:
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
             if each is not None:
@@ -86,53 +90,6 @@ def resize_with_pillow(processor: Any) -> None:
         return torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2).reshape(like.shape)
 
     processor.resize = resize
-
-
-def _cut_as_authors(processor: Any) -> None:
-    """Let the processor of Ovis 2 cut tiles out of the picture itself, fit each into a square, and fill that up with
-    the mean of all pixels."""
-    from transformers.models.ovis2.image_processing_ovis2 import get_min_tile_covering_grid
-
-    side, resize = processor.size["height"], processor.resize
-    color = torch.tensor(processor.image_mean).mul(255).round().to(torch.uint8)[:, None, None]
-
-    def fit(image: torch.Tensor, resample: Any) -> torch.Tensor:
-        height, width = (max(1, int(length / max(image.shape[-2:]) * side)) for length in image.shape[-2:])
-        square = color.expand(len(image), 3, side, side).clone()
-        top, left = (side - height) // 2, (side - width) // 2
-        fitted = resize(image, type(processor.size)(height=height, width=width), resample=resample)
-        square[..., top : top + height, left : left + width] = fitted
-        return square
-
-    def cut(images: Any, _least: int, most: int, *, resample: Any, **_: Any) -> tuple[torch.Tensor, list[list[int]]]:
-        height, width = images.shape[-2:]
-        rows, columns = get_min_tile_covering_grid((height, width), side, most, 0.9)
-        ends = [[length // count * i for i in range(count)] for length, count in ((height, rows), (width, columns))]
-        lines, across = ([*each, length] for each, length in zip(ends, (height, width), strict=True))
-        parts = [
-            images[..., lines[i] : lines[i + 1], across[j] : across[j + 1]] for i in range(rows) for j in range(columns)
-        ]
-        whole = [images] if len(parts) > 1 else []
-        made = torch.stack([fit(part, resample) for part in (*whole, *parts)], dim=1)
-        return made, [[rows, columns]] * len(images)
-
-    processor.crop_image_to_patches, processor.is_of_authors = cut, True
-
-
-def _fit_as_authors(processor: Any, path: Path) -> None:
-    """Let the processor round the sizes of pictures down, and take the color of all padding from the file of the
-    authors' processor."""
-    kind = type(processor)
-
-    def resize(self: Any, image: Any, size: Any, min_size: int, resample: Any, **_: Any) -> Any:
-        longest = max(image.shape[-2:])
-        height, width = (max(int(side / longest * size.height), min_size) for side in image.shape[-2:])
-        fitted = type(size)(height=height, width=width)
-        return super(kind, self).resize(image, size=fitted, resample=resample, antialias=True)
-
-    processor.resize = resize.__get__(processor)
-    mean = json.loads((path / "preprocessor_config.json").read_text())["image_mean"]
-    processor.background_color = processor.high_res_background_color = tuple(int(value * 255) for value in mean)
 
 
 def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:

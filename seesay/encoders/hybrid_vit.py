@@ -77,7 +77,9 @@ class HybridEncoder(GraphedEncoder):
     """Encodes pictures with both towers.
 
     Features: `pixels` uint8 [1, S, S, 3] and `high_pixels` uint8 [1, H, H, 3], the picture in both sizes; or its
-    decoded `frames` and two packed `chains`, of the smaller and of the larger one. Its rows are [R, hidden_size].
+    decoded `frames` and two packed `chains`, of the smaller and of the larger one. If the encoder `shrinks`, they are
+    those of the larger picture alone, as `TileLoader` has them, and the smaller one is made of it without rounding.
+    A picture's rows are [R, hidden_size].
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class HybridEncoder(GraphedEncoder):
         normalizers: tuple[PixelNormalizer, PixelNormalizer],
         *,
         hidden_size: int,
+        shrinks: bool,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
@@ -105,23 +108,42 @@ class HybridEncoder(GraphedEncoder):
             TileLoader(normalizer, tile_size=tile, patch_size=patch, device=device, dtype=dtype)
             for normalizer, (tile, patch) in zip(normalizers, sizes, strict=True)
         )
+        self._normalizers, self._low_size, self._shrinks = normalizers, low.image_size, shrinks
 
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """As `TileLoader.load_pixels`, of the smaller pictures."""
+        if self._shrinks:
+            return self._load_both(features)[0]
         return self._low.load_pixels(*(_pick(item, 0) for item in features))
 
     def load_high_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """As `TileLoader.load_pixels`, of the larger pictures."""
+        if self._shrinks:
+            return self._load_both(features)[1]
         return self._high.load_pixels(*(_pick(item, 1) for item in features))
+
+    def _load_both(self, features: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
+        """Return the normalized smaller and larger pictures, float32 [N, H, W, 3]. The smaller ones are torchvision's
+        `Resize` of float32 pictures, which is torch's antialiased bilinear interpolation."""
+        levels = torch.cat(self._high.load_levels(*features))
+        channels = levels.permute(0, 3, 1, 2).to(torch.float32)
+        small = F.interpolate(channels, size=self._low_size, mode="bilinear", align_corners=False, antialias=True)
+        low, high = self._normalizers
+        return low(small.permute(0, 2, 3, 1).contiguous(), channel_dim=3), high(levels, channel_dim=3)
 
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Return rows for every item, from one call of the towers: [R, hidden_size]."""
-        loaded = (
-            loader.load_patches([_pick(item, index) for item in features]).flatten(1)
-            for index, loader in enumerate((self._low, self._high))
-        )
-        return list(self._graphed(torch.cat(tuple(loaded), dim=1), len(features), self.dtype))
+        loaders = (self._low, self._high)
+        if self._shrinks:
+            both = (loader.cut(each) for loader, each in zip(loaders, self._load_both(features), strict=True))
+            patches = [each.to(self.dtype) for each in both]
+        else:
+            patches = [
+                loader.load_patches([_pick(item, index) for item in features]) for index, loader in enumerate(loaders)
+            ]
+        joined = torch.cat([each.flatten(1) for each in patches], dim=1)
+        return list(self._graphed(joined, len(features), self.dtype))
 
 
 def _pick(item: Mapping[str, Any], index: int) -> Mapping[str, Any]:

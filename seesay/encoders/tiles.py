@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,7 +17,7 @@ from seesay.encoders.arrangement import LearnedRows, StackedRows, arrange_rows
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.layers import PixelNormalizer, cut_patches
 from seesay.encoders.pixels import PatchLoader
-from seesay.frame_chain import Tiles, pack
+from seesay.frame_chain import CHANNELS, Size, Tiles, pack
 
 
 class TileLoader:
@@ -25,7 +26,9 @@ class TileLoader:
     Features: `num_tiles`; `pixels` uint8 [tiles, height, width, 3], of which the tower does not see what lies behind
     the last whole patch, or the frames and chains of `PatchLoader`. `joined` (rows, columns): the tiles are one
     picture, which comes before them as a tile of its own, scaled by torch's bicubic interpolation of normalized pixels.
-    `tile_size` is (height, width), `patch_size` (ph, pw).
+    `boxes` int32 [tiles, 4]: top, left, bottom and right of the picture in each tile; what lies around it is 0 once
+    pixels are normalized. All items of a call have them, or none has. `tile_size` is (height, width), `patch_size` (ph,
+    pw).
     """
 
     def __init__(
@@ -47,8 +50,10 @@ class TileLoader:
     def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
         """Return the items' normalized tiles, one item after another: float32 [tiles, H, W, 3] on the tower's
         device."""
-        uploaded = [self._upload_tiles(item) for item in features]
+        uploaded = self.load_levels(*features)
         pixels = self._normalizer(torch.cat(uploaded), channel_dim=3)
+        if "boxes" in features[0]:
+            pixels.masked_fill_(_find_padding(features, self._tile_size, self._device), 0)
         if not any("joined" in item for item in features):
             return pixels
         parts = []
@@ -59,10 +64,22 @@ class TileLoader:
     def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
         if self._device.type == "cpu" or any("joined" in item for item in features):
-            height, width = self._seen_size
-            return cut_patches(self.load_pixels(*features)[:, :height, :width], self._patch_size)
+            return self.cut(self.load_pixels(*features))
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
-        return vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
+        patches = vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
+        if "boxes" in features[0]:
+            padding = _find_padding(features, self._seen_size, self._device).expand(-1, -1, -1, CHANNELS)
+            patches.masked_fill_(cut_patches(padding, self._patch_size), 0)
+        return patches
+
+    def load_levels(self, *features: Mapping[str, Any]) -> list[Tensor]:
+        """Return each item's tiles before they are normalized: uint8 [tiles, H, W, 3] on the tower's device."""
+        return [self._upload_tiles(item) for item in features]
+
+    def cut(self, pixels: Tensor) -> Tensor:
+        """Return the patch vectors [tiles, patches, 3·ph·pw] of normalized tiles [tiles, H, W, 3]."""
+        height, width = self._seen_size
+        return cut_patches(pixels[:, :height, :width], self._patch_size)
 
     def _upload_tiles(self, item: Mapping[str, Any]) -> Tensor:
         """Return an item's tiles on the device: uint8 [tiles, height, width, 3]."""
@@ -128,6 +145,15 @@ def _plan(model: nn.Module, _num_tiles: int, *, num_before: int) -> nn.Module:  
 
 def _count_tiles(item: Mapping[str, Any]) -> int:
     return len(item["pixels"]) + ("joined" in item) if "pixels" in item else int(item["num_tiles"])
+
+
+def _find_padding(features: Sequence[Mapping[str, Any]], size: Size, device: torch.device) -> Tensor:
+    """Return which pixels of tiles of `size` lie outside of the items' boxes: bool [tiles, height, width, 1]."""
+    [boxes] = upload([np.concatenate([item["boxes"] for item in features])], device)
+    top, left, bottom, right = boxes[:, :, None].unbind(1)
+    rows, columns = (torch.arange(length, device=device) for length in size)
+    is_row, is_column = (rows >= top) & (rows < bottom), (columns >= left) & (columns < right)
+    return ~(is_row[:, :, None] & is_column[:, None, :])[..., None]
 
 
 def scale_whole(tiles: Tensor, grid: tuple[int, int]) -> Tensor:

@@ -61,7 +61,6 @@ AIM_TOWER: Patterns = (
     (r"^tower\.preprocessor\.patchifier\.norm\.", "tower.norm_patches."),
     (r"^tower\.preprocessor\.pos_embed$", "tower.pos_embed"),
     (r"^tower\.trunk\.blocks\.", "tower.blocks."),
-    (r"^tower\.trunk\.post_trunk_norm\.", "tower.norm."),
     (r"^(tower\.blocks\..*)\.norm_(\d)\.", r"\1.norm\2."),
     (r"^(tower\.blocks\..*)\.mlp\.fc1\.", r"\1.mlp.gate_proj."),
     (r"^(tower\.blocks\..*)\.mlp\.fc2\.", r"\1.mlp.down_proj."),

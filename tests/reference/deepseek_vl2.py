@@ -1,6 +1,11 @@
 """DeepSeek-VL2 (arXiv 2412.10302, section 2): a SigLIP on the whole picture and on tiles of it, squares of four rows
 joined by two linear layers, a learned row behind each line of a view and one between the views; and a mixture of
-experts with latent attention (DeepSeek-V2, DeepSeek-V3) or with that of a Llama."""
+experts with latent attention (DeepSeek-V2, DeepSeek-V3) or with that of a Llama.
+
+Read from github.com/deepseek-ai/DeepSeek-VL2, deepseek_vl2/models: the SigLIP from siglip_vit.py; the linear layers and
+the order of rows from `MlpProjector` and `prepare_inputs_embeds` of modeling_deepseek_vl_v2.py; pictures and the prompt
+from `tokenize_with_images` of processing_deepseek_vl_v2.py.
+"""
 
 from __future__ import annotations
 
@@ -55,30 +60,32 @@ def _make_decoder(text: Json) -> Any:
 
 
 class _Block(nn.Module):
-    def __init__(self, size: int, inner: int, heads: int) -> None:
+    def __init__(self, size: int, inner: int, heads: int, gelu: str) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(size, eps=1e-6), nn.LayerNorm(size, eps=1e-6)
         self.attn = nn.ModuleDict({"qkv": nn.Linear(size, 3 * size), "proj": nn.Linear(size, size)})
         self.mlp = nn.ModuleDict({"fc1": nn.Linear(size, inner), "fc2": nn.Linear(inner, size)})
-        self.heads = heads
+        self.heads, self.gelu = heads, gelu
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.attn["qkv"](self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         weights = (q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])).softmax(dim=-1)
         x = x + self.attn["proj"]((weights @ v).transpose(1, 2).flatten(2))
-        inner = F.gelu(self.mlp["fc1"](self.norm2(x)), approximate="tanh")
+        inner = F.gelu(self.mlp["fc1"](self.norm2(x)), approximate=self.gelu)
         result: Tensor = x + self.mlp["fc2"](inner)
         return result
 
 
-class _Vision(nn.Module):
-    def __init__(self, vision: Json) -> None:
+class Siglip(nn.Module):
+    """The authors' SigLIP (siglip_vit.py). gelu: `tanh` in DeepSeek-VL2, `none` in DeepSeek-VL."""
+
+    def __init__(self, vision: Json, gelu: str = "tanh") -> None:
         super().__init__()
         size, patch = vision["width"], vision["patch_size"]
         self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, size, patch, stride=patch)})
         self.pos_embed = nn.Parameter(torch.zeros(1, (vision["image_size"] // patch) ** 2, size))
         inner = int(size * vision["mlp_ratio"])
-        self.blocks = nn.Sequential(*[_Block(size, inner, vision["heads"]) for _ in range(vision["layers"])])
+        self.blocks = nn.Sequential(*[_Block(size, inner, vision["heads"], gelu) for _ in range(vision["layers"])])
         self.norm = nn.LayerNorm(size, eps=1e-6)
         self.attn_pool = nn.ModuleDict({"norm": nn.LayerNorm(size)})  # not used
 
@@ -92,7 +99,7 @@ class DeepseekVL2(VisionLanguage):
     def __init__(self, config: Json) -> None:
         super().__init__(config)
         self.llm = _make_decoder(config["language_config"])
-        self.vision = _Vision(config["vision_config"])
+        self.vision = Siglip(config["vision_config"])
         size, own = config["projector_config"]["n_embed"], config["vision_config"]["width"]
         self.projector = nn.ModuleDict(
             {"layers": nn.Sequential(nn.Linear(4 * own, size), nn.GELU(), nn.Linear(size, size))}

@@ -17,7 +17,7 @@ import torch
 import transformers
 from enrolment import SIBLING
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
-from original_layouts import name_as_internlm2, write_original_deepseek_vl, write_original_ovis2
+from original_layouts import name_as_internlm2
 from original_text import (
     as_baichuan,
     as_baichuan2,
@@ -178,16 +178,6 @@ LLAMA3_ROPE = {
 STATISTICS = {"image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27]}
 LLAVA_NEXT_RESOLUTIONS = [[12, 24], [24, 12], [24, 24], [36, 12], [12, 36]]
 BOS_CHATML = "{{ bos_token }}" + CHATML
-OVIS_TEMPLATE = (
-    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n' }}"
-    "{% endif %}{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
-    "{% set seen = namespace(text=false) %}{% if message['content'] is string %}{{ message['content'] }}{% else %}"
-    "{% for part in message['content'] %}{% if part['type'] == 'image' %}{{ '<image>' }}"
-    "{% if not seen.text %}{{ '\n' }}{% endif %}{% else %}{% set seen.text = true %}{{ part['text'] }}{% endif %}"
-    "{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-"""A line break follows the pictures at the beginning of a message."""
 MOLMO_TEMPLATE = (
     "{{ eos_token }}{% for message in messages %}{% set content = message['content'] %}{% if content is string %}"
     "{% set text = content %}{% else %}"
@@ -772,20 +762,15 @@ def _deepseek_vl(path: Path, *, is_hybrid: bool = False, **vision: Any) -> None:
 
 
 def _deepseek_vl_original(path: Path, *, is_hybrid: bool = False) -> None:
-    _deepseek_vl(path / SIBLING, is_hybrid=is_hybrid, hidden_act="gelu")
-    write_original_deepseek_vl(path)
+    from vl.published_checkpoints import write_deepseek_vl
+
+    write_deepseek_vl(path, is_hybrid=is_hybrid)
 
 
 def _ovis2_original(path: Path) -> None:
-    """The color of padding, the mean of all pixels, is a color of whole numbers. Both tokens at which Qwen ends answers
-    end them, as the authors have it."""
-    statistics: dict[str, Any] = {"image_mean": [0.4, 0.6, 0.2], "image_std": [0.3, 0.28, 0.27]}
-    _ovis2(path / SIBLING, template=OVIS_TEMPLATE, max_patches=9, **statistics)
-    file = path / SIBLING / "generation_config.json"
-    generation = json.loads(file.read_text())
-    generation["eos_token_id"] = [generation["eos_token_id"], generation["pad_token_id"]]
-    file.write_text(json.dumps(generation))
-    write_original_ovis2(path)
+    from vl.published_checkpoints import write_ovis2
+
+    write_ovis2(path)
 
 
 def _llava_onevision(

@@ -33,7 +33,6 @@ _ORIGINAL_BEHIND = {
     "downsamples.": "high_res_vision_proj.",
     "hd_alpha_downsamples": "high_res_vision_alpha",
 }
-_BILINEAR = 2
 _BEHIND = ("high_res_vision_neck.", "high_res_vision_proj.", "high_res_vision_alpha")
 """Tensors of what comes behind the SAM."""
 _SHARED = ("do_normalize", "do_rescale", "do_resize", "rescale_factor", "image_processor_type")
@@ -41,7 +40,7 @@ _SHARED = ("do_normalize", "do_rescale", "do_resize", "rescale_factor", "image_p
 
 class DeepseekVLHybrid(DeepseekVL):
     """Features: `pixels` and `high_pixels`, one tile each in the sizes of both towers, or frames with a chain for each;
-    and the plan's measures."""
+    and the plan's measures. In the authors' layout, `pixels` are the larger tile, or frames have its chain alone."""
 
     architectures = ("DeepseekVLHybridForConditionalGeneration",)
     published = (
@@ -106,12 +105,12 @@ class DeepseekVLHybrid(DeepseekVL):
             )
 
     def read_original(self, given: Mapping[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
-        """The processor makes the larger picture. That of the tower makes the smaller one of it."""
+        """The processor makes the larger picture. The tower makes the smaller one of it."""
         if not (statistics["low"] and statistics["high"]):
             raise CheckpointError(f"{self.checkpoint.path}: both towers must have pixel_mean and pixel_std")
         own = super().read_original(given, statistics)
         high = {"size": own["size"], "resample": own["resample"], **statistics["high"]}
-        small = {"size": self.checkpoint.model_config.vision_config.image_size, "resample": _BILINEAR}
+        small = {"size": self.checkpoint.model_config.vision_config.image_size}
         return {**own, **small, **{_HIGH + name: value for name, value in high.items()}}
 
     @property
@@ -120,12 +119,16 @@ class DeepseekVLHybrid(DeepseekVL):
         return {**super().preprocessing, "high": high}
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        """The smaller picture is made of the larger one, as published."""
+        """The smaller picture is made of the larger one, as published; by the encoder in the authors' layout."""
         square = self.make_square(size, self._high_tile, self._high_pixels, self._high_color)
+        if self.statistics is not None:
+            return ((*square, Tiles(self._high_tile)),)
         small = (self.pixels.resize(self.tile), Tiles(self.tile))
         return (*square, *small), (*square, Tiles(self._high_tile))
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
+        if self.statistics is not None:
+            return super().preprocess(media, measures)
         chains = self.chain_frames(media.modality, media.size, measures)
         if self.may_send_frames(media.size, chains):
             return {**measures, "frames": media.frames, "chains": pack(chains)}
@@ -151,6 +154,7 @@ class DeepseekVLHybrid(DeepseekVL):
             (self.read_siglip(), self._read_sam()),
             (low, high),
             hidden_size=self.checkpoint.model_config.text_config.hidden_size,
+            shrinks=self.statistics is not None,
             device=device,
             dtype=dtype,
         )

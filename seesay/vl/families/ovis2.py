@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -33,12 +34,15 @@ _START, _GRID, _COLUMN, _ROW, _END = range(-len(_INDICATORS), 0)
 """Rows of the indicators in an arrangement."""
 _OF_AUTHORS = {"crop_to_patches": True, "do_center_crop": False, "max_patches": 9}
 """Constants of the authors' code, beside those of the settings that they read."""
+_UNSEEN = (0, 0, 0)
+"""Color of padding that the tower takes as 0, whatever its color."""
 _IS_HARD = {"softmax": False, "st_argmax": True}
 
 
 class Ovis2(Family):
     """Features: tiles, of which the first is the whole picture, or frames; the arrangement of their rows; and the
-    plan's measures, with `cut` (rows, columns) of the other tiles, (0, 0) for none."""
+    plan's measures, with `cut` (rows, columns) of the other tiles, (0, 0) for none. In the authors' layout, also the
+    `boxes` of the picture in its tiles, around which the tower takes 0."""
 
     architectures = ("Ovis2ForConditionalGeneration",)
     published = (
@@ -71,7 +75,10 @@ class Ovis2(Family):
             "vte.": "visual_embeddings_table.",
         },
         tower_patterns=AIM_TOWER,
-        ignored=tuple(front + "vision_tower.transformer.embeddings.position_ids" for front in NESTED_FRONTS),
+        ignored=(
+            *(front + "vision_tower.transformer.embeddings.position_ids" for front in NESTED_FRONTS),
+            "visual_tokenizer.backbone.trunk.post_trunk_norm.",
+        ),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -172,20 +179,29 @@ class Ovis2(Family):
 
     def _chain_crops(self, size: tuple[int, int], cut: tuple[int, int]) -> tuple[Chain, ...]:
         """The authors cut the picture itself; the last row and column of tiles have what is left of it. The whole and
-        each part are fitted into a tile, whose padding is 0 once pixels are normalized."""
-        color = tuple(round(mean / self._pixels.rescale_factor) for mean in self._pixels.mean)
-        red, green, blue = (min(max(value, 0), 255) for value in color)
-        boxes = [((0, 0), size), *_cut_evenly(size, cut)]
+        each part are fitted into the middle of a tile."""
         chains: list[Chain] = []
-        for at, part in boxes:
-            fitted = floored_edge_size(*part, self._tile[0], least=1)
+        for at, part in _list_parts(size, cut):
+            fitted = self._fit(part)
             crop = () if part == size else (Crop(part, at),)
-            padding = pad_to(fitted, self._tile, (red, green, blue))
+            padding = pad_to(fitted, self._tile, _UNSEEN)
             chains.append((*crop, self._pixels.resize(fitted), *padding, Tiles(self._tile)))
         return tuple(chains)
 
+    def _fit(self, part: tuple[int, int]) -> tuple[int, int]:
+        return floored_edge_size(*part, self._tile[0], least=1)
+
+    def _find_boxes(self, size: tuple[int, int], cut: tuple[int, int]) -> npt.NDArray[np.int32]:
+        """Return top, left, bottom and right of the picture in each tile: int32 [tiles, 4]."""
+        fitted = np.array([self._fit(part) for _, part in _list_parts(size, cut)])
+        at = (np.array(self._tile) - fitted) // 2
+        return np.concatenate((at, at + fitted), axis=1).astype(np.int32)
+
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        return {**super().preprocess(media, measures), "rows": self._arrange(measures)}
+        made = {**super().preprocess(media, measures), "rows": self._arrange(measures)}
+        if self._is_original:
+            made["boxes"] = self._find_boxes((media.size.height, media.size.width), measures["cut"])
+        return made
 
     def largest_size(self) -> tuple[int, int] | None:
         """A long picture has the most tiles, in either direction."""
@@ -229,7 +245,7 @@ class Ovis2(Family):
             patch_size=(vision.patch_size, vision.patch_size),
             feature_layers=(vision.num_hidden_layers,),
             has_class_token=False,
-            has_final_norm=True,
+            has_final_norm=not self._is_original,  # the authors take what lies before it
             has_rms_ends=True,
             has_batch_axes=self._is_original,
         )
@@ -251,9 +267,10 @@ class Ovis2(Family):
         )
 
 
-def _cut_evenly(size: tuple[int, int], cut: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return the place (top, left) and the size of each part of a picture that is cut into (rows, columns), row by
-    row."""
+def _list_parts(size: tuple[int, int], cut: tuple[int, int]) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the place (top, left) and the size of the whole picture, and of each part where it is cut into (rows,
+    columns), row by row."""
+    yield (0, 0), size
     rows, columns = cut
     for row in range(rows):
         for column in range(columns):

@@ -1,0 +1,124 @@
+"""Tiny checkpoints of DeepSeek-VL and Ovis2 in the layouts of their authors, with the weights of plain references.
+
+Names, order and fields are those of the published files; the code that is named in them is not run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+CODE = "raise RuntimeError('code of a checkpoint was run')\n"
+_HALVES = [0.5, 0.5, 0.5]
+_SIGLIP: dict[str, Any] = {
+    "model_name": "siglip_large_patch16_384", "select_feature": "same", "select_layer": -1, "image_size": 20,
+    "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 2, "patch_size": 4,
+}  # fmt: skip
+_SAM: dict[str, Any] = {
+    "model_name": "sam_b_downsample", "ckpt_path": "", "select_feature": "same", "select_layer": -1, "image_size": 36,
+    "hidden_size": 32, "mlp_dim": 48, "num_attention_heads": 2, "num_hidden_layers": 3, "output_channels": 8,
+    "patch_size": 4, "window_size": 4, "global_attn_indexes": [1],
+    "pixel_mean": [0.48, 0.46, 0.41], "pixel_std": [0.27, 0.26, 0.28],
+}  # fmt: skip
+_TEXT: dict[str, Any] = {
+    "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 2048, "torch_dtype": "float32", "use_cache": True,
+}  # fmt: skip
+_BACKBONE: dict[str, Any] = {
+    "attention_dropout": 0.0, "hidden_size": 32, "image_size": 24, "intermediate_size": 48, "model_type": "aimv2",
+    "num_attention_heads": 2, "num_channels": 3, "num_hidden_layers": 2, "patch_size": 4, "projection_dropout": 0.0,
+    "qkv_bias": False, "rms_norm_eps": 1e-5, "use_bias": False,
+}  # fmt: skip
+
+
+def _save(path: Path, model: Any, tokenizer: Any, files: dict[str, Any]) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    model.save(path)
+    tokenizer.save_pretrained(path)
+    for name, content in files.items():
+        (path / f"{name}.json").write_text(json.dumps(content))
+
+
+def write_deepseek_vl(path: Path, *, is_hybrid: bool) -> None:
+    """Write a MultiModalityCausalLM. Its towers are small ones, whose sizes stand beside their names: 5 x 5 patches,
+    and for the SAM 9 x 9 in windows of 4, the last of which are padded. The thinnest pictures are 3 pixels."""
+    from reference.deepseek_vl import PLACE, DeepseekVL
+    from vl.checkpoints import CHATML, make_tokenizer, spread_weights
+
+    tokenizer = make_tokenizer(CHATML.replace("@image@", PLACE), has_bos=True, image_token=PLACE)
+    ids = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids["pad_token_id"] = tokenizer.pad_token_id
+    vision: dict[str, Any] = {"cls": "CLIPVisionTower", "model_type": "vision", "params": _SIGLIP}
+    if is_hybrid:
+        low = {**_SIGLIP, "pixel_mean": _HALVES, "pixel_std": [0.5, 0.4, 0.5]}
+        params = {"concat_type": "tuple", "freeze_high": True, "freeze_low": True, "high_res_cfg": _SAM}
+        vision = {**vision, "cls": "HybridVisionTower", "params": {**params, "low_res_cfg": low}}
+    kind = "low_high_hybrid_split_mlp_gelu" if is_hybrid else "mlp_gelu"
+    aligner = {"depth": 2, "input_dim": 32, "n_embed": 64, "projector_type": kind}
+    config = {
+        "aligner_config": {"cls": "MlpProjector", "model_type": "aligner", "params": aligner},
+        "architectures": ["MultiModalityCausalLM"],
+        "language_config": {**_TEXT, **ids, "architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        "model_type": "multi_modality",
+        "torch_dtype": "float32",
+        "transformers_version": "4.38.2",
+        "vision_config": vision,
+    }
+    processor = {
+        "background_color": [127, 127, 127], "image_processor_type": "VLMImageProcessor", "min_size": 3,
+        "processor_class": "VLChatProcessor", "rescale_factor": 1 / 255, "image_size": 36 if is_hybrid else 20,
+        "do_normalize": not is_hybrid, "image_mean": [0.5, 0.45, 0.4], "image_std": [0.3, 0.28, 0.27],
+    }  # fmt: skip
+    chat = {"add_special_token": False, "ignore_id": -100, "image_tag": PLACE, "mask_prompt": True}
+    chat |= {"num_image_tokens": 25, "processor_class": "VLChatProcessor", "sft_format": "deepseek"}
+    model = DeepseekVL(config)
+    spread_weights(model)
+    generation = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    files = {"config": config, "preprocessor_config": processor, "processor_config": chat}
+    _save(path, model, tokenizer, {**files, "generation_config": generation})
+
+
+def write_ovis2(path: Path) -> None:
+    """Write an Ovis. Its tokenizer has no tokens for pictures, and its template does not write them. Both tokens at
+    which Qwen ends answers end them."""
+    from reference.ovis2 import Ovis2
+    from vl.checkpoints import make_tokenizer, spread_weights
+
+    tokenizer = make_tokenizer("{{ messages[0]['content'] + ' as Qwen has it' }}")
+    ids = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    llm = {**_TEXT, **ids, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "tie_word_embeddings": False}
+    visual = {
+        "backbone_config": _BACKBONE, "backbone_kwargs": {}, "depths": None, "drop_cls_token": False,
+        "hidden_stride": 2, "model_type": "aimv2_visual_tokenizer", "tau": 1.0, "tokenize_function": "softmax",
+        "vocab_size": 45,
+    }  # fmt: skip
+    config = {
+        "architectures": ["Ovis"],
+        "auto_map": {"AutoConfig": "configuration_ovis.OvisConfig", "AutoModelForCausalLM": "modeling_ovis.Ovis"},
+        "conversation_formatter_class": "QwenConversationFormatter",
+        "disable_tie_weight": False,
+        "hidden_size": 64,
+        "llm_attn_implementation": "flash_attention_2",
+        "llm_config": llm,
+        "model_type": "ovis",
+        "multimodal_max_length": 32768,
+        "torch_dtype": "float32",
+        "transformers_version": "4.46.2",
+        "use_cache": False,
+        "visual_tokenizer_config": visual,
+    }
+    clip = {
+        "crop_size": {"height": 24, "width": 24}, "do_center_crop": True, "do_convert_rgb": True,
+        "do_normalize": True, "do_rescale": True, "do_resize": True, "image_mean": [0.4, 0.6, 0.2],
+        "image_processor_type": "CLIPImageProcessor", "image_std": [0.3, 0.28, 0.27], "resample": 3,
+        "rescale_factor": 1 / 255, "size": {"shortest_edge": 24},
+    }  # fmt: skip
+    model = Ovis2(config)
+    spread_weights(model)
+    model.vte.weight.data.mul_(4)  # a row is a mean of words: else rows are all alike
+    generation = {"eos_token_id": [tokenizer.eos_token_id, tokenizer.pad_token_id]}
+    generation["pad_token_id"] = tokenizer.pad_token_id
+    _save(path, model, tokenizer, {"config": config, "preprocessor_config": clip, "generation_config": generation})
+    for code in ("configuration_aimv2", "configuration_ovis", "modeling_aimv2", "modeling_ovis"):
+        (path / f"{code}.py").write_text(CODE)
