@@ -199,7 +199,7 @@ MOLMO_TEMPLATE = (
     "{% set text = content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\n') %}"
     "{% for part in content if part['type'] == 'image' %}{{ '<|image|>' }}{% endfor %}{% endif %}"
     "{% if message['role'] == 'user' %}{{ ' User: ' + text }}"
-    "{% else %}{{ ' Assistant:' + text + eos_token }}{% endif %}{% endfor %}"
+    "{% else %}{{ ' Assistant: ' + text + eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ ' Assistant:' }}{% endif %}"
 )
 COGVLM_TEMPLATE = (
