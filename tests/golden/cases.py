@@ -70,10 +70,18 @@ PICTURE_IN_SECOND_TURN = Case(
     "picture_in_second_turn",
     (Turn("Can you see pictures?", answer="Yes, I can."), Turn(_ASK, (Picture(60, 80, 9),))),
 )
+TWO_WIDE_PICTURES = Case(
+    "two_wide_pictures", (Turn("Which one is wider?", (Picture(90, 120, 10), Picture(30, 140, 11))),)
+)
+TWO_PICTURES_IN_TURNS = Case(
+    "two_pictures_in_turns",
+    (Turn(_ASK, (Picture(90, 120, 12),), answer="Waves."), Turn("And in this one?", (Picture(120, 70, 13),))),
+)
 VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in range(10, 14)), is_video=True),))
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
-CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, ALPHA_DROPPED, PICTURE_IN_SECOND_TURN, VIDEO)}
+_OTHERS = (*TEXT_ONLY, ALPHA_DROPPED, PICTURE_IN_SECOND_TURN, TWO_WIDE_PICTURES, TWO_PICTURES_IN_TURNS, VIDEO)
+CASES = {case.name: case for case in (*STANDARD, *_OTHERS)}
 """All cases by name. A case that one model alone needs is added here, too."""
