@@ -111,9 +111,7 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
         return None
     rendered = loaded.family.complete(render(loaded.family, [blank]))
     family = loaded.family
-    text = tokenize(
-        rendered, loaded.tokenizer, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty
-    )
+    text = tokenize(rendered, loaded.tokenizer, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty)
     return len(made) - text.num_text_tokens
 
 

@@ -99,9 +99,7 @@ def run(model: Any, case: Case, *, queries: list[str], stacks: bool = False, **o
     """Return what the published `chat` makes of a case, whose questions are `queries`, with markers in them. stacks: it
     takes the pixels of several pictures."""
     recorder, noted = Recorder(model.tokenizer), _Notes(model)
-    history = [
-        (query, turn.answer) for query, turn in zip(queries, case.turns, strict=True) if turn.answer is not None
-    ]
+    history = [(query, turn.answer) for query, turn in zip(queries, case.turns, strict=True) if turn.answer is not None]
     has_own = model.tokenizer
     model.tokenizer = recorder
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +123,9 @@ def run(model: Any, case: Case, *, queries: list[str], stacks: bool = False, **o
     ends = (model.tokenizer.eos_token_id, model.tokenizer.convert_tokens_to_ids("[UNUSED_TOKEN_145]"))
     written = recorder.answer if noted.is_row is None else recorder.answer[1:]  # behind the token that begins them
     answer = [token for token in written if token not in ends]
-    return Record(ids=ids, pixels=note_pixels(noted.pixels), rows=[note_rows(rows) for rows in noted.rows], tokens=answer)
+    return Record(
+        ids=ids, pixels=note_pixels(noted.pixels), rows=[note_rows(rows) for rows in noted.rows], tokens=answer
+    )
 
 
 class _Notes:
