@@ -42,8 +42,8 @@ class InternLMXComposer2(ProjectedTowerFamily):
 
     Models without learned rows take a picture of any shape as one square, the others cut it into
     tiles. Of these, 4KHD has additions to queries, keys and values of another rank than those to the attended values;
-    it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles. Each text
-    between pictures begins with BOS, but for 2.5.
+    it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles. Each
+    text between pictures begins with BOS, but for 2.5.
 
     Features: tiles [T, S, S, 3], S being the side of the tower's pictures, or frames; with tiles, `joined`, their
     (rows, columns), and the arrangement of their rows; and the plan's measures.
