@@ -38,10 +38,7 @@ class Guess:
 
 _YI = range(64000, 65000)  # sizes of vocabularies, some with a few tokens for media or padding
 _LLAMA3 = range(128256, 129000)
-_XCOMPOSER = (
-    ("InternLMXComposer2ForCausalLM", {"vocab_size": range(92544, 92700)}),
-    ("InternLM2ForCausalLM", {"vocab_size": range(92544, 92700), "model_type": "internlmxcomposer2"}),  # 4KHD's
-)
+_XCOMPOSER = range(92544, 92700)
 
 GUESSES: tuple[Guess, ...] = (
     Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
@@ -105,10 +102,24 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="base", architecture="CogVLMForCausalLM", where={"template_version": "base"}, replaces_own=True),
     Guess(template="cogvlm2", architecture="CogVLMForCausalLM", where={"vocab_size": _LLAMA3}, replaces_own=True),
     Guess(template="cogvlm", architecture="CogVLMForCausalLM", replaces_own=True),
-    *(
-        Guess(template=template, architecture=architecture, where=where, name=name, replaces_own=True)
-        for template, name in (("internlm-xcomposer2d5", r"xcomposer-?2(d|\.)5"), ("internlm-xcomposer2", ""))
-        for architecture, where in _XCOMPOSER
+    Guess(
+        template="internlm-xcomposer2d5",
+        architecture="InternLMXComposer2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER},
+        name=r"xcomposer-?2(d|\.)5",
+        replaces_own=True,
+    ),
+    Guess(
+        template="internlm-xcomposer2",
+        architecture="InternLMXComposer2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER},
+        replaces_own=True,
+    ),
+    Guess(  # 4KHD, whose architecture is that of the text model
+        template="internlm-xcomposer2",
+        architecture="InternLM2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER, "model_type": "internlmxcomposer2"},
+        replaces_own=True,
     ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),

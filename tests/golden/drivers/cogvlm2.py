@@ -35,7 +35,8 @@ def load(code: Path, folder: Path) -> tuple[Any, dict[str, tuple[int, ...]]]:
     package = types.ModuleType(code.name)
     package.__path__ = [str(code)]
     sys.modules[code.name] = package
-    modeling, util = (importlib.import_module(f"{code.name}.{name}") for name in ("modeling_cogvlm", "util"))
+    modeling: Any = importlib.import_module(f"{code.name}.modeling_cogvlm")
+    util: Any = importlib.import_module(f"{code.name}.util")
     util.apply_rotary = _turn
     config = modeling.CogVLMConfig(**json.loads((folder / "config.json").read_text()))
     model = modeling.CogVLMForCausalLM(config).eval()
@@ -46,8 +47,8 @@ def load(code: Path, folder: Path) -> tuple[Any, dict[str, tuple[int, ...]]]:
 
 def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float) -> torch.Tensor:
     """Return attention of [batch, length, heads, size]."""
-    by_head = (each.transpose(1, 2) for each in (q, k, v))
-    return torch.nn.functional.scaled_dot_product_attention(*by_head, scale=scale).transpose(1, 2)
+    q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
 
 
 def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, **options: Any) -> torch.Tensor:

@@ -78,7 +78,7 @@ def _import(code: Path, files: tuple[str, ...], sizes: Sizes, tower: torch.nn.Mo
     sys.modules.setdefault("decord", types.SimpleNamespace(VideoReader=None))  # type: ignore[arg-type]
     modules: dict[str, Any] = {}
     for name in files:
-        module = types.ModuleType(f"{package.__name__}.{name}")
+        module: Any = types.ModuleType(f"{package.__name__}.{name}")
         sys.modules[module.__name__] = modules[name] = module
         setattr(package, name, module)
         source = (code / f"{name}.py").read_text()
@@ -91,7 +91,7 @@ def _import(code: Path, files: tuple[str, ...], sizes: Sizes, tower: torch.nn.Mo
             module.get_font = lambda: None
         if name == "build_mlp" and "plora" in modules:
             module.PLoRA = modules["plora"].PLoRA
-    torch.Tensor.cuda = lambda self, *_: self  # type: ignore[method-assign, assignment, misc]
+    torch.Tensor.cuda = lambda self, *_: self  # type: ignore[method-assign]
     return modules
 
 
