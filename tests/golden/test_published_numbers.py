@@ -23,8 +23,8 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent.name for path in HERE.glob("*/numbers.json"))
 RECORDS: Mapping[str, Mapping[str, Record]] = {name: read(HERE / name) for name in FOLDERS}
 PIXELS, MEAN, ROWS = 1e-6, 3e-7, 2e-4
-"""Largest relative difference of sums of pixels; that of their mean, where resizes in float round differently; and the
-absolute one of a row's values, which are of size one."""
+"""Largest relative difference of sums of pixels; that of their mean, where resizes in float round differently; and that
+of a row's values, relative to the largest, or absolute below one."""
 
 
 class Answering:
@@ -92,7 +92,8 @@ def find_differences(ours: Record, theirs: Record) -> dict[str, str]:
         found["rows"] = "another number of rows"
     elif theirs.rows:
         values = [torch.tensor([values for _, values in each.rows]) for each in (ours, theirs)]
-        if (largest := float((values[0] - values[1]).abs().max())) > ROWS:
+        size = max(1.0, float(values[1].abs().max()))
+        if (largest := float((values[0] - values[1]).abs().max())) > ROWS * size:
             found["rows"] = f"values differ by {largest:.2g}"
     if ours.tokens != theirs.tokens:
         found["tokens"] = f"{ours.tokens} instead of {theirs.tokens}"
