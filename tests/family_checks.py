@@ -110,7 +110,8 @@ def _count_made(loaded: Loaded, size: tuple[int, int]) -> int | None:
     except (IndexError, RuntimeError, ValueError):
         return None
     rendered = loaded.family.complete(render(loaded.family, [blank]))
-    text = tokenize(rendered, loaded.tokenizer, is_apart=loaded.family.tokenizes_apart)
+    family = loaded.family
+    text = tokenize(rendered, loaded.tokenizer, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty)
     return len(made) - text.num_text_tokens
 
 

@@ -1170,6 +1170,17 @@ def white_is_on_both_sides(patch: Patch) -> None:
     patch.setattr(xcomposer2, "HDTransform", lambda **options: original(**{**options, "padding": "both"}))
 
 
+@caught_by("tokens_equal_the_processors", "xcomposer2d5")
+def several_pictures_have_as_many_tiles_as_one(patch: Patch) -> None:
+    patch.setattr(xcomposer2.InternLMXComposer2, "shared_options", lambda *_: {})
+
+
+@caught_by("tokens_equal_the_processors", "xcomposer2", "xcomposer2_4khd")
+def only_the_first_text_begins_with_bos(patch: Patch) -> None:
+    is_apart = property(lambda _: False, lambda *_: None)
+    patch.setattr(xcomposer2.InternLMXComposer2, "tokenizes_apart", is_apart, raising=False)
+
+
 @caught_by(COUNTS, "xcomposer2d5")
 def small_pictures_are_enlarged(patch: Patch) -> None:
     original = hd_transform.HDTransform

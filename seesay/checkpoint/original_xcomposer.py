@@ -9,6 +9,8 @@ from typing import Any
 from seesay.checkpoint.original_llava import TOWERS
 from seesay.errors import CheckpointError
 
+ARCHITECTURE = "InternLMXComposer2ForCausalLM"
+"""The class in `auto_map`; `architectures` of 4KHD has the one of the text model."""
 _OWN = ("auto_map", "img_size", "internlm_lora", "vision_config", "max_length")
 """Fields that are not the decoder's."""
 
@@ -21,7 +23,7 @@ def read_xcomposer2(config: Mapping[str, Any], text: Mapping[str, Any]) -> dict[
     if not isinstance(vision, Mapping):
         raise CheckpointError(f"vision_config must be an object, got {str(vision)[:40]!r}")
     return {
-        "architectures": config.get("architectures"),
+        "architectures": [ARCHITECTURE],
         "model_type": "llava",
         "has_media_tokens": False,
         "text_config": {name: value for name, value in text.items() if name not in _OWN},

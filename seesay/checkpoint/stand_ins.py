@@ -108,6 +108,7 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
+    "internlmxcomposer2": _read_xcomposer2,
     "kimi_k2": _read_kimi_k2,
     "kimi_vl": lambda config: StandIn(config=read_kimi_vl(config)),
     "minicpm": lambda config: StandIn(config=read_minicpm(config)),

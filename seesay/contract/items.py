@@ -96,8 +96,10 @@ def build(subject: Subject, media: list[DecodedMedia], options: dict[str, Any] |
         for item in media
     ]
     wordings = [item.plan.wording for item in prepared]
-    is_apart = subject.family.tokenizes_apart
-    rendered = subject.family.complete(render(subject.family, media))
-    tokens = tokenize(rendered, subject.tokenizer, wordings, is_apart=is_apart)
+    family = subject.family
+    rendered = family.complete(render(family, media))
+    tokens = tokenize(
+        rendered, subject.tokenizer, wordings, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty
+    )
     made: MultimodalInput = build_input(tokens, prepared, family=subject.family, model_digest=bytes(32))
     return made

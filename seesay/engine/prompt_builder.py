@@ -153,7 +153,14 @@ class PromptBuilder:
         """`wordings` are those of the prompt's media."""
         if isinstance(prompt, TokenizedPrompt):
             return prompt
-        return tokenize(prompt, self._texts.tokenizer, wordings, is_apart=self._family.tokenizes_apart)
+        family = self._family
+        return tokenize(
+            prompt,
+            self._texts.tokenizer,
+            wordings,
+            is_apart=family.tokenizes_apart,
+            begins_empty=family.begins_empty,
+        )
 
     def _render_prompt(
         self, request: GenerationRequest, max_tokens: int, split: Split

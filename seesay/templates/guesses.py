@@ -125,6 +125,12 @@ GUESSES: tuple[Guess, ...] = (
         where={"vocab_size": _XCOMPOSER},
         replaces_own=True,
     ),
+    Guess(  # 4KHD, whose architecture is that of the text model
+        template="internlm-xcomposer2",
+        architecture="InternLM2ForCausalLM",
+        where={"vocab_size": _XCOMPOSER, "model_type": "internlmxcomposer2"},
+        replaces_own=True,
+    ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
     Guess(template="paligemma", architecture="PaliGemmaForConditionalGeneration"),

@@ -191,9 +191,16 @@ class PiecesTemplate(ChatTemplate):
             elif role == "tool":
                 yield self.tool + content + self.eotool
             elif is_last and leave_open:
-                yield self.assistant + content
+                yield self._write_answer(content)
             else:
-                yield self.assistant + content + self.eoa + self.separator
+                yield self._write_answer(content) + self.eoa + self.separator
+
+    def _write_answer(self, content: str) -> str:
+        """Return an answer behind `assistant`. Where `generation_prompt` leaves the space before an answer to the
+        model, its own answers begin with that space and those of others do not: both get one."""
+        if self.generation_prompt is not None and self.assistant == f"{self.generation_prompt} ":
+            content = content.removeprefix(" ")
+        return self.assistant + content
 
     def _refuse(
         self,

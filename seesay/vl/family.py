@@ -65,6 +65,7 @@ class Family(ABC):
     `switches`, and numbers for those with `_ratio_` in their name. `size` is pixels, or {"longest_edge": pixels}.
     frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
+    begins_empty: with `tokenizes_apart`, a piece without characters has the tokenizer's prefix, too.
     num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
     is_prefix_lm: each token of a prompt sees the whole prompt: see `DecoderConfig`.
     default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
@@ -80,7 +81,8 @@ class Family(ABC):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {}
     switches: ClassVar[tuple[str, ...]] = ()
     frame_options: ClassVar[Mapping[str, int]] = {}
-    tokenizes_apart: ClassVar[bool] = False
+    tokenizes_apart: bool = False
+    begins_empty: bool = True
     num_position_axes: ClassVar[int] = 1
     is_prefix_lm: ClassVar[bool] = False
     default_sampling: Mapping[str, Any] = MappingProxyType({})

@@ -98,9 +98,10 @@ def tokenize(
     wordings: Sequence[Wording | None] = (),
     *,
     is_apart: bool = False,
+    begins_empty: bool = True,
 ) -> TokenizedPrompt:
     """Return the tokens of a prompt, which begin with the tokenizer's own prefix. `wordings` are those of its media, in
-    the order of the markers. is_apart: see `Tokenizer.encode_prompt`.
+    the order of the markers. is_apart and begins_empty: see `Tokenizer.encode_prompt`.
 
     Raises RequestError for a text with half of a surrogate pair.
     """
@@ -114,7 +115,7 @@ def tokenize(
             f"after {rendered.text[max(0, error.start - 20) : error.start]!r}"
         )
     logger.info("prompt: %s", rendered.text)
-    token_ids, ranges = tokenizer.encode_prompt(rendered, is_apart=is_apart)
+    token_ids, ranges = tokenizer.encode_prompt(rendered, is_apart=is_apart, begins_empty=begins_empty)
     assert len(ranges) == len(rendered.media), "the tokenizer lost a marker"
     return TokenizedPrompt(token_ids=token_ids, ranges=tuple(ranges))
 

@@ -18,6 +18,14 @@ COMPOSER: dict[str, Any] = {
 }  # fmt: skip
 
 
+def test_the_architecture_is_that_of_the_code() -> None:
+    """4KHD's config.json has the text model's."""
+    own = {**COMPOSER, "architectures": ["InternLM2ForCausalLM"], "model_type": "internlmxcomposer2"}
+    found = read_as_known(own).config
+    assert found["architectures"] == ["InternLMXComposer2ForCausalLM"] and "vision_config" in found
+    assert read_as_known({**own, "model_type": "internlm2"}).config["architectures"] == ["InternLM2ForCausalLM"]
+
+
 def test_the_decoder_is_an_internlm2() -> None:
     text = read_as_known(COMPOSER).config["text_config"]
     assert (text["model_type"], text["qkv_layout"], text["attention_bias"]) == ("llama", "grouped", False)

@@ -74,6 +74,13 @@ PICTURE_IN_SECOND_TURN = Case(
     "picture_in_second_turn",
     (Turn("Can you see pictures?", answer="Yes, I can."), Turn(_ASK, (Picture(60, 80, 9),))),
 )
+TWO_WIDE_PICTURES = Case(
+    "two_wide_pictures", (Turn("Which one is wider?", (Picture(90, 120, 10), Picture(30, 140, 11))),)
+)
+TWO_PICTURES_IN_TURNS = Case(
+    "two_pictures_in_turns",
+    (Turn(_ASK, (Picture(90, 120, 12),), answer="Waves."), Turn("And in this one?", (Picture(120, 70, 13),))),
+)
 VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in range(10, 14)), is_video=True),))
 _FRAMES = tuple(Picture(60, 80, n) for n in range(10, 14))
 VIDEO_AT_TWO_FPS = Case("video_at_two_fps", (Turn("What moves?", _FRAMES, is_video=True),), (("sample_fps", 2),))
@@ -99,6 +106,7 @@ STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
 LONG = (BEYOND_4096, GROWS_BEYOND_4096)
 VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
+SEVERAL = (TWO_WIDE_PICTURES, TWO_PICTURES_IN_TURNS)
 CASES = {
     case.name: case
     for named in tuple(globals().values())

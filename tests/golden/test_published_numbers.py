@@ -22,9 +22,9 @@ from seesay.vl.registry import find_family
 HERE = Path(__file__).parent
 FOLDERS = sorted(path.parent.name for path in HERE.glob("*/numbers.json"))
 RECORDS: Mapping[str, Mapping[str, Record]] = {name: read(HERE / name) for name in FOLDERS}
-PIXELS, SUM, ROWS = 1e-6, 1e-7, 2e-4
-"""Largest relative difference of sums of pixels, absolute one for each pixel of them, and absolute one of a row's
-values, which are of size one."""
+PIXELS, SUM, ROWS = 1e-6, 3e-7, 2e-4
+"""Largest relative difference of sums of pixels, absolute one for each pixel of them, and that of a row's values,
+relative to the largest of them, or absolute below one."""
 
 
 class Answering:
@@ -93,7 +93,8 @@ def find_differences(ours: Record, theirs: Record) -> dict[str, str]:
         found["rows"] = "another number of rows"
     elif theirs.rows:
         values = [torch.tensor([values for _, values in each.rows]) for each in (ours, theirs)]
-        if (largest := float((values[0] - values[1]).abs().max())) > ROWS:
+        size = max(1.0, float(values[1].abs().max()))
+        if (largest := float((values[0] - values[1]).abs().max())) > ROWS * size:
             found["rows"] = f"values differ by {largest:.2g}"
     if ours.tokens != theirs.tokens:
         found["tokens"] = f"{ours.tokens} instead of {theirs.tokens}"

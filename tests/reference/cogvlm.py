@@ -1,6 +1,11 @@
 """CogVLM (arXiv 2311.03079) and CogVLM2 (arXiv 2408.16500): a Llama of whose linear layers there are two, one of which
 computes rows of pictures. Published, a row is a picture's where its token and the one behind it have the picture's
-type: so the last row of a picture, a learned one, is computed as text. There is one picture in a published prompt."""
+type: so the last row of a picture, a learned one, is computed as text. There is one picture in a published prompt.
+
+Read from the files of the hub's CogVLM2: tower, squares of rows and the two learned rows from visual.py; experts, their
+bias, grouped heads, `get_expert_mask` and `build_position_ids` from modeling_cogvlm.py, with the prompt, the size and
+the bicubic resize of `build_conversation_input_ids`; the rotation of halves and its base from util.py. Those of CogVLM
+(no bias, as many keys as queries, no squares) are the paper's and its checkpoint's shapes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,11 @@
 """Molmo (arXiv 2409.17146, section 2): CLIP on overlapping crops and on the whole picture, two of its layers joined,
 learned vectors for padding, attention over squares of four patches, and a gated feed-forward before a decoder whose
-embedding table has rows of its own for the tokens of pictures."""
+embedding table has rows of its own for the tokens of pictures.
+
+Read from the files of the hub: the tower, layers -2 and -9, padding's vectors and pooling from modeling_molmo.py;
+crops, their order, the padding's shares (those of the crops come first, that of the whole picture last, as -1) and the
+resize in float from image_preprocessing_molmo.py; the prompt from preprocessing_molmo.py. Conversations are those of
+github.com/allenai/molmo: olmo/data/data_formatter.py has the spaces, model_preprocessor.py what ends an answer."""
 
 from __future__ import annotations
 

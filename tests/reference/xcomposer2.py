@@ -1,6 +1,12 @@
 """InternLM-XComposer2 (arXiv 2401.16420), 4KHD (arXiv 2404.06512) and 2.5 (arXiv 2407.03320): CLIP on squares, or on
 tiles and the whole picture; two linear layers; a Llama that adds something of low rank to rows of pictures in all of
-its linear layers. Tensors have the published names."""
+its linear layers. Tensors have the published names.
+
+Read from the files of the hub: the last hidden state without its norm, without the class token, joined squares and
+learned rows from build_mlp.py; ranks and factors of the additions from PLoRA there and its calls in
+modeling_internlm2.py; squares and <s> before each text from `encode_img` and `interleav_wrap_chat` of
+modeling_internlm_xcomposer2.py (-vl and 4KHD); tiles from ixc_utils.py; <s> before the first text alone and six tiles
+for each of several pictures from `interleav_wrap_chat` of 2.5."""
 
 from __future__ import annotations
 
@@ -205,7 +211,9 @@ class _CappedTiler(Tiler):
 
 
 class XComposer2Processor(Processor):
-    """The text around pictures is tokenized piece by piece."""
+    """The text around pictures is tokenized piece by piece. `most`: tiles of each of several pictures; 0: as of one."""
+
+    most = 0
 
     def __init__(self, path: Path, model: XComposer2) -> None:
         super().__init__(path)
@@ -216,20 +224,33 @@ class XComposer2Processor(Processor):
         if model.is_tiled:
             layer = model.llm.model.layers[0].self_attn
             is_4khd = layer.q_proj.Plora_A.out_features != layer.o_proj.Plora_A.out_features
-            settings = {**self.settings, "num_crops": self.settings["hd_num"]}
-            self.tiler = (Tiler if is_4khd else _CappedTiler)(settings, self.side)
+            self.most = 0 if is_4khd else 6
+            self.tiler = self._make_tiler(self.settings["hd_num"])
         self.mean, self.std = (torch.tensor(self.settings[f"image_{name}"])[:, None, None] for name in ("mean", "std"))
 
     def __call__(self, text: list[str], images: Any = (), add_special_tokens: bool = True, **_: Any) -> Inputs:
         first, *others = text[0].split(PICTURE)
         assert len(others) == len(images)
         ids = self.tokenizer(first, add_special_tokens=add_special_tokens)["input_ids"]
+        begins = not self.most and add_special_tokens
+        if self.most and len(images) > 1:
+            single, self.tiler = self.tiler, self._make_tiler(self.most)
+            made = self._write(ids, others, images, begins=begins)
+            self.tiler = single
+            return made
+        return self._write(ids, others, images, begins=begins)
+
+    def _make_tiler(self, most: int) -> Tiler:
+        return (_CappedTiler if self.most else Tiler)({**self.settings, "num_crops": most}, self.side)
+
+    def _write(self, ids: list[int], others: list[str], images: Any, *, begins: bool) -> Inputs:
+        """The prompt that goes on behind `ids`. begins: each text that is not empty begins with <s>."""
         media = self.read([read_picture(image) for image in images]) if images else {}
         sizes = media["image_sizes"].tolist() if "image_sizes" in media else [(self.side, self.side)] * len(images)
         is_row = [False] * len(ids)
         for (height, width), after in zip(sizes, others, strict=True):
             count = self.count(height, width)
-            following = self.tokenizer(after, add_special_tokens=False)["input_ids"]
+            following = self.tokenizer(after, add_special_tokens=begins)["input_ids"] if after else []
             ids += [self.image_token] * count + following
             is_row += [True] * count + [False] * len(following)
         if images:

@@ -145,6 +145,15 @@ def test_continue_final() -> None:
         build("chatml").render([user("A")], continue_final=True)
 
 
+@pytest.mark.parametrize("answer", ["B", " B"])
+def test_an_answer_has_one_space_before_it(answer: str) -> None:
+    """Where the model writes the space, it is in the answer that is sent back."""
+    turns = [user("A"), say("assistant", answer), user("C")]
+    assert build("molmo").render(turns).text == "<|endoftext|> User: A Assistant: B<|endoftext|> User: C Assistant:"
+    assert build("cogvlm").render(turns[:2], continue_final=True).text == "Question: A Answer: B"
+    assert build("chatml").render(turns[:2], continue_final=True).text.endswith(f"assistant\n{answer}")
+
+
 @pytest.mark.parametrize(
     ("messages", "kwargs", "message"),
     [

@@ -184,7 +184,7 @@ MOLMO_TEMPLATE = (
     "{% set text = content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('\n') %}"
     "{% for part in content if part['type'] == 'image' %}{{ '<|image|>' }}{% endfor %}{% endif %}"
     "{% if message['role'] == 'user' %}{{ ' User: ' + text }}"
-    "{% else %}{{ ' Assistant:' + text + eos_token }}{% endif %}{% endfor %}"
+    "{% else %}{{ ' Assistant: ' + text + eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ ' Assistant:' }}{% endif %}"
 )
 COGVLM_TEMPLATE = (
@@ -1063,7 +1063,9 @@ def _molmo(**changes: Any) -> Callable[[Path], None]:
     return write
 
 
-def _xcomposer2(*, side: int, ranks: tuple[int, int], is_tiled: bool = True, **extra: Any) -> Callable[[Path], None]:
+def _xcomposer2(
+    *, side: int, ranks: tuple[int, int], is_tiled: bool = True, tiles: int = 6, **extra: Any
+) -> Callable[[Path], None]:
     """As published, with a `vision_config`, whose values are constants in the published code."""
 
     def write(path: Path) -> None:
@@ -1085,7 +1087,7 @@ def _xcomposer2(*, side: int, ranks: tuple[int, int], is_tiled: bool = True, **e
         }  # fmt: skip
         settings = {
             "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
-            "resample": 2 if is_tiled else 3, **({"hd_num": 6} if is_tiled else {}),
+            "resample": 2 if is_tiled else 3, **({"hd_num": tiles} if is_tiled else {}),
         }  # fmt: skip
         model = XComposer2(config, is_tiled=is_tiled, ranks=ranks, tile=4 * side)
         _save_reference(path, model, config, settings, tokenizer, "internlm_xcomposer2")
@@ -1432,7 +1434,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "molmo_olmo2": _molmo(
         attention_layer_norm=True, norm_after=True, qkv_bias=False, num_key_value_heads=None, rope_theta=500000.0
     ),
-    "xcomposer2d5": _xcomposer2(side=6, ranks=(6, 6)),
+    "xcomposer2d5": _xcomposer2(side=6, ranks=(6, 6), tiles=9),
     "xcomposer2": _xcomposer2(side=5, ranks=(6, 6), is_tiled=False, img_size=20),
     "xcomposer2_4khd": _xcomposer2(side=6, ranks=(8, 6)),
     "perception_lm": _of_timm(write_perception_lm),

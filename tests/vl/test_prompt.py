@@ -35,7 +35,7 @@ class CharTokenizer:
     def __init__(self, prefix: Any = ()) -> None:
         self.prefix = prefix
 
-    def encode_prompt(self, rendered: Any, *, is_apart: bool = False) -> Any:
+    def encode_prompt(self, rendered: Any, *, is_apart: bool = False, begins_empty: bool = True) -> Any:
         ids, ranges, done = list(self.prefix), [], 0
         for start, stop in rendered.markers:
             ids += map(ord, rendered.text[done:start])

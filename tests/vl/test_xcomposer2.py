@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from seesay.errors import CheckpointError, RequestError
 from seesay.templates import builtin
 from seesay.templates.pieces import PiecesTemplate
-from seesay.values import MediaPart, MediaSize, Message, TextPart
+from seesay.values import MediaPart, MediaSize, Message, RenderedPrompt, TextPart
 from seesay.vl.hd_transform import HDTransform
+from seesay.vl.prompt import tokenize
 
 _POSITIONS = "vit.vision_tower.vision_model.embeddings.position_embedding.weight"
 _RANK = "model.layers.0.attention.wqkv.Plora_A.weight"
@@ -58,6 +59,26 @@ def test_a_single_picture_comes_first_with_2_5_unless_it_is_placed() -> None:
     assert both.startswith(f"{BEFORE}see <ImageHere>[") and "Image2 <ImageHere>; this?" in both
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"), [("xcomposer2", [1, 1]), ("xcomposer2_4khd", [1, 1]), ("xcomposer2d5", [1, 0])]
+)
+def test_each_text_begins_with_the_first_token_but_for_2_5(
+    load: Callable[[str], Loaded], name: str, counts: list[int]
+) -> None:
+    """Text that is not empty."""
+    family, tokenizer = load(name).family, load(name).tokenizer
+    [bos] = tokenizer.encode("", add_special_tokens=True)
+    marker = family.markers[IMAGE]
+    text = f"a{marker}{marker}b"
+    places = ((1, 1 + len(marker)), (1 + len(marker), 1 + 2 * len(marker)))
+    rendered = RenderedPrompt(
+        text=text, markers=places, media=tuple(MediaPart(modality=IMAGE, source=None) for _ in "12")
+    )
+    made = tokenize(rendered, tokenizer, is_apart=family.tokenizes_apart, begins_empty=family.begins_empty)
+    before, behind = made.token_ids[: made.ranges[0][0]], made.token_ids[made.ranges[0][1] :]
+    assert [(ids == bos).sum() for ids in (before, behind)] == counts
+
+
 # --- tiles ------------------------------------------------------------------------------------------------------------
 
 
@@ -77,6 +98,18 @@ def test_tiles_of_published_sizes(size: tuple[int, int], published: object, enla
     for is_capped, expected in ((True, published), (False, enlarged)):
         found = HDTransform(tile=560, max_tiles=24, is_capped=is_capped).measure(measured, {})
         assert (found["resized"], found["joined"]) == expected
+
+
+def test_six_tiles_of_each_of_several_pictures_with_2_5(load: Callable[[str], Loaded]) -> None:
+    """Published: 4,122 rows of two pictures of 1600 x 1200. A request may ask for more."""
+    family, size = load("xcomposer2d5").family, MediaSize(num_frames=1, height=1200, width=1600)
+    assert [dict(family.shared_options(count)) for count in (1, 2, 9)] == [{}, *[{"max_dynamic_patch": 6}] * 2]
+    published = HDTransform(tile=560, max_tiles=24, is_capped=True)
+    rows, columns = published.measure(size, family.shared_options(2))["joined"]
+    assert 2 * ((rows * columns + 1) * 20**2 + 1 + (rows + 1) * 20) == 4122
+    assert published.measure(size, {})["joined"] == (3, 3)
+    for other in ("xcomposer2", "xcomposer2_4khd"):
+        assert load(other).family.shared_options(2) == {}
 
 
 def test_most_tiles_of_one_picture(load: Callable[[str], Loaded]) -> None:

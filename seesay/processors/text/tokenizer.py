@@ -181,7 +181,7 @@ class Tokenizer:
         return ids
 
     def encode_prompt(
-        self, rendered: RenderedPrompt, *, is_apart: bool = False
+        self, rendered: RenderedPrompt, *, is_apart: bool = False, begins_empty: bool = True
     ) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
         """Return ids int64 [T] of a rendered prompt, and the (start, stop) token range of each media marker.
 
@@ -191,7 +191,8 @@ class Tokenizer:
         no token of its own has an empty range; the texts around it are tokenized one by one, as LLaVA's own code does.
         Raises `RequestError` if another marker shares a token with adjacent text.
 
-        is_apart: this holds for all markers, whatever they spell, and each of the texts begins with the prefix.
+        is_apart: this holds for all markers, whatever they spell, and each of the texts begins with the prefix;
+        begins_empty: one without characters, too, and not the first alone.
         """
         spans = _ascending(rendered.markers)
         ids: list[int] = []
@@ -202,7 +203,7 @@ class Tokenizer:
             if index < len(spans) and not is_apart and self._spells_token(rendered.text[start:stop]):
                 continue
             piece_ids, piece_ranges = self._encode_piece(rendered, (done, start), spans[first:index])
-            if is_apart and rendered.takes_prefix:
+            if is_apart and rendered.takes_prefix and (begins_empty or start > done or not index):
                 piece_ids = self._with_prefix(piece_ids)
             ranges += [(len(ids) + low, len(ids) + high) for low, high in piece_ranges]
             ids += piece_ids

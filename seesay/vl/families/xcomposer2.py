@@ -31,7 +31,8 @@ _LEARNED = ("plora_sub_GN", "plora_glb_GN")
 _LINE_END, _VIEW_END = -2, -1
 """The rows `plora_sub_GN` and `plora_glb_GN` in an arrangement."""
 _MERGE = 2
-_MAX_TILES_4KHD, _MAX_TILES = 25, 24
+_MAX_TILES_4KHD, _MAX_TILES, _MAX_TILES_OF_SEVERAL = 25, 24, 6
+"""The last one is that of 2.5 for each picture of a prompt that has several, those of earlier turns among them."""
 _NARROW_ALPHA = 16
 """Of additions to queries, keys and values that have a rank of their own; all others are multiplied by 1."""
 
@@ -41,7 +42,8 @@ class InternLMXComposer2(ProjectedTowerFamily):
 
     Models without learned rows take a picture of any shape as one square, the others cut it into
     tiles. Of these, 4KHD has additions to queries, keys and values of another rank than those to the attended values;
-    it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles.
+    it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles. Each
+    text between pictures begins with BOS, but for 2.5.
 
     Features: tiles [T, S, S, 3], S being the side of the tower's pictures, or frames; with tiles, `joined`, their
     (rows, columns), and the arrangement of their rows; and the plan's measures.
@@ -61,6 +63,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
     strategies = ("default",)
+    begins_empty = False
     processor = "XComposer2TileProcessor"
     library = "pillow"
     weights = WeightMap(
@@ -84,6 +87,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
         super().__init__(checkpoint, tokenizer)
         self._attention_ranks = self._read_rank("attention.wqkv"), self._read_rank("attention.wo")
         self._hd: HDTransform | None = None
+        self.tokenizes_apart = not self._is_tiled or self._has_narrow_qkv
         if not self._is_tiled:
             self.options = {}  # type: ignore[misc]  # squares have none
             self.pixels = PixelSettings.read(
@@ -160,6 +164,10 @@ class InternLMXComposer2(ProjectedTowerFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         tiles = None if self._hd is None else [self._hd.max_tiles, self._hd.padding, self._hd.is_capped]
         return {"pixels": self.pixels.as_json(), "size": self.image_size, "tiles": tiles}
+
+    def shared_options(self, num_pictures: int) -> Mapping[str, int]:
+        is_2d5 = self._hd is not None and self._hd.is_capped
+        return {OPTION: _MAX_TILES_OF_SEVERAL} if is_2d5 and num_pictures > 1 else {}
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
         return options if self._hd is None else {**options, OPTION: 1}

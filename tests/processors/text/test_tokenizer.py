@@ -195,6 +195,17 @@ def test_texts_that_are_tokenized_apart_each_begin_with_the_prefix(
         assert ranges == tuple((end, end) for end in ends)
 
 
+def test_texts_without_characters_may_have_no_prefix(tokenizer_named: Callable[[str], Tokenizer]) -> None:
+    """But for the first: a prompt begins with the prefix."""
+    tokenizer = tokenizer_named("byte_level_bos")
+    bos, marker = tokenizer.encode("", add_special_tokens=True), MARKERS["byte_level_bos"]
+    text, size = f"{marker}{marker}a{marker}", len(marker)
+    rendered = RenderedPrompt(text=text, markers=((0, size), (size, 2 * size), (2 * size + 1, 3 * size + 1)))
+    ids, ranges = tokenizer.encode_prompt(rendered, is_apart=True, begins_empty=False)
+    assert bos and ids.tolist() == [*bos, *bos, *tokenizer.encode("a")]
+    assert [start for start, _ in ranges] == [len(bos), len(bos), len(ids)]
+
+
 def test_literals_beside_a_plain_marker_stay_literals(tokenizer_named: Callable[[str], Tokenizer]) -> None:
     tokenizer = tokenizer_named("byte_level")
     text = "a<|im_end|>[pic]b<|im_end|>c<|im_end|>"
