@@ -15,6 +15,7 @@ from typing import Any
 
 import pairs
 import pytest
+from leak_watch import LeakWatch
 from ports import find_port
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -91,6 +92,28 @@ def pytest_collection_finish() -> None:
     """Let collections of garbage visit what tests make, not the modules that were imported and the tests themselves."""
     gc.freeze()
     gc.enable()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter's own end find all objects: extensions complain about those that it does not visit."""
+    gc.unfreeze()
+
+
+LEAK_WATCH = LeakWatch()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def collect_leaks_of_file() -> Iterator[None]:
+    """Blame the last test of a file for what its fixtures leave open. Begins before and ends after other fixtures."""
+    yield
+    LEAK_WATCH.collect_all()
+
+
+@pytest.fixture(autouse=True)
+def collect_leaks() -> Iterator[None]:
+    """Blame a test for what it leaves open."""
+    yield
+    LEAK_WATCH.collect()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,3 +26,15 @@ def make_gpu_stream() -> torch.cuda.Stream:
 def make_gpu_event() -> Any:
     """Return a `torch.cuda.Event`."""
     return _make_event()
+
+
+@contextmanager
+def forbid_syncs() -> Iterator[None]:
+    """Raise where the host waits for the GPU. torch warns that this mode is a prototype whenever it is set."""
+    with warnings.catch_warnings(action="ignore"):
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings(action="ignore"):
+            torch.cuda.set_sync_debug_mode("default")

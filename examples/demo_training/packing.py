@@ -61,7 +61,7 @@ TASK_SHARES = {
 
 TALK_SHARES = {
     "describe": 8, "count": 6, "attribute": 20, "read": 9, "chart": 25, "motion": 5, "compare": 7,
-    "arithmetic": 5, "follow_up": 12, "chat": 20, "photo": 3,
+    "arithmetic": 5, "follow_up": 12, "chat": 20, "photo": 3, "group": 26,
 }  # fmt: skip
 SHARE_OF_TALKS = 0.66
 """Share of conversations from the grammar; the others keep to the few wordings of `phrasing`."""

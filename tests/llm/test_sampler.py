@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gpu_work import forbid_syncs
 from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
@@ -496,9 +497,6 @@ def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would() -> No
     there = (logits.cuda(), dict(enumerate(rows)))
     choose_tokens(*there, previous=previous.cuda()).collect()
     previous = previous.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with forbid_syncs():
         draws = choose_tokens(*there, previous=previous)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert [choice.token_id for choice in draws.collect()] == expected

@@ -302,7 +302,7 @@ def test_rows_of_similar_lengths_stay_whole_where_there_are_many() -> None:
         assert bool((parts[:, 1] == 1).all()) == is_whole
 
 
-DEVICE_ROWS = itertools.product((None, 100), (False, True)) if ON_GPU else [(None, False), (100, True)]
+DEVICE_ROWS = [*itertools.product((None, 100), (False, True))] if ON_GPU else [(None, False), (100, True)]
 
 
 @runs_here

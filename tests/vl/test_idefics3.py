@@ -111,7 +111,7 @@ def test_positions_of_tiles_equal_transformers(grid: int, table: int) -> None:
 
 
 def test_numbers_in_words() -> None:
-    from num2words import num2words
+    num2words = pytest.importorskip("num2words").num2words
 
     rng = np.random.default_rng(0)
     for number in [*range(2200), *(int(n) for n in np.exp(rng.uniform(0, np.log(1e9), 3000)))]:

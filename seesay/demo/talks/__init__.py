@@ -9,6 +9,7 @@ from collections.abc import Callable
 from seesay.demo.drawing import as_jpeg
 from seesay.demo.example import Example
 from seesay.demo.talks.clips import talk_about_clip
+from seesay.demo.talks.groups import talk_about_blank, talk_about_group
 from seesay.demo.talks.pairs import talk_about_pair
 from seesay.demo.talks.photos import talk_about_photo
 from seesay.demo.talks.shapes import talk_about_shapes
@@ -18,6 +19,7 @@ from seesay.demo.wording.voice import Voice
 
 TALK_TASKS = (
     "describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic", "follow_up", "chat", "photo",
+    "group",
 )  # fmt: skip
 """The tasks of `evaluate --phrasings`. `photo` uses stand-ins for photos."""
 
@@ -51,7 +53,7 @@ def _pick_talk(rng: random.Random, task: str) -> _Talk:
         case "describe":
             weighted: list[tuple[_Talk, int]] = [
                 (talk_about_shapes, 5), (talk_about_chart, 2), (talk_about_clip, 3), (talk_about_text, 2),
-                (talk_about_plain, 1),
+                (talk_about_plain, 1), (talk_about_blank, 1),
             ]  # fmt: skip
         case "count":
             weighted = [(talk_about_shapes, 8), (talk_about_chart, 1), (talk_about_plain, 1)]
@@ -70,6 +72,8 @@ def _pick_talk(rng: random.Random, task: str) -> _Talk:
                 (talk_about_shapes, 6), (talk_about_chart, 3), (talk_about_clip, 2), (talk_about_pair, 2),
                 (talk_about_nothing, 1),
             ]  # fmt: skip
+        case "group":
+            weighted = [(talk_about_group, 12), (talk_about_blank, 1)]
         case "photo":
             weighted = [(talk_about_photo, 1)]
         case _:

@@ -12,6 +12,7 @@ from seesay.demo.wording.chart_forms import CHART_FORMS
 from seesay.demo.wording.chat_forms import CHAT_FORMS
 from seesay.demo.wording.clip_forms import CLIP_FORMS
 from seesay.demo.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
+from seesay.demo.wording.group_forms import GROUP_FORMS
 from seesay.demo.wording.pair_forms import PAIR_FORMS
 from seesay.demo.wording.place_forms import PLACE_FORMS
 from seesay.demo.wording.self_forms import SELF_FORMS
@@ -57,6 +58,7 @@ KINDS = {
     for forms in (
         SHAPE_FORMS,
         PLACE_FORMS,
+        GROUP_FORMS,
         WRITTEN_FORMS,
         CHART_FORMS,
         CLIP_FORMS,

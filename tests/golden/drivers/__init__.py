@@ -1,0 +1,1 @@
+"""How the published code of each model is loaded and asked."""
