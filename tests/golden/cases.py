@@ -60,6 +60,7 @@ SIZES = ((64, 64), (37, 91), (150, 50), (9, 200), (333, 222))
 TEXT = Case("text", (Turn("Name the first three planets, please."),))
 FIVE_SIZES = tuple(Case(f"{h}x{w}", (Turn(_ASK, (Picture(h, w, n),)),)) for n, (h, w) in enumerate(SIZES))
 ALPHA = Case("alpha", (Turn(_ASK, (Picture(60, 80, 5, "RGBA"),)),))
+ALPHA_DROPPED = Case("alpha_dropped", ALPHA.turns, options=(("transparency", "drop"),))
 TWO_PICTURES = Case("two_pictures", (Turn("Which one is larger?", (Picture(60, 80, 6), Picture(120, 70, 7))),))
 TWO_TURNS = Case(
     "two_turns",
@@ -74,5 +75,9 @@ VIDEO = Case("video", (Turn("What moves?", tuple(Picture(60, 80, n) for n in ran
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
-CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, VIDEO)}
+LONG_TEXTS = tuple(
+    Case(f"text_of_{count}_numbers", (Turn("What follows? " + " ".join(map(str, range(count)))),))
+    for count in (100, 200, 400)
+)
+CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, PICTURE_IN_SECOND_TURN, VIDEO, ALPHA_DROPPED, *LONG_TEXTS)}
 """All cases by name. A case that one model alone needs is added here, too."""
