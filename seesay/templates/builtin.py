@@ -173,6 +173,7 @@ _BUILTIN: dict[str, Pieces] = {
     "qwen2-vl": _QWEN.with_changes({"after_media": ""}),
     "qwen3": _CHATML,
     "qwen3-vl": _CHATML.with_changes({"after_media": ""}),
+    "baichuan": Pieces(user="<reserved_102>", assistant="<reserved_103>"),
     "baichuan2": Pieces(user="<reserved_106>", assistant="<reserved_107>"),
     "chatglm": Pieces(user="[Round {round}]\n\n问：", eoh="\n\n", assistant="答：", eoa="\n\n"),  # noqa: RUF001
     "chatglm3": Pieces(

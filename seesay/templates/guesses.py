@@ -128,10 +128,16 @@ GUESSES: tuple[Guess, ...] = (
     ),
     Guess(template="qwen", architecture="QWenLMHeadModel", generation={"chat_format": "chatml"}),
     Guess(
+        template="baichuan",
+        architecture="BaichuanForCausalLM",
+        where={"vocab_size": range(64000, 64001)},
+        generation={"user_token_id": _ANY, "assistant_token_id": _ANY},
+        name=r"^(?!.*base)",
+    ),
+    Guess(
         template="baichuan2",
         architecture="BaichuanForCausalLM",
-        generation={"user_token_id": range(195, 196), "assistant_token_id": range(196, 197)},
-        where={"vocab_size": range(125696, 125697)},
+        generation={"user_token_id": _ANY, "assistant_token_id": _ANY},
         name=r"^(?!.*base)",
     ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
