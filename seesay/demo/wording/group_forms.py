@@ -19,7 +19,7 @@ Q if you [ignore|leave out|skip] the {c1} ones, how many {shapes} [remain|are le
 I count the {shapes} that are not {c1}<in>
 I count [all|all the|the] {shapes} [but|except] the {c1} ones
 I count [all|all the|the] {shapes} [that have another {colour} than|in any {colour} but] {c1}
-I count the [not|non-]{c1} {shapes}<in>
+I count [the] [not |non-]{c1} {shapes}<in>
 I tell me how many {shapes} are not {c1}
 E how many {shapes} are not {c1}
 E how many {shapes} there are [that are not|in another {colour} than] {c1}
@@ -44,7 +44,7 @@ I list [the|all|all the] {shapes} that are not {c1}<in>
 I name [the|all|all the|what is|everything that is] [{shapes} that are |]not {c1}<in>
 I [show|tell] me [everything|what|all that] is not {c1}<in>
 I list [everything|all] [but|except] the {c1} ones
-I list [the|all|all the] [not|non-]{c1} {shapes}<in>
+I list [the] [not |non-|non-]{c1} {shapes}<in>
 E which {shapes} are not {c1}
 E [what|what here] is not {c1}
 N the {shapes} [that are not {c1}|of another {colour} than {c1}|that aren't {c1}]<in>

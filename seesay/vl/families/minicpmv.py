@@ -13,7 +13,7 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Resize, Split
+from seesay.frame_chain import Chain, Patches, Split
 from seesay.processors.media.slices import choose_grid, fit_area, fit_slices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
@@ -78,7 +78,7 @@ class MiniCPMV(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor", library="pillow")
         self._side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
         self._max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
         self._patch: int = config.vision_config.patch_size
@@ -199,12 +199,12 @@ class MiniCPMV(Family):
         return sum(map(math.prod, measures["grids"]))
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        resample, patches = self._pixels.resample, Patches((self._patch, self._patch), (1, 1), 1)
-        whole = (Resize(measures["whole"], resample), patches)
+        resize, patches = self._pixels.resize, Patches((self._patch, self._patch), (1, 1), 1)
+        whole = (resize(measures["whole"]), patches)
         if measures["cut"] == (0, 0):
             return (whole,)
         height, width = (side // count for side, count in zip(measures["resized"], measures["cut"], strict=True))
-        return whole, (Resize(measures["resized"], resample), Split((height, width)), patches)
+        return whole, (resize(measures["resized"]), Split((height, width)), patches)
 
     def largest_size(self) -> tuple[int, int] | None:
         """Slices that are a little longer than one and a half, two and a half, … patches are rounded up the most."""
