@@ -173,9 +173,15 @@ _BUILTIN: dict[str, Pieces] = {
     "qwen2-vl": _QWEN.with_changes({"after_media": ""}),
     "qwen3": _CHATML,
     "qwen3-vl": _CHATML.with_changes({"after_media": ""}),
-    "baichuan": Pieces(user="<reserved_102>", assistant="<reserved_103>"),
-    "baichuan2": Pieces(user="<reserved_106>", assistant="<reserved_107>"),
-    "chatglm": Pieces(user="[Round {round}]\n\n问：", eoh="\n\n", assistant="答：", eoa="\n\n"),  # noqa: RUF001
+    "baichuan": Pieces(user="<reserved_102>", assistant="<reserved_103>", stop_words=("</s>",)),
+    "baichuan2": Pieces(user="<reserved_106>", assistant="<reserved_107>", stop_words=("</s>",)),
+    "chatglm": Pieces(
+        user="[Round {round}]\n\n问：",  # noqa: RUF001
+        eoh="\n\n",
+        assistant="答：",  # noqa: RUF001
+        eoa="\n\n",
+        stop_words=("</s>",),
+    ),
     "chatglm3": Pieces(
         start="[gMASK]sop",
         system="<|system|>\n ",
@@ -183,7 +189,7 @@ _BUILTIN: dict[str, Pieces] = {
         assistant="<|assistant|>\n ",
         generation_prompt="<|assistant|>",
         tool="<|observation|>\n ",
-        stop_words=("<|user|>", "<|observation|>"),
+        stop_words=("<|user|>", "<|observation|>", "</s>"),
     ),
     "glm4": _GLM,
     "yi": _CHATML,
