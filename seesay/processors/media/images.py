@@ -169,7 +169,7 @@ def _resize_in_pillow(frames: Frames, size: tuple[int, int], resample: Resample)
     from PIL import Image
 
     filter = Image.Resampling[resample.upper()]
-    scaled = [np.asarray(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
+    scaled = [np.array(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
     return scaled[0][None] if len(scaled) == 1 else np.stack(scaled)
 
 
