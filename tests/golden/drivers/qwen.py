@@ -32,6 +32,7 @@ class Loaded(NamedTuple):
 def load(code: Path, folder: Path) -> tuple[Loaded, dict[str, tuple[int, ...]]]:
     """Return the published model in float32, and names and shapes of its tensors."""
     sys.path.insert(0, str(code.parent))
+    tokens: Any
     tokens, modeling, writing = (
         importlib.import_module(f"{code.name}.{name}")
         for name in ("tokenization_qwen", "modeling_qwen", "qwen_generation_utils")
