@@ -27,8 +27,8 @@ def _group(**modules: nn.Module) -> nn.ModuleDict:
 
 
 class EvaClip(nn.Module):
-    """visual.py, EVA2CLIPModel. Under the published names. joined_size: of squares of four patches, before they are projected; None: patches are
-    not joined."""
+    """visual.py, EVA2CLIPModel. Under the published names. joined_size: of squares of four patches, before they are
+    projected; None: patches are not joined."""
 
     def __init__(self, vision: Json, size: int, inner_size: int, joined_size: int | None) -> None:
         super().__init__()

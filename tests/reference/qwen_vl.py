@@ -102,8 +102,8 @@ def scale_positions(table: Tensor, count: int) -> Tensor:
 
 
 class QwenVL(VisionLanguage):
-    """modeling_qwen.py, QWenModel.forward, which puts rows between the tags of a picture. Prompts of the tests are within
-    the trained length, where it scales neither frequencies nor queries."""
+    """modeling_qwen.py, QWenModel.forward, which puts rows between the tags of a picture. Prompts of the tests are
+    within the trained length, where it scales neither frequencies nor queries."""
 
     def __init__(self, config: Json) -> None:
         super().__init__(config)
