@@ -86,7 +86,7 @@ _ENGINE = (
     _Option(
         "--rope-scaling-factor",
         "rope_scaling_factor",
-        "dynamic NTK with this factor for texts that are longer than the model was trained for (default: 0, the "
+        "dynamic NTK with this factor for prompts that are longer than the model was trained for (default: 0, the "
         "checkpoint's own scaling)",
         {"type": number, "metavar": "FACTOR"},
     ),

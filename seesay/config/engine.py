@@ -46,7 +46,7 @@ class EngineConfig:
     dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
-    rope_scaling_factor: dynamic NTK with this factor (1 or more) for texts that are longer than the model was trained
+    rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
         for, instead of the checkpoint's own rotary scaling; 0 leaves that as it is. See docs/long_context.md.
     use_logn_attn: multiply the queries of tokens beyond the trained length by the logarithm of their place to the base
         of that length. A checkpoint with `use_logn_attn` does it anyway.

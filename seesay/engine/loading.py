@@ -362,7 +362,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         max_streamed_tokens=_STREAMED_TOKENS,
         max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
         session_len=session_len,
-        short_limit=runner.decoder.traits.short_limit,
+        length_scaling=runner.decoder.traits.length_scaling,
         media_run=runner.decoder.traits.media_run,
         is_prefix_lm=runner.decoder.traits.is_prefix_lm,
     )

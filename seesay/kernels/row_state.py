@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-TOKEN, LENGTH, OFFSET, IS_LONG, SEED, OPTIONS = (tl.constexpr(place) for place in range(6))
+TOKEN, LENGTH, OFFSET, STRETCH, SEED, OPTIONS = (tl.constexpr(place) for place in range(6))
 NUM_OPTIONS = tl.constexpr(4)
 NUM_FIELDS = tl.constexpr(6)
 """Of a draw: its row, its uniform number, and the options."""
@@ -24,7 +24,7 @@ def begin_decode_kernel(
     positions_ptr,
     places_ptr,
     lens_ptr,
-    is_long_ptr,
+    stretches_ptr,
     faults_ptr,
     tables_ptr,
     num_rows,
@@ -48,7 +48,7 @@ def begin_decode_kernel(
         tl.store(positions_ptr + axis * num_rows + row, position)
     tl.store(places_ptr + row, block * block_size + length % block_size)
     tl.store(lens_ptr + row, (length + 1).to(tl.int32))
-    tl.store(is_long_ptr + row, (tl.load(fields + IS_LONG) > 0).to(tl.int8))
+    tl.store(stretches_ptr + row, tl.load(fields + STRETCH).to(tl.float64, bitcast=True))
     tl.store(faults_ptr + row, 0.0)
     num_blocks = length // block_size + 1
     for first in range(0, num_blocks, BLOCK):
@@ -73,15 +73,15 @@ def begin_decode(
 
     state: int64 [S + 1, C], block_table: int32 [S + 1, M]; slot S is padding, whose length stays. tables: int32
     [≥ n, M], whose first n rows get the rows' blocks as far as they are used, and are the last of what is returned:
-    ids int64 [n], positions int64 [axes, n], places in the KV cache int64 [n], lengths int32 [n], is_long bool [n],
-    zeros float32 [n].
+    ids int64 [n], positions int64 [axes, n], places in the KV cache int64 [n], lengths int32 [n], stretches float64
+    [n], zeros float32 [n].
     """
     num_rows, device = len(slots), slots.device
     assert state.is_contiguous() and block_table.is_contiguous() and tables.is_contiguous()
     ids, places = (torch.empty(num_rows, dtype=torch.int64, device=device) for _ in range(2))
     positions = torch.empty(num_axes, num_rows, dtype=torch.int64, device=device)
     lens = torch.empty(num_rows, dtype=torch.int32, device=device)
-    is_long = torch.empty(num_rows, dtype=torch.int8, device=device)
+    stretches = torch.empty(num_rows, dtype=torch.float64, device=device)
     faults = torch.empty(num_rows, dtype=torch.float32, device=device)
     begin_decode_kernel[(num_rows,)](
         state,
@@ -91,7 +91,7 @@ def begin_decode(
         positions,
         places,
         lens,
-        is_long,
+        stretches,
         faults,
         tables,
         num_rows,
@@ -103,7 +103,7 @@ def begin_decode(
         BLOCK=256,
         num_warps=2,
     )
-    return ids, positions, places, lens, is_long.view(torch.bool), faults, tables[:num_rows]
+    return ids, positions, places, lens, stretches, faults, tables[:num_rows]
 
 
 @triton.jit

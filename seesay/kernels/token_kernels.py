@@ -70,8 +70,8 @@ def angles_kernel(
     positions_ptr,
     axes_ptr,
     inv_freq_ptr,
-    long_inv_freq_ptr,
-    is_long_ptr,
+    scaling_ptr,
+    stretches_ptr,
     cos_ptr,
     sin_ptr,
     num_tokens,
@@ -82,9 +82,11 @@ def angles_kernel(
     BLOCK: tl.constexpr,
     HAS_AXES: tl.constexpr,
     HAS_LONG: tl.constexpr,
+    HAS_EXPONENTS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program i computes tokens i · TOKENS …. `axes` [DIM] is the row of positions for each component."""
+    """Program i computes tokens i · TOKENS …. `axes` [DIM] is the row of positions for each component; `scaling` [DIM]
+    are the long frequencies or the exponents."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -98,9 +100,14 @@ def angles_kernel(
     positions = tl.load(positions_ptr + places, mask=is_inside, other=0).to(tl.float32)
     inv_freq = tl.load(inv_freq_ptr + components, mask=is_component, other=0.0)[None, :]
     if HAS_LONG:
-        is_long = tl.load(is_long_ptr + tokens, mask=tokens < num_tokens, other=0) != 0
-        long_inv_freq = tl.load(long_inv_freq_ptr + components, mask=is_component, other=0.0)[None, :]
+        is_long = tl.load(stretches_ptr + tokens, mask=tokens < num_tokens, other=0.0) > 0
+        long_inv_freq = tl.load(scaling_ptr + components, mask=is_component, other=0.0)[None, :]
         inv_freq = tl.where(is_long[:, None], long_inv_freq, inv_freq)
+    elif HAS_EXPONENTS:
+        stretches = tl.load(stretches_ptr + tokens, mask=tokens < num_tokens, other=0.0)
+        exponents = tl.load(scaling_ptr + components, mask=is_component, other=0.0)
+        scales = tl.exp2(-stretches[:, None] * exponents[None, :])
+        inv_freq = (inv_freq.to(tl.float64) * scales).to(tl.float32)
     angles = positions * inv_freq
     sign = tl.where(components < DIM // 2, -scale, scale)[None, :]
     targets = tokens.to(tl.int64)[:, None] * DIM + components[None, :]
@@ -335,13 +342,17 @@ def make_rotary_tables(
     axes: torch.Tensor | None,
     inv_freq: torch.Tensor,
     long_inv_freq: torch.Tensor | None,
-    is_long: torch.Tensor | None,
+    exponents: torch.Tensor | None,
+    stretches: torch.Tensor | None,
     *,
     scale: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cos and sin [T, 1, dim], times `scale`, of int64 positions [T] or [3, T] times inv_freq float32 [dim], or
-    times long_inv_freq where is_long [T]. The first half of sin is negated.
+    """Return cos and sin [T, 1, dim], times `scale`, of int64 positions [T] or [3, T] times inv_freq float32 [dim]. The
+    first half of sin is negated.
+
+    Tokens with a stretch, float64 [T], above 0 take long_inv_freq float32 [dim] instead; or, without it, inv_freq times
+    2 ** (-stretch · exponents), in float64, where exponents are float64 [dim].
 
     axes int64 [dim]: the row of positions for each component; without it, positions have one row.
     """
@@ -349,13 +360,14 @@ def make_rotary_tables(
     assert positions.stride(-1) == 1 or num_tokens <= 1
     cos, sin = torch.empty((2, num_tokens, 1, dim), dtype=dtype, device=positions.device)
     tokens, is_dependent = 4, has_dependent_launch(positions.get_device())
+    scaling = exponents if long_inv_freq is None else long_inv_freq
     if num_tokens:
         angles_kernel[(-(-num_tokens // tokens),)](
             positions,
             positions if axes is None else axes,
             inv_freq,
-            inv_freq if long_inv_freq is None else long_inv_freq,
-            positions if is_long is None else is_long,
+            inv_freq if scaling is None else scaling,
+            positions if stretches is None else stretches,
             cos,
             sin,
             num_tokens,
@@ -365,7 +377,8 @@ def make_rotary_tables(
             TOKENS=tokens,
             BLOCK=power_of_2_from(dim),
             HAS_AXES=axes is not None,
-            HAS_LONG=is_long is not None and long_inv_freq is not None,
+            HAS_LONG=stretches is not None and long_inv_freq is not None,
+            HAS_EXPONENTS=stretches is not None and exponents is not None,
             IS_DEPENDENT=is_dependent,
             launch_pdl=is_dependent,
         )

@@ -56,8 +56,8 @@ class Batch:
         starts = np.cumsum([0, *lengths])
         rows = [start + item.slots for start, prompt in zip(starts, self._prompts) for item in prompt.input.items]
         embeddings = [rows for prompt in self._prompts for rows in prompt.embeddings]
-        limit = self._config.rotaries[0].short_limit
-        is_long = [length > (limit or length) for length in lengths]
+        scaling = self._config.rotaries[0].length_scaling
+        stretches = None if scaling is None else np.repeat([scaling.find_stretch(each) for each in lengths], lengths)
         return ModelInput(
             input_ids=_to(np.concatenate([prompt.input.token_ids for prompt in self._prompts]), device),
             positions=_to(np.concatenate([prompt.input.positions for prompt in self._prompts], axis=-1), device),
@@ -71,7 +71,7 @@ class Batch:
                 runs=self._find_runs(),
             ),
             faults=torch.zeros(self.num_tokens, device=device),
-            is_long=_to(np.repeat(is_long, lengths), device) if any(is_long) else None,
+            stretches=None if stretches is None else _to(stretches, device),
             splice_rows=_to(np.concatenate(rows), device) if rows else None,
             splice_embeddings=torch.cat(embeddings).to(device) if embeddings else None,
         )

@@ -81,7 +81,7 @@ class DecodeGraphs:
             slot_mapping=given.slot_mapping,
             layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
             faults=given.faults,
-            is_long=None if traits.short_limit is None else given.is_long,
+            stretches=None if traits.length_scaling is None else given.stretches,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)

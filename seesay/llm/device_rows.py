@@ -19,22 +19,23 @@ from seesay.llm.row_table import RowState, RowTable
 from seesay.llm.sampler import DRAW_OPTIONS, draw_options, make_uniform
 from seesay.llm.step_plan import StepPlan
 
-TOKEN, LENGTH, OFFSET, IS_LONG, SEED, OPTIONS = range(6)
+TOKEN, LENGTH, OFFSET, STRETCH, SEED, OPTIONS = range(6)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
-before it; its rotary position less its place, once the prompt is over; whether the long frequencies are used; the seed
-of its draws; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see `draw_options`)."""
+before it; its rotary position less its place, once the prompt is over; the bits of its float64 stretch; the seed of its
+draws; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see `draw_options`)."""
 NUM_COLUMNS = OPTIONS + DRAW_OPTIONS
 
 
 class DecodeInput(NamedTuple):
     """The input of one token of each of n rows: input_ids int64 [n], positions int64 [axes, n], slot_mapping int64 [n],
-    kv_lens int32 [n], is_long bool [n], faults float32 [n] of zeros (see `ModelInput`), block_table int32 [n, M]."""
+    kv_lens int32 [n], stretches float64 [n], faults float32 [n] of zeros (see `ModelInput`), block_table int32
+    [n, M]."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     slot_mapping: torch.Tensor
     kv_lens: torch.Tensor
-    is_long: torch.Tensor
+    stretches: torch.Tensor
     faults: torch.Tensor
     block_table: torch.Tensor
 
@@ -78,7 +79,7 @@ class DeviceRows:
             self._num_blocks[slot] = 0
             self.lengths[slot] = self.token_places[slot] = -1
             first = slot * NUM_COLUMNS
-            words = begun.next_position - begun.num_prompt_tokens, int(begun.is_long), _to_signed(begun.seed)
+            words = begun.next_position - begun.num_prompt_tokens, _to_bits(begun.stretch), _to_signed(begun.seed)
             self._new_words.update(enumerate(words, first + OFFSET))
             if begun.params.is_drawn:
                 bits = np.array(draw_options(begun.params), dtype=np.float64).view(np.int64)
@@ -194,7 +195,7 @@ def begin_decode(
         positions=(lengths + picked[:, OFFSET]).expand(num_axes, -1),
         slot_mapping=blocks * block_size + lengths % block_size,
         kv_lens=(lengths + 1).int(),
-        is_long=picked[:, IS_LONG] > 0,
+        stretches=picked[:, STRETCH].view(torch.float64),
         faults=torch.zeros(len(slots), device=slots.device),
         block_table=block_table,
     )
@@ -218,6 +219,11 @@ def make_draws(rows: DeviceRows, slots: torch.Tensor, drawn: Sequence[int]) -> t
     draws[:, 1] = make_uniform(picked[:, SEED].view(np.uint64), picked[:, LENGTH].view(np.uint64))
     draws[:, 2:] = picked[:, OPTIONS:].view(np.float64)
     return torch.from_numpy(draws).to(slots.device)
+
+
+def _to_bits(value: float) -> int:
+    """The int64 that has the bits of a float64."""
+    return int(np.float64(value).view(np.int64))
 
 
 def _to_signed(seed: int) -> int:

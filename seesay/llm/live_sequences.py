@@ -16,6 +16,7 @@ from seesay.llm.step_plan import CopiedBlock, Row
 
 if TYPE_CHECKING:
     from seesay.llm.block_pool import BlockPool
+    from seesay.llm.models.traits import LengthScaling
     from seesay.values import FinishReason
 
 
@@ -41,10 +42,10 @@ class LiveSequences:
     `waiting` when it is computed, or will not be.
     pool, prefix, groups, needs: the blocks, prefixes, common beginnings and embeddings that they hold. deltas: what
     runners must learn of them.
-    owners: how many are of each owner. short_limit: see `SchedulerConfig`.
+    owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
     """
 
-    def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, short_limit: int | None) -> None:
+    def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, length_scaling: LengthScaling | None) -> None:
         self.pool = pool
         self.by_id: dict[int, Sequence] = {}
         self.running = ArrivalQueue()
@@ -56,7 +57,7 @@ class LiveSequences:
         self.needs = EmbeddingDemand(max_encode_ahead_tokens)
         self.deltas = PlanDeltas()
         self.owners: Counter[Hashable] = Counter()
-        self.short_limit = short_limit
+        self.length_scaling = length_scaling
         self._num_arrivals = 0
         self._copies: list[CopiedBlock] = []
 
@@ -71,7 +72,9 @@ class LiveSequences:
         self._num_arrivals += 1
         seq.place = seq.priority * _ARRIVALS + seq.arrival
         seq.added_at_s = now_s
-        seq.is_long = self.is_long(seq)
+        if self.length_scaling is not None:
+            is_by_prompt = self.length_scaling.is_by_prompt
+            seq.stretch = self.length_scaling.find_stretch(seq.asked_position if is_by_prompt else seq.num_positions)
         self.by_id[seq.seq_id] = seq
         self.owners[seq.owner] += 1
         self.groups.add(seq)
@@ -139,8 +142,8 @@ class LiveSequences:
         self.readmit(self.followers, self.groups.forget(seq))
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
         seq.shares_blocks = True
-        if seq.is_long != self.is_long(seq):
-            seq.is_long = self.is_long(seq)
+        if self.length_scaling is not None and self.is_outgrown(seq):
+            seq.stretch = self.length_scaling.find_stretch(seq.num_positions)
             seq.block_keys.clear()
         seq.status = SequenceStatus.PREEMPTED
         self.needs.assume_computed(seq, 0)
@@ -197,9 +200,12 @@ class LiveSequences:
         copies, self._copies = tuple(self._copies), []
         return copies
 
-    def is_long(self, seq: Sequence, num_pending: int = 0) -> bool:
-        """Whether the known tokens of a sequence, and so many more, have the keys of a long text."""
-        return self.short_limit is not None and seq.num_positions + num_pending > self.short_limit
+    def is_outgrown(self, seq: Sequence, num_pending: int = 0) -> bool:
+        """Whether a sequence with its known tokens, and so many more, is computed with another stretch than it has."""
+        scaling = self.length_scaling
+        if scaling is None or scaling.is_by_prompt:
+            return False
+        return scaling.find_stretch(seq.num_positions + num_pending) != seq.stretch
 
     def check_integrity(self, *, max_running: int, session_len: int) -> None:
         """Assert all invariants of the sequences and of what they hold."""

@@ -77,6 +77,6 @@ def make_begun(seq: Sequence) -> BegunSequence:
         items=tuple(
             MediaSpan(modality=item.modality, span=item.span, slots=item.slots, hash=item.hash) for item in seq.items
         ),
-        is_long=seq.is_long,
+        stretch=seq.stretch,
         runs=None if seq.runs is None else seq.runs.bounds,
     )

@@ -4,6 +4,7 @@ compute. Knows the keys of sequences' blocks; decides nothing.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -81,7 +82,7 @@ class PrefixCache:
             num_blocks,
             token_ids=seq.token_ids,
             items=seq.items,
-            salt=bytes([seq.is_long]) + seq.cache_salt + seq.prompt_hash,
+            salt=struct.pack("<d", seq.stretch) + seq.cache_salt + seq.prompt_hash,
             block_size=self._pool.block_size,
         )
 

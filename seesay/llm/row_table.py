@@ -46,7 +46,6 @@ class RowState:
         "_tokens",
         "block_ids",
         "counts",
-        "is_long",
         "items",
         "media_end",
         "next_position",
@@ -59,6 +58,7 @@ class RowState:
         "seed",
         "seq_id",
         "slot",
+        "stretch",
     )
 
     def __init__(self, begun: BegunSequence, slot: int = -1) -> None:
@@ -67,7 +67,7 @@ class RowState:
         self.seq_id = begun.seq_id
         self.params: SamplingParams = params
         self.seed = begun.seed
-        self.is_long = begun.is_long
+        self.stretch = begun.stretch
         self.items: tuple[MediaSpan, ...] = begun.items
         self.num_prompt_tokens = begun.num_prompt_tokens
         self.next_position = begun.next_position

@@ -32,6 +32,7 @@ from seesay.values import EngineStats
 
 if TYPE_CHECKING:
     from seesay.llm.block_pool import BlockPool
+    from seesay.llm.models.traits import LengthScaling
     from seesay.values import FinishReason
 
 
@@ -44,8 +45,7 @@ class SchedulerConfig:
         long for a prompt. max_encoding_tokens: most prompt tokens in a step while embeddings are being made, so that
         those already made are used soon. None: no such limit.
     session_len: most tokens of a sequence, prompt and answer.
-    short_limit: sequences of more positions have other keys (`RotarySpec.short_limit`): one that grows beyond it is
-    computed again from its beginning. None: the model has no such limit.
+    length_scaling: how the keys of a sequence depend on its length (`DecoderTraits`). None: they do not.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     media_run, is_prefix_lm: see `DecoderConfig`. Tokens that see each other are computed in one step, for which it may
     exceed all limits: see `find_max_step_tokens`.
@@ -57,7 +57,7 @@ class SchedulerConfig:
     max_streamed_tokens: int | None = None
     max_encoding_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
-    short_limit: int | None = None
+    length_scaling: LengthScaling | None = None
     media_run: int = 0
     is_prefix_lm: bool = False
 
@@ -134,7 +134,7 @@ class Scheduler:
         self.config = config
         self._pool = pool
         self._live = LiveSequences(
-            pool, max_encode_ahead_tokens=config.max_encode_ahead_tokens, short_limit=config.short_limit
+            pool, max_encode_ahead_tokens=config.max_encode_ahead_tokens, length_scaling=config.length_scaling
         )
         self._preemption = Preemption(self._live, max_batch_size=config.max_batch_size)
         self._admission = Admission(
@@ -382,7 +382,7 @@ class Scheduler:
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity
-            or self._live.is_long(seq, seq.num_pending) != seq.is_long
+            or self._live.is_outgrown(seq, seq.num_pending)
         )
         return 0 if is_over else missing
 
@@ -418,7 +418,7 @@ class Scheduler:
         """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id.
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
-        away. A sequence that has become a long text (see `SchedulerConfig.short_limit`) waits to be computed again.
+        away. A sequence that has grown into another stretch (see `LengthScaling`) waits to be computed again.
         Returns an update for each sequence that has new tokens or ends.
         """
         updates = []
@@ -467,7 +467,7 @@ class Scheduler:
                 break
         assert num_added, f"no token was sampled for {seq}"
         if not stop and seq.num_tokens <= self._capacity:
-            if self.config.short_limit is not None and seq.is_long != self._live.is_long(seq):
+            if self._live.is_outgrown(seq):
                 self._live.restart(seq)
             return SequenceUpdate(seq, token_ids)
         error = None if stop else self._check_fits(seq)

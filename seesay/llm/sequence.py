@@ -58,8 +58,7 @@ class Sequence:
     smaller is earlier. It is `arrival` for priority 0.
     owner: whose it is; owners take turns.
     cache_salt: sequences of different salts share no KV block.
-    is_long: whether its keys are rotated by the long frequencies, where the model has them; it shares no KV block with
-    sequences that differ in this.
+    stretch: of its rotary embedding (see `LengthScaling`); it shares no KV block with sequences of another stretch.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
     waits_for_tokens: whether the host must know each token before the next one can be chosen (logits processors do):
@@ -81,7 +80,6 @@ class Sequence:
         "error",
         "finish_reason",
         "group_id",
-        "is_long",
         "is_streamed",
         "item_states",
         "items",
@@ -110,6 +108,7 @@ class Sequence:
         "seq_id",
         "shares_blocks",
         "status",
+        "stretch",
         "waits_for_tokens",
         "was_admitted",
     )
@@ -135,7 +134,7 @@ class Sequence:
         self.seed = _choose_seed(params)
         self.is_streamed = is_streamed
         self.waits_for_tokens = waits_for_tokens or bool(params.logits_processors)
-        self.is_long = False
+        self.stretch = 0.0
         self.group_id = group_id
         self.keeps_blocks = keeps_blocks
         self.items: tuple[MediaItem, ...] = prompt.items
@@ -199,6 +198,12 @@ class Sequence:
     def num_positions(self) -> int:
         """The largest rotary position of the known tokens plus 1: their number, where positions count tokens."""
         return self.next_position + self.num_generated
+
+    @property
+    def asked_position(self) -> int:
+        """The largest rotary position of the prompt plus 1, without the beginning of an answer that goes on: the same
+        for all beams of a search."""
+        return self.next_position - (self.num_prompt_tokens - self.num_run_tokens)
 
     @property
     def is_in_flight(self) -> bool:

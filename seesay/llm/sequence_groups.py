@@ -30,7 +30,7 @@ class _Kept(NamedTuple):
     """The prompt of a member that is over, in blocks to which the group holds a reference."""
 
     token_ids: npt.NDArray[np.int64]
-    is_long: bool
+    stretch: float
     block_ids: tuple[int, ...]
 
 
@@ -74,8 +74,8 @@ class SequenceGroups:
         group, most = self._groups[seq.group_id], seq.num_tokens - 1
         best = 0
         blocks: tuple[int, ...] = ()
-        for token_ids, is_long, block_ids in self._iterate_computed(group, new_ids):
-            if is_long == seq.is_long and (length := _count_common(seq.token_ids[:most], token_ids)) > best:
+        for token_ids, stretch, block_ids in self._iterate_computed(group, new_ids):
+            if stretch == seq.stretch and (length := _count_common(seq.token_ids[:most], token_ids)) > best:
                 best, blocks = length, block_ids
                 if best == most:
                     break
@@ -86,11 +86,11 @@ class SequenceGroups:
 
     def _iterate_computed(
         self, group: _Group, new_ids: Container[int]
-    ) -> Iterator[tuple[npt.NDArray[np.int64], bool, tuple[int, ...]]]:
-        """(computed tokens, is_long, blocks) of all that have some."""
+    ) -> Iterator[tuple[npt.NDArray[np.int64], float, tuple[int, ...]]]:
+        """(computed tokens, stretch, blocks) of all that have some."""
         for other in group.members:
             if other.status is SequenceStatus.RUNNING and other.shares_blocks and other.seq_id not in new_ids:
-                yield other.token_ids[: other.num_computed], other.is_long, other.block_ids
+                yield other.token_ids[: other.num_computed], other.stretch, other.block_ids
         yield from group.kept
 
     def try_follow(self, seq: Sequence, num_found: int) -> bool:
@@ -101,7 +101,7 @@ class SequenceGroups:
         for other in self._groups[seq.group_id].members:
             if other is seq or other.status is not SequenceStatus.RUNNING or not other.shares_blocks:
                 continue
-            if other.is_long != seq.is_long or other.num_computed >= seq.num_tokens - 1:
+            if other.stretch != seq.stretch or other.num_computed >= seq.num_tokens - 1:
                 continue
             length = _count_common(seq.token_ids[: seq.num_tokens - 1], other.token_ids)
             if length > max(num_found, other.num_computed):
@@ -134,7 +134,7 @@ class SequenceGroups:
             kept = self._pool.blocks_for(num_tokens)
             # A next request has one more token: nobody comes for much shorter ones any more.
             self._release(group, [old for old in group.kept if len(old.token_ids) < num_tokens - 1])
-            group.kept.append(_Kept(seq.token_ids[:num_tokens].copy(), seq.is_long, seq.block_ids[:kept]))
+            group.kept.append(_Kept(seq.token_ids[:num_tokens].copy(), seq.stretch, seq.block_ids[:kept]))
         if not group.members and not group.stays:
             self._drop(seq.group_id)
         return seq.block_ids[kept:]

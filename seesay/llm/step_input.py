@@ -251,10 +251,9 @@ def make_step_input(
         "sampling_slots": step.slots[sampling],
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
-    is_long = _find_long(step.members, traits)
-    if is_long is not None:
-        is_long += [False] * (len(rows) - len(step.rows))
-        arrays["is_long"] = np.repeat(np.array(is_long), np.diff(layout.cu_seqlens_q))
+    if traits.length_scaling is not None:
+        stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
+        arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
     if len(step.pending):  # each is the only token of its row, and such rows come first
         arrays["pending"] = late = step.pending
         arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
@@ -273,7 +272,7 @@ def make_step_input(
         slot_mapping=there["slots"],
         layout=layout,
         faults=there["faults"],
-        is_long=there.get("is_long"),
+        stretches=there.get("stretches"),
         splice_rows=there.get("splice_rows"),
         splice_embeddings=_join_pieces(step.splices, device),
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
@@ -342,11 +341,6 @@ def _join_pieces(splices: Mapping[int, Splices], device: torch.device) -> torch.
     for piece in pieces:
         mark_used(piece)
     return torch.cat([piece.to(device) for piece in pieces]) if pieces else None
-
-
-def _find_long(members: Seq[RowState], traits: DecoderTraits) -> list[bool] | None:
-    """For each row, whether its tokens take the long frequencies; None where there are none."""
-    return None if traits.short_limit is None else [member.is_long for member in members]
 
 
 def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, *, num_decode: int) -> RowLayout:

@@ -75,7 +75,7 @@ class BegunSequence:
 
     token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
     next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
-    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. is_long: see
+    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch: see
     `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
     """
 
@@ -87,7 +87,7 @@ class BegunSequence:
     params: SamplingParams
     seed: int
     items: tuple[MediaSpan, ...] = ()
-    is_long: bool = False
+    stretch: float = 0.0
     runs: npt.NDArray[np.int64] | None = None
 
 

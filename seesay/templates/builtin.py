@@ -135,6 +135,17 @@ _GEMMA = Pieces(
     is_system_in_user=True,
 )
 
+_GLM = Pieces(
+    start="[gMASK]<sop>",
+    system="<|system|>\n",
+    user="<|user|>\n",
+    assistant="<|assistant|>\n",
+    generation_prompt="<|assistant|>",
+    tool="<|observation|>\n",
+    after_media="",
+    stop_words=("<|user|>", "<|observation|>", "<|endoftext|>"),
+)
+
 _QWEN = _CHATML.with_changes({"meta_instruction": "You are a helpful assistant."})
 
 _LLAVA_INSTRUCTION = (
@@ -162,6 +173,25 @@ _BUILTIN: dict[str, Pieces] = {
     "qwen2-vl": _QWEN.with_changes({"after_media": ""}),
     "qwen3": _CHATML,
     "qwen3-vl": _CHATML.with_changes({"after_media": ""}),
+    "baichuan": Pieces(user="<reserved_102>", assistant="<reserved_103>", stop_words=("</s>",)),
+    "baichuan2": Pieces(user="<reserved_106>", assistant="<reserved_107>", stop_words=("</s>",)),
+    "chatglm": Pieces(
+        user="[Round {round}]\n\n问：",  # noqa: RUF001
+        eoh="\n\n",
+        assistant="答：",  # noqa: RUF001
+        eoa="\n\n",
+        stop_words=("</s>",),
+    ),
+    "chatglm3": Pieces(
+        start="[gMASK]sop",
+        system="<|system|>\n ",
+        user="<|user|>\n ",
+        assistant="<|assistant|>\n ",
+        generation_prompt="<|assistant|>",
+        tool="<|observation|>\n ",
+        stop_words=("<|user|>", "<|observation|>", "</s>"),
+    ),
+    "glm4": _GLM,
     "yi": _CHATML,
     "yi-vl": Pieces(
         meta_instruction="This is a chat between an inquisitive human and an AI assistant. Assume the role of the AI "

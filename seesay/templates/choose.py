@@ -46,7 +46,8 @@ def choose_template(
     sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
     if sources and replacement is None:
         return _from_jinja(model_name, sources, tokenizer)
-    name = replacement or guess(model_name, model_config)
+    generation = None if folder is None else read_object(folder / "generation_config.json")
+    name = replacement or guess(model_name, model_config, generation)
     if name is None:
         logger.warning(
             "%s has no chat template, and none is known for its architecture and name: prompts are passed to the model "

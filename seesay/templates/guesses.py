@@ -17,6 +17,7 @@ class Guess:
     template: a built-in name.
     architecture: the first of config.json's `architectures`.
     where: values in config.json by dotted key. A range holds for every number in it.
+    generation: values in generation_config.json, in the same way.
     name: a pattern that is found in the last part of the model's path or hub id, in lower case.
     replaces_own: also for checkpoints that have a template, which their published code does not take.
     """
@@ -24,21 +25,24 @@ class Guess:
     template: str
     architecture: str = ""
     where: Mapping[str, str | range] = field(default_factory=dict)
+    generation: Mapping[str, str | range] = field(default_factory=dict)
     name: str = ""
     replaces_own: bool = False
 
-    def holds(self, name: str, config: Mapping[str, Any]) -> bool:
-        """Return whether the row is about the model of this name and configuration."""
+    def holds(self, name: str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> bool:
+        """Return whether the row is about the model of this name and these configurations."""
         if self.architecture and _architecture(config) != self.architecture:
             return False
         if self.name and not re.search(self.name, name):
             return False
-        return all(_agrees(_value_at(config, key), wanted) for key, wanted in self.where.items())
+        wanted = [(config, self.where), (generation, self.generation)]
+        return all(_agrees(_value_at(found, key), value) for found, own in wanted for key, value in own.items())
 
 
 _YI = range(64000, 65000)  # sizes of vocabularies, some with a few tokens for media or padding
 _LLAMA3 = range(128256, 129000)
 _XCOMPOSER = range(92544, 92700)
+_ANY = range(1 << 40)
 
 _INTERNVL = {
     "internvl_zh": "internvl-zh",
@@ -131,6 +135,27 @@ GUESSES: tuple[Guess, ...] = (
         where={"vocab_size": _XCOMPOSER, "model_type": "internlmxcomposer2"},
         replaces_own=True,
     ),
+    Guess(template="glm4", architecture="ChatGLMModel", where={"vision_config.num_positions": _ANY}),
+    Guess(
+        template="qwen-vl",
+        architecture="QWenLMHeadModel",
+        where={"visual.image_start_id": _ANY},
+        generation={"chat_format": "chatml"},
+    ),
+    Guess(template="qwen", architecture="QWenLMHeadModel", generation={"chat_format": "chatml"}),
+    Guess(
+        template="baichuan",
+        architecture="BaichuanForCausalLM",
+        where={"vocab_size": range(64000, 64001)},
+        generation={"user_token_id": _ANY, "assistant_token_id": _ANY},
+        name=r"^(?!.*base)",
+    ),
+    Guess(
+        template="baichuan2",
+        architecture="BaichuanForCausalLM",
+        generation={"user_token_id": _ANY, "assistant_token_id": _ANY},
+        name=r"^(?!.*base)",
+    ),
     Guess(template="phi-3", architecture="Phi3VForCausalLM"),
     Guess(template="gemma3", architecture="Gemma3ForConditionalGeneration"),
     Guess(template="paligemma", architecture="PaliGemmaForConditionalGeneration"),
@@ -140,6 +165,10 @@ GUESSES: tuple[Guess, ...] = (
     # The architecture of a text model does not say whether it was trained to chat. Its name does.
     Guess(template="internvl2_5", name=r"internvl-?(2[._]5|3)"),
     Guess(template="internlm2", name=r"internlm-?(2|3)(?!.*base)"),
+    Guess(template="baichuan2", name=r"baichuan-?2.*chat"),
+    Guess(template="chatglm3", name=r"chatglm-?3(?!.*base)"),
+    Guess(template="chatglm", name=r"chatglm-?2"),
+    Guess(template="glm4", name=r"glm-?4(v|-9b-chat)"),
     Guess(template="yi-vl", name=r"yi-vl"),
     Guess(template="llava-mistral", name=r"llava.*mistral"),
     Guess(template="llava-chatml", name=r"llava.*34b"),
@@ -168,19 +197,22 @@ GUESSES: tuple[Guess, ...] = (
 """The first row that holds is taken: what the checkpoint's configuration says first, then what its name says."""
 
 
-def guess(model_path: str, config: Mapping[str, Any] | None = None) -> str | None:
-    """Return the name of the template that a model was trained with, or None if neither its config.json nor its path
-    or hub id tells. Classes that users registered with a `match` of their own are asked first."""
+def guess(
+    model_path: str, config: Mapping[str, Any] | None = None, generation: Mapping[str, Any] | None = None
+) -> str | None:
+    """Return the name of the template that a model was trained with, or None if neither its config.json and
+    generation_config.json nor its path or hub id tells. Classes that users registered with a `match` of their own are
+    asked first."""
     if (name := builtin.match_registered(model_path)) is not None:
         return name
     last = _name_of(model_path)
-    return next((row.template for row in GUESSES if row.holds(last, config or {})), None)
+    return next((row.template for row in GUESSES if row.holds(last, config or {}, generation or {})), None)
 
 
 def find_replacement(model_path: str, config: Mapping[str, Any]) -> str | None:
     """Return the name of the template that is taken in place of the checkpoint's own; None where that is taken."""
     last = _name_of(model_path)
-    return next((row.template for row in GUESSES if row.replaces_own and row.holds(last, config)), None)
+    return next((row.template for row in GUESSES if row.replaces_own and row.holds(last, config, {})), None)
 
 
 def _name_of(model_path: str) -> str:

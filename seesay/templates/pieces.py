@@ -21,6 +21,7 @@ class Pieces:
     """The texts around the messages.
 
     start: the text before the first message.
+    user: `{round}` in it stands for the number of the user's message in the conversation.
     user_before_media: replaces `user` in messages that begin with a picture or video; None: `user`.
     puts_media_first: the pictures and videos of a user's message come before its `user`, but for placed ones.
     opens_with_media: the only picture or video of a conversation comes before all of it, but for a placed one.
@@ -179,6 +180,7 @@ class PiecesTemplate(ChatTemplate):
 
     def _glue(self, turns: Sequence[_Turn], *, leave_open: bool) -> Iterator[str]:
         is_user_open = False
+        rounds = count(1)
         for index, (role, content, begins_with_media, media) in enumerate(turns):
             is_last = index == len(turns) - 1
             if role == "system":
@@ -186,6 +188,7 @@ class PiecesTemplate(ChatTemplate):
                 is_user_open = self.is_system_in_user
             elif role == "user":
                 user = self.user if self.user_before_media is None or not begins_with_media else self.user_before_media
+                user = user.replace("{round}", str(next(rounds)))
                 yield media + ("" if is_user_open else user) + content + self.eoh
                 is_user_open = False
             elif role == "tool":

@@ -104,6 +104,10 @@ ONEVISION_ROUNDING = Case("196x441", (Turn(_ASK, (Picture(196, 441, 15),)),))
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
+LONG_TEXTS = tuple(
+    Case(f"text_of_{count}_numbers", (Turn("What follows? " + " ".join(map(str, range(count)))),))
+    for count in (100, 200, 400)
+)
 LONG = (BEYOND_4096, GROWS_BEYOND_4096)
 VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
 SEVERAL = (TWO_WIDE_PICTURES, TWO_PICTURES_IN_TURNS)

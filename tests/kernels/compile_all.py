@@ -91,7 +91,9 @@ def call_rows(dtype: torch.dtype) -> None:
     token_kernels.act_and_mul(empty(40, 2 * INNER, dtype=dtype), "silu")
     token_kernels.scatter(x, empty(8, dtype=int64), empty(8, HIDDEN, dtype=dtype))
     positions, axes, frequencies = empty(3, 40, dtype=int64), empty(128, dtype=int64), empty(128)
-    token_kernels.make_rotary_tables(positions, axes, frequencies, None, None, scale=1.0, dtype=dtype)
+    stretches, exponents = empty(40, dtype=float64), empty(128, dtype=float64)
+    for scaling in ((None, None, None), (frequencies, None, stretches), (None, exponents, stretches)):
+        token_kernels.make_rotary_tables(positions, axes, frequencies, *scaling, scale=1.0, dtype=dtype)
     for dim in (64, 128, 256):
         qkv, slots = empty(40, HEADS + 2 * KV_HEADS, dim, dtype=dtype), empty(40, dtype=int64)
         angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)

@@ -11,7 +11,7 @@ import torch
 from triton_cases import DEVICE, MARKS, runs_here
 
 from seesay.llm import device_rows
-from seesay.llm.device_rows import IS_LONG, LENGTH, OFFSET, OPTIONS, SEED, TOKEN, DeviceRows
+from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, SEED, STRETCH, TOKEN, DeviceRows
 from seesay.llm.sampler import draw_options, make_draws, make_uniform
 from seesay.llm.sampling_params import SamplingParams
 
@@ -29,7 +29,7 @@ def make_rows() -> DeviceRows:
     state[:, LENGTH] = rng.integers(1, MAX_BLOCKS * BLOCK_SIZE - 1, NUM_SLOTS)
     state[:3, LENGTH] = MAX_BLOCKS * BLOCK_SIZE - 1, 1, 3
     state[:, OFFSET] = rng.integers(-100, 100, NUM_SLOTS)
-    state[:, IS_LONG] = rng.integers(0, 2, NUM_SLOTS)
+    state[:, STRETCH] = rng.uniform(0, 3, NUM_SLOTS).view(np.int64)
     state[:, SEED] = rng.integers(-(1 << 63), (1 << 63) - 1, NUM_SLOTS)
     rows.block_table[:NUM_SLOTS] = torch.from_numpy(rng.integers(0, 5000, (NUM_SLOTS, MAX_BLOCKS)))
     return rows

@@ -271,9 +271,9 @@ class Driver:
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """Generated ids, and logits of all positions for those that ask for them."""
         sequences = {i: TokenSequence(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))}
-        short_limit = self._runner.decoder.traits.short_limit
+        scaling = self._runner.decoder.traits.length_scaling
         for sequence in sequences.values():  # as the scheduler sets it; no text here grows beyond the limit
-            sequence.is_long = short_limit is not None and sequence.num_positions > short_limit
+            sequence.stretch = 0.0 if scaling is None else scaling.find_stretch(sequence.num_positions)
         computed = dict.fromkeys(sequences, 0)
         begin(self._runner, dict.fromkeys(sequences.values(), ()))
         blocks: dict[int, list[int]] = {i: [] for i in sequences}

@@ -63,17 +63,17 @@ def fingerprint(row: RowState, index: int, before: int, token_id: int | None = N
     return hash((before, token_id, int(row.positions(index, index + 1)[0]), media))
 
 
-def root(seq: Sequence, is_long: bool, is_prefix_lm: bool) -> int:
+def root(seq: Sequence, stretch: float, is_prefix_lm: bool) -> int:
     """What all tokens of a sequence depend on: also the whole prompt where each of its tokens sees that."""
     if not is_prefix_lm:
-        return hash((seq.cache_salt, is_long))
+        return hash((seq.cache_salt, stretch))
     pictures = tuple((item.hash, *item.slots.tolist()) for item in seq.items)
-    return hash((seq.cache_salt, is_long, tuple(seq.token_ids[: seq.num_run_tokens].tolist()), pictures))
+    return hash((seq.cache_salt, stretch, tuple(seq.token_ids[: seq.num_run_tokens].tolist()), pictures))
 
 
-def fingerprints(seq: Sequence, row: RowState, stop: int, *, is_long: bool, is_prefix_lm: bool) -> list[int]:
-    """Of the first `stop` tokens, as tokens of a text that is long or is not."""
-    found = [root(seq, is_long, is_prefix_lm)]
+def fingerprints(seq: Sequence, row: RowState, stop: int, *, stretch: float, is_prefix_lm: bool) -> list[int]:
+    """Of the first `stop` tokens, as tokens of a text of this stretch."""
+    found = [root(seq, stretch, is_prefix_lm)]
     for index in range(stop):
         found.append(fingerprint(row, index, found[-1]))
     return found[1:]
@@ -92,7 +92,7 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
         assert row.num_known - seq.num_tokens == (seq.num_foretold + 1 if seq.num_foretold else 0), seq
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
-        assert (row.is_long, row.media_end, row.seed) == (seq.is_long, seq.media_end, seq.seed), seq
+        assert (row.stretch, row.media_end, row.seed) == (seq.stretch, seq.media_end, seq.seed), seq
         assert [item.hash for item in row.items] == [item.hash for item in seq.items], seq
 
 
@@ -194,15 +194,14 @@ class FakeEngine:
             most = min(1 + self.jump, seq.params.max_new_tokens - seq.num_generated, 40 - stop)
             if most < 2 or (stop + row.seq_id) % 3:
                 continue
-            kinds = (False, True)
+            kinds = {self.stretch(seq, index) for index in range(stop, stop + most)}
             is_prefix_lm = self.scheduler.config.is_prefix_lm
             values = {
-                is_long: fingerprints(seq, member, stop, is_long=is_long, is_prefix_lm=is_prefix_lm)[-1]
-                for is_long in kinds
+                kind: fingerprints(seq, member, stop, stretch=kind, is_prefix_lm=is_prefix_lm)[-1] for kind in kinds
             }
             token_ids: list[int] = []
             for index in range(stop, stop + most):
-                token_ids.append(sample(values[self.is_long(index)]))
+                token_ids.append(sample(values[self.stretch(seq, index)]))
                 values = {kind: fingerprint(member, index, values[kind], token_ids[-1]) for kind in kinds}
             assert sampled[row.seq_id] == (token_ids[0],)
             sampled[row.seq_id] = tuple(token_ids)
@@ -242,14 +241,14 @@ class FakeEngine:
                 assert member.runs.bounds.tolist() == [[0], [seq.num_run_tokens]]
             elif self.scheduler.config.media_run:  # the places of an item are neighbours
                 assert not any(item.slots[0] < stop <= item.slots[-1] for item in member.items), "a picture was cut"
-            assert member.is_long == self.is_long(self.num_expected(member)), "keys of the other kind"
-            known = fingerprints(seq, member, row.start, is_long=member.is_long, is_prefix_lm=is_prefix_lm)
+            assert member.stretch == self.stretch(seq, self.num_expected(member)), "keys of another kind"
+            known = fingerprints(seq, member, row.start, stretch=member.stretch, is_prefix_lm=is_prefix_lm)
             assert [self.kv[slots[i]] for i in range(row.start)] == known, "wrong KV was read"
             for splice in member.splices(row.start, row.start + row.num_tokens):
                 item = member.items[splice.item_index]
                 assert seq.item_states[splice.item_index] is EmbeddingState.READY
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
-            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.is_long, is_prefix_lm)
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.stretch, is_prefix_lm)
             for index in range(row.start, row.start + row.num_tokens):
                 value = self.kv[slots[index]] = fingerprint(member, index, value, self.pending(member, index))
             is_last = row.start + row.num_tokens == self.num_expected(member)
@@ -266,9 +265,12 @@ class FakeEngine:
         assert self.in_flight and index == row.num_known
         return self.in_flight[1][row.seq_id][0]
 
-    def is_long(self, num_tokens: int) -> bool:
-        limit = self.scheduler.config.short_limit
-        return limit is not None and num_tokens > limit
+    def stretch(self, seq: Sequence, num_tokens: int) -> float:
+        """Of a sequence that has so many tokens."""
+        scaling = self.scheduler.config.length_scaling
+        if scaling is None:
+            return 0.0
+        return scaling.find_stretch(seq.num_run_tokens if scaling.is_by_prompt else num_tokens)
 
     def num_expected(self, row: RowState) -> int:
         """The tokens behind which the next one is sampled. Those of a jump are known already."""
@@ -289,13 +291,11 @@ class FakeEngine:
         """The answer is that of the sequence alone, each token that of the whole text before it."""
         row = RowState(make_begun(seq))
         chains = {
-            is_long: fingerprints(
-                seq, row, seq.num_tokens, is_long=is_long, is_prefix_lm=self.scheduler.config.is_prefix_lm
-            )
-            for is_long in (False, True)
+            kind: fingerprints(seq, row, seq.num_tokens, stretch=kind, is_prefix_lm=self.scheduler.config.is_prefix_lm)
+            for kind in {self.stretch(seq, index) for index in range(seq.num_prompt_tokens, seq.num_tokens)}
         }
         for index in range(seq.num_prompt_tokens, seq.num_tokens):
-            value = chains[self.is_long(index)][index - 1]
+            value = chains[self.stretch(seq, index)][index - 1]
             assert int(seq.token_ids[index]) == sample(value), "the answer differs from that of the sequence alone"
         last = int(seq.token_ids[-1])
         if not seq.wants_answer:

@@ -106,10 +106,10 @@ def test_long_and_short_texts_share_a_batch(saved: Any) -> None:
 
 def test_dynamic_rope_is_stretched_for_long_sessions(saved: Any) -> None:
     config = saved("llama-dynamic-rope").text_config
-    assert read_decoder_config(config, session_len=256).rotaries[0].long_inv_freq is None
-    [rotary] = read_decoder_config(config, session_len=512).rotaries
-    assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] < rotary.inv_freq[-1]
-    assert rotary.short_limit == 256
+    assert read_decoder_config(config, session_len=256).rotaries[0].length_scaling is None
+    scaling = read_decoder_config(config, session_len=512).traits.length_scaling
+    assert scaling is not None and (scaling.kind, scaling.trained) == ("dynamic", 256)
+    assert scaling.find_stretch(256) == 0.0 < scaling.find_stretch(257) < scaling.find_stretch(512)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
-"""Texts beyond the trained length: frequencies and logits are those of Transformers, and whoever grows beyond it is
-computed like whoever begins there."""
+"""Texts beyond the trained length: frequencies and logits are those of Transformers. Dynamic scaling follows the length
+of each prompt, LongRoPE that of the text so far."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import copy
 import json
 import logging
 import math
+import random
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,8 @@ from seesay.engine.loading import resolve
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.rope_parameters import find_covered_length
+from seesay.llm.models.rotary import Rotary
+from seesay.llm.models.spec import RotarySpec
 from seesay.llm.sampling_params import SamplingParams
 from seesay.values import GenerationRequest
 from seesay.vl.family import Backbone
@@ -60,13 +63,25 @@ def test_frequencies_are_those_of_transformers(name: str) -> None:
     config = kind(**sizes, rope_parameters=dict(parameters))
     [rotary] = read_decoder_config(ModelConfig.of(config), session_len=LENGTH).rotaries
     make = ROPE_INIT_FUNCTIONS[parameters["rope_type"]]
-    found = {None: rotary.inv_freq, LENGTH: rotary.long_inv_freq or rotary.inv_freq}
-    for length, own in found.items():
+    for length in (None, TRAINED, TRAINED + 1, LENGTH):
         expected, scale = make(config, torch.device("cpu"), seq_len=length)
-        assert len(own) * 2 == rotary.dim and rotary.scale == pytest.approx(scale)
-        torch.testing.assert_close(torch.tensor(own), expected, rtol=1e-6, atol=0)
+        assert len(rotary.inv_freq) * 2 == rotary.dim and rotary.scale == pytest.approx(scale)
+        own = find_frequencies(rotary, length or 1)
+        torch.testing.assert_close(own, expected, rtol=1e-6, atol=0)
     is_by_length = parameters["rope_type"] in ("dynamic", "longrope")
-    assert (rotary.short_limit == TRAINED and rotary.long_inv_freq != rotary.inv_freq) is is_by_length
+    assert (rotary.length_scaling is not None) is is_by_length
+    if is_by_length:
+        assert not torch.equal(find_frequencies(rotary, TRAINED + 1), find_frequencies(rotary, TRAINED))
+
+
+def find_frequencies(spec: RotarySpec, length: int) -> torch.Tensor:
+    """float32 [dim / 2]: the angles of a token at position 1 of a sequence of this length."""
+    rotary = Rotary(replace(spec, scale=1.0), device=torch.device("cpu"), dtype=torch.float64)
+    stretch = 0.0 if spec.length_scaling is None else spec.length_scaling.find_stretch(length)
+    cos, sin = rotary.tables(torch.tensor([1]), torch.tensor([stretch], dtype=torch.float64))
+    angles = torch.atan2(-sin, cos)[0, 0, : spec.dim // 2]
+    assert bool((angles > 0).all())
+    return angles.float()
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +95,20 @@ def test_logits_beyond_the_trained_length_are_those_of_transformers(saved: Any, 
     prompt = backbones.make_prompt(backbone, LENGTH, seed=3)
     expected = backbone.logits(prompt.token_ids, prompt.positions)
     for chunk in (7, 1 << 30):
-        driver = backbones.Driver(backbones.load_runner(backbone, session_len=LENGTH), chunk=chunk)
+        driver = backbones.Driver(backbones.load_runner(backbone, session_len=4 * LENGTH), chunk=chunk)
         _, [logits] = driver.generate([prompt], [ALL_LOGITS])
+        torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
+
+
+def test_each_prompt_of_a_step_is_stretched_by_its_own_length(saved: Any) -> None:
+    backbone = saved("llama-dynamic-rope")
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (LENGTH, 30, 70, 3 * TRAINED)]
+    runner = backbones.load_runner(backbone, session_len=8 * TRAINED)
+    _, found = backbones.Driver(runner, chunk=29).generate(prompts, [ALL_LOGITS] * 4)
+    for prompt, logits in zip(prompts, found, strict=True):
+        # A new model for each, as Transformers keeps the frequencies of the longest text so far.
+        fresh = transformers.AutoModelForCausalLM.from_pretrained(backbone.path).eval()
+        expected = replace(backbone, model=fresh).logits(prompt.token_ids, prompt.positions)
         torch.testing.assert_close(logits, expected, atol=2e-3, rtol=0)
 
 
@@ -118,19 +145,20 @@ def test_queries_beyond_the_trained_length_are_scaled_by_their_logarithm(saved: 
 
 
 @pytest.mark.parametrize(
-    ("longest", "stretch"), [(TRAINED + 1, 3), (2 * TRAINED, 3), (2 * TRAINED + 1, 7), (4 * TRAINED, 7), (700, 31)]
+    ("length", "alpha"), [(TRAINED + 1, 3), (2 * TRAINED, 3), (2 * TRAINED + 1, 7), (4 * TRAINED, 7), (300, 15)]
 )
-def test_the_first_qwen_stretches_by_powers_of_two(longest: int, stretch: int, many_keys: Any, tmp_path: Path) -> None:
-    """Transformers' Qwen2 with the frequencies of the published code, and with queries multiplied."""
+def test_the_first_qwen_stretches_by_powers_of_two(length: int, alpha: int, many_keys: Any, tmp_path: Path) -> None:
+    """Transformers' Qwen2 with the frequencies of the published code (`get_ntk_alpha` of Qwen-7B-Chat's
+    modeling_qwen.py, which takes the length of the prompt), and with queries multiplied."""
     backbone = many_keys
-    path, length = publish_qwen_of(backbone, tmp_path), min(longest, LENGTH)
+    path = publish_qwen_of(backbone, tmp_path)
     prompts = [backbones.make_prompt(backbone, each, seed=each) for each in (length, TRAINED)]
-    driver = backbones.Driver(backbones.load_runner(replace(backbone, path=path), session_len=longest), chunk=29)
+    driver = backbones.Driver(backbones.load_runner(replace(backbone, path=path), session_len=16 * TRAINED), chunk=29)
     _, [found, short] = driver.generate(prompts, [ALL_LOGITS] * 2)
     torch.testing.assert_close(short, backbone.logits(prompts[1].token_ids, prompts[1].positions), atol=2e-3, rtol=0)
     model = copy.deepcopy(backbone.model)
     rotary, dim = model.model.rotary_emb, 10
-    base = 10000.0 * stretch ** (dim / (dim - 2))
+    base = 10000.0 * alpha ** (dim / (dim - 2))
     rotary.inv_freq.copy_(1.0 / base ** (torch.arange(0, dim, 2) / dim))
     scale = (torch.arange(1, length + 1).log() / math.log(TRAINED)).clamp(min=1.0)
     for layer in model.model.layers:
@@ -164,7 +192,7 @@ def test_the_first_qwen_needs_heads_that_can_be_stretched(many_keys: Any, tmp_pa
     [rotary] = read_decoder_config(checkpoint.text_config, session_len=90, rope_scaling_factor=2.0).rotaries
     stretch = 2.0 * 90 / TRAINED - 1
     last = 1.0 / (10000.0 * stretch ** (10 / 8)) ** 0.8
-    assert rotary.long_inv_freq is not None and rotary.long_inv_freq[-1] == pytest.approx(last)
+    assert find_frequencies(rotary, 90)[-1].item() == pytest.approx(last)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_attention_heads": 30, "kv_channels": 2}))
     with pytest.raises(CheckpointError, match="use_dynamic_ntk needs heads of more than 2 components, got 2"):
@@ -183,6 +211,18 @@ def test_decode_steps_compute_the_same_on_the_path_of_graphs(saved: Any, options
         found[name], _ = backbones.Driver(runner).generate(prompts, params)
         assert len(sizes) == 11 * takes_graphs
     assert found["graphs"] == found["steps"] != found["plain"]
+
+
+def test_rows_of_several_stretches_decode_together_on_the_path_of_graphs(saved: Any) -> None:
+    """And each as it does alone."""
+    backbone = saved("llama-dynamic-rope")
+    prompts = [backbones.make_prompt(backbone, length, seed=length) for length in (70, 20, 140, 81)]
+    params = [SamplingParams(max_new_tokens=12)] * 4
+    runner = backbones.load_runner(backbone, session_len=256)
+    alone = [backbones.Driver(runner).generate([prompt], params[:1])[0][0] for prompt in prompts]
+    sizes = record_eagerly(runner)
+    together, _ = backbones.Driver(runner).generate(prompts, params)
+    assert together == alone and len(sizes) == 11
 
 
 def test_a_configuration_may_ask_for_logn_attention(saved: Any) -> None:
@@ -235,9 +275,8 @@ def ask(engine: AsyncEngine, *prompts: tuple[int, ...], num_new: int) -> list[An
     return answers
 
 
-@pytest.mark.parametrize("option", ["rope_scaling_factor", "use_logn_attn"])
-def test_a_text_that_grows_beyond_the_trained_length_is_computed_like_one_that_begins_there(
-    tiny_checkpoint: Callable[[str], Path], option: str
+def test_queries_of_a_text_that_grows_are_scaled_like_those_of_one_that_begins_there(
+    tiny_checkpoint: Callable[[str], Path],
 ) -> None:
     path = str(tiny_checkpoint("qwen2"))
     long, short = tuple(5 + k * 7 % 90 for k in range(40)), tuple(9 + k * 5 % 80 for k in range(12))
@@ -245,8 +284,7 @@ def test_a_text_that_grows_beyond_the_trained_length_is_computed_like_one_that_b
     with AsyncEngine(path, backend_config=plain) as engine:
         [plain_short] = ask(engine, short, num_new=20)
         [plain_long] = ask(engine, (*long, *long[:20]), num_new=20)
-    chosen: dict[str, Any] = {option: 4.0 if option == "rope_scaling_factor" else True}
-    with AsyncEngine(path, backend_config=replace(plain, **chosen)) as engine:
+    with AsyncEngine(path, backend_config=replace(plain, use_logn_attn=True)) as engine:
         grown, beside = ask(engine, long, short, num_new=40)
         assert beside.behind(0, 20) == plain_short, "texts within the trained length are computed as without the option"
         for done in (12, 25):  # 52 and 65 tokens: the prompt is beyond it
@@ -254,6 +292,34 @@ def test_a_text_that_grows_beyond_the_trained_length_is_computed_like_one_that_b
                 assert ask(engine, (*long, *grown.token_ids[:done]), num_new=10) == [grown.behind(done, 10)]
         [scaled_long] = ask(engine, (*long, *long[:20]), num_new=20)
     assert scaled_long != plain_long.behind(0, 20), "the option changes something"
+
+
+@pytest.mark.parametrize("num_blocks", [None, 20])
+def test_the_prompt_decides_how_an_answer_is_stretched(
+    tiny_checkpoint: Callable[[str], Path], num_blocks: int | None
+) -> None:
+    """Prompts of several lengths beside each other, each the beginning of the longer ones, preempted where blocks are
+    few, and from the prefix cache."""
+    path = str(tiny_checkpoint("qwen2"))
+    longest = tuple(random.Random(7).choices(range(5, 95), k=70))
+    prompts = [longest[:length] for length in (40, 12, 60, 70)]
+    plain = replace(CONFIG, hf_overrides=SMALL, session_len=120)
+    with AsyncEngine(path, backend_config=plain) as engine:
+        unscaled = [ask(engine, prompt, num_new=30)[0] for prompt in prompts]
+    scaled = replace(plain, rope_scaling_factor=4.0)
+    with AsyncEngine(path, backend_config=replace(scaled, enable_prefix_caching=False)) as engine:
+        alone = [ask(engine, prompt, num_new=30)[0] for prompt in prompts]
+    for index, (prompt, own) in enumerate(zip(prompts, alone, strict=True)):
+        is_long = len(prompt) > SMALL["max_position_embeddings"]
+        assert (own != unscaled[index].behind(0, 30)) is is_long, (
+            "48 tokens are not scaled, nor an answer that began there"
+        )
+    limits: dict[str, Any] = {} if num_blocks is None else {"num_gpu_blocks": num_blocks}
+    with AsyncEngine(path, backend_config=replace(scaled, **limits)) as engine:
+        for _ in range(2):
+            assert ask(engine, *prompts, num_new=30) == [own.behind(0, 30) for own in alone]
+        if num_blocks is not None:
+            assert engine.stats().total_preemptions > 0
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def make_begun(**changes: object) -> BegunSequence:
         ),
         "seed": 2**64 - 1,
         "items": (MediaSpan(modality=Modality.VIDEO, span=(1, 3), slots=np.array([1, 2]), hash=b"\x00\xff" * 16),),
-        "is_long": True,
+        "stretch": 1.5849625007211562,
         "runs": np.array([[0, 4], [3, 5]]),
     }
     return BegunSequence(**(values | changes))

@@ -16,6 +16,7 @@ from llm.fake_engine import EOS, FakeEngine, make_prompt
 from pairs import num_examples
 
 from seesay.llm.block_pool import BlockPool
+from seesay.llm.models.traits import LengthScaling
 from seesay.llm.plan_codec import encode_plan
 from seesay.llm.sampling_params import SamplingParams
 from seesay.llm.scheduler import SchedulerConfig
@@ -48,7 +49,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         streamed=st.one_of(st.none(), st.integers(1, 14)),
         ahead=st.integers(1, 30),
         is_ahead=st.booleans(),
-        short_limit=st.one_of(st.none(), st.integers(1, 30)),
+        length_scaling=st.one_of(
+            st.none(),
+            st.builds(
+                LengthScaling,
+                kind=st.sampled_from(["switch", "dynamic", "doubling"]),
+                trained=st.integers(1, 30),
+                factor=st.just(2.0),
+            ),
+        ),
         media_run=st.sampled_from([0, 0, 5]),
         jump=st.sampled_from([0, 0, 1, 6]),
         is_prefix_lm=st.sampled_from([False, False, True]),
@@ -64,7 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         streamed: int | None,
         ahead: int,
         is_ahead: bool,
-        short_limit: int | None,
+        length_scaling: LengthScaling | None,
         media_run: int,
         jump: int,
         is_prefix_lm: bool,
@@ -75,7 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_streamed_tokens=streamed,
             session_len=40,
             max_encode_ahead_tokens=ahead,
-            short_limit=short_limit,
+            length_scaling=length_scaling,
             media_run=media_run,
             is_prefix_lm=is_prefix_lm,
         )

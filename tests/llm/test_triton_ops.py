@@ -72,8 +72,8 @@ def test_norm_of_heads_inside_wider_tokens(ops: Ops, dtype: torch.dtype) -> None
 
 
 @runs_here
-@parametrize_grid(dtype=DTYPES, sections=[(), (5, 4, 3)], has_long=[False, True], num_tokens=[0, 1, 7])
-def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_tokens: int) -> None:
+@parametrize_grid(dtype=DTYPES, sections=[(), (5, 4, 3)], kind=[None, "switch", "dynamic"], num_tokens=[0, 1, 7])
+def test_rotary_tables(dtype: torch.dtype, sections: Any, kind: Any, num_tokens: int) -> None:
     from seesay.kernels.token_kernels import make_rotary_tables
 
     short, long = (tuple(float(base**-i) for i in range(12)) for base in (1.4, 1.9))
@@ -81,11 +81,17 @@ def test_rotary_tables(dtype: torch.dtype, sections: Any, has_long: bool, num_to
     rng = np.random.default_rng(0)
     positions = torch.from_numpy(rng.integers(0, 30000, (3, num_tokens) if sections else num_tokens)).to(DEVICE)
     axes = torch.from_numpy(spec.section_of_component()).to(DEVICE) if sections else None
-    is_long = torch.from_numpy(rng.integers(0, 2, num_tokens) > 0).to(DEVICE) if has_long else None
+    stretches = torch.from_numpy(rng.uniform(0, 3, num_tokens) * rng.integers(0, 2, num_tokens)).to(DEVICE)
     near, far = (torch.tensor(half * 2, dtype=torch.float32, device=DEVICE) for half in (short, long))
-    cos, sin = make_rotary_tables(positions, axes, near, far, is_long, scale=1.3, dtype=dtype)
+    exponents = torch.from_numpy(spec.stretch_exponents()).to(DEVICE)
+    scaling = {"switch": (far, None, stretches), "dynamic": (None, exponents, stretches)}.get(kind, (far, None, None))
+    cos, sin = make_rotary_tables(positions, axes, near, *scaling, scale=1.3, dtype=dtype)
     points = positions[:, None] if axes is None else positions[axes].t()
-    inv_freq = near if is_long is None else torch.where(is_long[:, None], far, near)
+    inv_freq = near
+    if kind == "switch":
+        inv_freq = torch.where(stretches[:, None] > 0, far, near)
+    elif kind == "dynamic":
+        inv_freq = (near.double() / 2 ** (stretches[:, None] * exponents)).float()
     angles = (points.float() * inv_freq).double()  # float32 angles are the contract
     sign = torch.tensor([-1.0] * 12 + [1.0] * 12, device=DEVICE)
     assert_close(cos, (angles.cos() * 1.3)[:, None])

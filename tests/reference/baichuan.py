@@ -1,5 +1,8 @@
 """Baichuan 2 of 13B (arXiv 2309.10305, section 2.2): a Llama with ALiBi (Press et al. 2022) in place of rotary turns,
-whose head has rows of unit length. Tensors have the published names."""
+whose head has rows of unit length. Tensors have the published names.
+
+Read from modeling_baichuan.py of baichuan-inc/Baichuan2-13B-Chat, whose functions the docstrings name;
+`tests/golden/baichuan2_13b` has numbers of this file."""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def list_slopes(num_heads: int) -> list[float]:
-    """One slope per head: a geometric series, to which every second term of the next finer one is added."""
+    """One slope per head (_get_interleave): a geometric series, to which every second term of the next finer one is
+    added."""
     exponent = math.log2(num_heads)
     if exponent == int(exponent):
         return [2 ** -(i * 8 / num_heads) for i in range(1, num_heads + 1)]
@@ -25,7 +29,8 @@ def list_slopes(num_heads: int) -> list[float]:
 
 
 class Baichuan13B(LlamaForCausalLM):  # type: ignore[misc]  # Transformers' classes have no types
-    """Each forward adds the biases of all heads to the scores, in place of a mask."""
+    """Each forward adds the biases of all heads to the scores, in place of a mask (BaichuanModel.get_alibi_mask). Rows
+    of the head have unit length (NormHead)."""
 
     @classmethod
     def load(cls, path: Path) -> Baichuan13B:

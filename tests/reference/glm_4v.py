@@ -1,6 +1,8 @@
 """GLM-4V (arXiv 2406.12793, section 2; its tower is CogVLM's, arXiv 2311.03079, section 2.1): an EVA-CLIP whose norms
 are of the updates, a convolution that joins squares of four patches, a gated projector, and a learned row on either
-side."""
+side.
+
+Read from files of THUDM/glm-4v-9b, which the docstrings name; `tests/golden/glm_4v` has numbers of these files."""
 
 from __future__ import annotations
 
@@ -25,8 +27,8 @@ def _group(**modules: nn.Module) -> nn.ModuleDict:
 
 
 class EvaClip(nn.Module):
-    """Under the published names. joined_size: of squares of four patches, before they are projected; None: patches are
-    not joined."""
+    """visual.py, EVA2CLIPModel. Under the published names. joined_size: of squares of four patches, before they are
+    projected; None: patches are not joined."""
 
     def __init__(self, vision: Json, size: int, inner_size: int, joined_size: int | None) -> None:
         super().__init__()
@@ -92,6 +94,8 @@ class EvaClip(nn.Module):
 
 
 class Glm4V(VisionLanguage):
+    """modeling_chatglm.py, ChatGLMModel."""
+
     def __init__(self, config: Json) -> None:
         super().__init__(config)
         heads, dim = config["num_attention_heads"], config["kv_channels"]
@@ -138,7 +142,8 @@ class Glm4V(VisionLanguage):
         return SimpleNamespace(language_model=self.llm.model, get_rope_index=self.get_rope_index)
 
     def get_rope_index(self, input_ids: Tensor, is_row: Tensor | None = None, **_: Any) -> tuple[Tensor, Tensor]:
-        """Positions [1, 1, T], and the next one less T: rows between the two learned ones of a picture have one."""
+        """Positions [1, 1, T], and the next one less T: rows between the two learned ones of a picture have one
+        (ChatGLMModel.forward, `new_position_ids`)."""
         positions: list[int] = []
         while len(positions) < input_ids.shape[1]:
             following = positions[-1] + 1 if positions else 0
@@ -177,6 +182,8 @@ class Glm4V(VisionLanguage):
 
 
 class Glm4VProcessor(Processor):
+    """tokenization_chatglm.py: the three tokens and the pixels of ChatGLM4Tokenizer.apply_chat_template."""
+
     def __init__(self, path: Path, *, vision: Json) -> None:
         super().__init__(path)
         self.side, self.count = vision["image_size"], vision["num_positions"] // 4

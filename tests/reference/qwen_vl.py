@@ -1,6 +1,8 @@
 """Qwen-VL (arXiv 2308.12966, section 2.1): an OpenCLIP ViT without a class token, whose positions are scaled to the
 picture's patches, and a resampler whose queries have positions, too. The decoder is a Qwen2 with as many keys as
-queries. Tensors have the published names."""
+queries. Tensors have the published names.
+
+Read from files of Qwen/Qwen-VL-Chat, which the docstrings name; `tests/golden/qwen_vl` has numbers of these files."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PICTURE = "<img></img>"
 
 
 class _Attention(nn.Module):
-    """Each head's query, key and value lie together."""
+    """visual.py, VisualAttention. Each head's query, key and value lie together."""
 
     def __init__(self, size: int, heads: int) -> None:
         super().__init__()
@@ -35,6 +37,8 @@ class _Attention(nn.Module):
 
 
 class _Block(nn.Module):
+    """visual.py, VisualAttentionBlock."""
+
     def __init__(self, size: int, heads: int, inner: int) -> None:
         super().__init__()
         self.ln_1, self.ln_2 = nn.LayerNorm(size, eps=1e-6), nn.LayerNorm(size, eps=1e-6)
@@ -48,6 +52,8 @@ class _Block(nn.Module):
 
 
 class _Pool(nn.Module):
+    """visual.py, Resampler."""
+
     def __init__(self, count: int, size: int, hidden: int) -> None:
         super().__init__()
         self.query, self.pos_embed = (nn.Parameter(torch.zeros(count, size)) for _ in range(2))
@@ -63,6 +69,8 @@ class _Pool(nn.Module):
 
 
 class _Visual(nn.Module):
+    """visual.py, VisionTransformer."""
+
     def __init__(self, sizes: Json) -> None:
         super().__init__()
         size, out, patch = sizes["width"], sizes["output_dim"], sizes["patch_size"]
@@ -85,7 +93,7 @@ class _Visual(nn.Module):
 
 
 def scale_positions(table: Tensor, count: int) -> Tensor:
-    """A square table of positions for a square of `count` patches."""
+    """A square table of positions for a square of `count` patches: visual.py, get_abs_pos."""
     before, after = math.isqrt(len(table)), math.isqrt(count)
     if before == after:
         return table
@@ -94,6 +102,9 @@ def scale_positions(table: Tensor, count: int) -> Tensor:
 
 
 class QwenVL(VisionLanguage):
+    """modeling_qwen.py, QWenModel.forward, which puts rows between the tags of a picture. Prompts of the tests are
+    within the trained length, where it scales neither frequencies nor queries."""
+
     def __init__(self, config: Json) -> None:
         super().__init__(config)
         heads = config["num_attention_heads"]
@@ -130,6 +141,8 @@ class QwenVL(VisionLanguage):
 
 
 class QwenVLProcessor(Processor):
+    """tokenization_qwen.py: from_list_format and _encode_imgurl; visual.py: VisionTransformer.encode."""
+
     def __init__(self, path: Path, *, visual: Json) -> None:
         super().__init__(path)
         self.side, self.num_rows = visual["image_size"], visual.get("n_queries", 256)

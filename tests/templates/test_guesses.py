@@ -42,6 +42,7 @@ def test_guesses_write_what_the_published_template_writes(row: dict[str, Any], t
     folder = None
     if row["config"] is not None:
         (tmp_path / "config.json").write_text(json.dumps(row["config"]))
+        (tmp_path / "generation_config.json").write_text(json.dumps(row.get("generation", {})))
         folder = tmp_path
     template = choose_template(row["path"], FakeTokenizer(), folder=folder)
     assert template.name == row["template"], row["source"]
@@ -54,7 +55,13 @@ def test_every_row_of_the_table_is_compared() -> None:
     used = set()
     for row in ROWS:
         name = row["path"].lower().rpartition("/")[2]
-        used.add(next(number for number, each in enumerate(GUESSES) if each.holds(name, row["config"] or {})))
+        used.add(
+            next(
+                number
+                for number, each in enumerate(GUESSES)
+                if each.holds(name, row["config"] or {}, row.get("generation", {}))
+            )
+        )
     assert [GUESSES[number] for number in range(len(GUESSES)) if number not in used] == []
     assert {each.template for each in GUESSES} <= set(builtin.names())
 
@@ -69,6 +76,9 @@ def test_every_row_of_the_table_is_compared() -> None:
         ("google/gemma-2-2b", {}, None),
         ("internlm/internlm2-base-7b", {}, None),
         ("deepseek-ai/deepseek-vl-7b-chat", {}, None),
+        ("baichuan-inc/Baichuan2-13B-Base", {"architectures": ["BaichuanForCausalLM"]}, None),
+        ("THUDM/chatglm3-6b-base", {"architectures": ["ChatGLMModel"]}, None),
+        ("Qwen/Qwen-7B", {"architectures": ["QWenLMHeadModel"]}, None),
         ("", {}, None),
         # What the checkpoint says counts more than how its folder is called.
         ("models/vicuna", {"architectures": ["Qwen2VLForConditionalGeneration"]}, "qwen2-vl"),

@@ -206,7 +206,7 @@ class ComposedDecoder:
         return self._norm(residual)
 
     def _begin_step(self, inputs: ModelInput) -> AttentionStep:
-        turns = [rotary.tables(inputs.positions, inputs.is_long) for rotary in self._rotaries]
+        turns = [rotary.tables(inputs.positions, inputs.stretches) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         scale = self._scale_queries(inputs.positions)
         return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, scale, inputs.media_rows, self._slopes)

@@ -28,8 +28,8 @@ class RowSplit(NamedTuple):
 class ModelInput:
     """One step's input, T packed tokens.
 
-    input_ids int64 [T]; positions int64 [T] or [3, T]; is_long bool [T] or None, which is none of them (see
-    `DecoderTraits.short_limit`);
+    input_ids int64 [T]; positions int64 [T] or [3, T]; stretches float64 [T] or None, which is 0.0 for all (see
+    `LengthScaling`);
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, embedding_size]: the tokens that take an embedding instead of their
     id's.
@@ -42,7 +42,7 @@ class ModelInput:
     slot_mapping: torch.Tensor
     layout: RowLayout | DecodeRows
     faults: torch.Tensor
-    is_long: torch.Tensor | None = None
+    stretches: torch.Tensor | None = None
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None
     media_rows: RowSplit | None = None

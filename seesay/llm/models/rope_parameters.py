@@ -3,21 +3,18 @@
 Scalings by kind (`rope_type`), where L is the length of a text and M that for which the model was trained:
 
 - linear (Chen et al. 2023), yarn (Peng et al. 2023) and llama3 (Meta 2024) change the frequencies of all texts.
-- dynamic (NTK-aware, u/emozilla 2023) changes those of texts with L > M: the base is multiplied by
-  (factor · S / M - (factor - 1)) ** (dim / (dim - 2)), where S is `session_len`, the longest text.
-- doubling (Qwen 2023) is dynamic with a stretch by powers of two: that base is multiplied by
-  (2 ** ceil(log2(S / M) + 1) - 1) ** (dim / (dim - 2)).
-- longrope (Ding et al. 2024) has one set of frequencies for texts with L <= M, another for longer ones.
+- dynamic (NTK-aware, u/emozilla 2023), doubling (Qwen 2023) and longrope (Ding et al. 2024) change those of texts with
+  L > M, each text by its own length: see `LengthScaling`.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import find_kind
 from seesay.llm.models.spec import RotarySpec
+from seesay.llm.models.traits import LengthScaling
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 _BESIDE_SCALING = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 """Rotary parameters that are not part of a scaling."""
 _BY_LENGTH = ("dynamic", "doubling")
-"""Scalings whose base depends on the longest text."""
+"""Scalings whose base depends on the length of a prompt."""
 _LARGEST_FACTOR = 1024
 
 
@@ -45,24 +42,20 @@ def make_rotary(
     if is_interleaved and (len(sections) != 3 or any(3 * sections[i] - 3 + i >= dim // 2 for i in (1, 2))):
         raise CheckpointError(f"rope_parameters.mrope_section={sections} cannot be interleaved")
     inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
-    long_inv_freq = short_limit = None
+    long_inv_freq = scaling = None
     if kind == "longrope":
-        short_limit = int(parameters["original_max_position_embeddings"])
-        long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=short_limit + 1)
+        scaling = LengthScaling(kind="switch", trained=int(parameters["original_max_position_embeddings"]))
+        long_inv_freq, _ = _frequencies(config, parameters, dim, seq_len=scaling.trained + 1)
     elif kind in _BY_LENGTH and session_len is not None and session_len > (trained := find_trained_length(config)):
-        short_limit = trained
-        if kind == "doubling":
-            stretch = 2 ** math.ceil(math.log2(session_len / trained) + 1) - 1
-        else:
-            stretch = parameters["factor"] * session_len / trained - (parameters["factor"] - 1)
-        long_inv_freq = _plain_frequencies(parameters["rope_theta"] * stretch ** (dim / (dim - 2)), dim)
+        factor = parameters.get("factor", 1.0)
+        scaling = LengthScaling(kind="dynamic" if kind == "dynamic" else "doubling", trained=trained, factor=factor)
     return RotarySpec(
         dim=dim,
         sections=sections,
         inv_freq=inv_freq,
         is_interleaved=is_interleaved,
+        length_scaling=scaling,
         long_inv_freq=long_inv_freq,
-        short_limit=short_limit,
         scale=scale,
     )
 

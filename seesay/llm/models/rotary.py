@@ -17,7 +17,11 @@ class Rotary:
         self._scale = spec.scale
         self._sections = torch.from_numpy(spec.section_of_component()).to(device) if spec.sections else None
         self._inv_freq = self._twice(spec.inv_freq, device)
-        self._long_inv_freq = None if spec.long_inv_freq is None else self._twice(spec.long_inv_freq, device)
+        self._long_inv_freq = self._exponents = None
+        if spec.long_inv_freq is not None:
+            self._long_inv_freq = self._twice(spec.long_inv_freq, device)
+        elif spec.length_scaling is not None:
+            self._exponents = torch.from_numpy(spec.stretch_exponents()).to(device)
         self._sign = torch.ones(spec.dim, device=device)
         self._sign[: spec.dim // 2] = -1
 
@@ -25,10 +29,10 @@ class Rotary:
         half = torch.tensor(inv_freq, dtype=torch.float32, device=device)
         return torch.cat((half, half))
 
-    def tables(self, positions: torch.Tensor, is_long: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    def tables(self, positions: torch.Tensor, stretches: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         """cos and sin, each [T, 1, dim] and dense, of int64 positions [T] or [3, T]; the first half of sin is negated.
 
-        `is_long` bool [T] says which tokens take the long frequencies; None is none of them.
+        `stretches` float64 [T] are those of the tokens' sequences (see `LengthScaling`); None: all are 0.0.
         """
         if self._has_kernel:
             from seesay.kernels.token_kernels import make_rotary_tables
@@ -38,20 +42,26 @@ class Rotary:
                 self._sections,
                 self._inv_freq,
                 self._long_inv_freq,
-                is_long,
+                self._exponents,
+                stretches,
                 scale=self._scale,
                 dtype=self._dtype,
             )
         points = positions.to(torch.float32)
         points = points[:, None] if self._sections is None else self._by_component(points, self._sections)
-        inv_freq = self._inv_freq
-        if is_long is not None and self._long_inv_freq is not None:
-            inv_freq = torch.where(is_long[:, None], self._long_inv_freq, self._inv_freq)
-        angles = points * inv_freq
+        angles = points * (self._inv_freq if stretches is None else self._stretch(stretches[:, None]))
         cos, sin = angles.cos(), angles.sin().mul_(self._sign)
         if self._scale != 1.0:
             cos, sin = cos.mul_(self._scale), sin.mul_(self._scale)
         return cos.to(self._dtype)[:, None], sin.to(self._dtype)[:, None]
+
+    def _stretch(self, stretches: torch.Tensor) -> torch.Tensor:
+        """The frequencies of tokens with these stretches [T, 1], float32 [T, dim] or [dim]."""
+        if self._exponents is not None:
+            return (self._inv_freq * torch.exp2(-stretches * self._exponents)).to(torch.float32)
+        if self._long_inv_freq is not None:
+            return torch.where(stretches > 0, self._long_inv_freq, self._inv_freq)
+        return self._inv_freq
 
     def _by_component(self, points: torch.Tensor, sections: torch.Tensor) -> torch.Tensor:
         """[T, dim], dense: the position that turns each component."""

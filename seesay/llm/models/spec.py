@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.models.traits import DecoderTraits, KVShape, MediaTokens
+from seesay.llm.models.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
 
 if TYPE_CHECKING:
     from seesay.llm.ops.interface import Activation
@@ -20,19 +20,23 @@ class RotarySpec:
 
     `dim` leading components of each head are rotated. `sections` split the dim / 2 frequencies among the rows of
     multimodal positions [3, T]; empty means 1-D positions. A row takes neighbouring frequencies or, if they are
-    interleaved, every third one, and the first row takes what is left. `inv_freq` has dim / 2 values. Scalings that
-    depend on the length of a text (longrope, dynamic) have `long_inv_freq` too: it turns all tokens of a text that has
-    more than `short_limit` positions. The keys of a text that grows beyond that are computed again, so that none of it
-    mixes the two; the scheduler sees to that. `scale` multiplies cosine and sine.
+    interleaved, every third one, and the first row takes what is left. `inv_freq` has dim / 2 values. `length_scaling`:
+    how they depend on the length of a sequence; `long_inv_freq` is the second set where it switches between two. The
+    scheduler gives each sequence one stretch, so that none of it mixes two. `scale` multiplies cosine and sine.
     """
 
     dim: int
     sections: tuple[int, ...]
     inv_freq: tuple[float, ...]
     is_interleaved: bool = False
+    length_scaling: LengthScaling | None = None
     long_inv_freq: tuple[float, ...] | None = None
-    short_limit: int | None = None
     scale: float = 1.0
+
+    def stretch_exponents(self) -> npt.NDArray[np.float64]:
+        """float64 [dim]: the frequency of each component is divided by alpha to this power (see `LengthScaling`)."""
+        half = np.arange(0, self.dim, 2) / (self.dim - 2)
+        return np.concatenate([half, half])
 
     def section_of_component(self) -> npt.NDArray[np.int64]:
         """int64 [dim]: the row of multimodal positions that turns each component."""
@@ -219,6 +223,6 @@ class DecoderConfig:
             media_run=self.media_run,
             media_rows=None if self.media_rows is None else self.media_rows.tokens,
             is_prefix_lm=self.is_prefix_lm,
-            short_limit=self.rotaries[0].short_limit,
+            length_scaling=self.rotaries[0].length_scaling,
             flops_per_token=2 * (self.num_layers * attention + self.hidden_size * inner),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,40 @@ class KVShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LengthScaling:
+    """How the rotary embedding of a sequence depends on its length. All tokens of a sequence are turned alike, by its
+    *stretch*, a number; 0.0 is that of a sequence of up to `trained` positions, whose frequencies are as trained.
+
+    switch: longer sequences take a second set of frequencies; a sequence that grows beyond `trained` positions is
+        computed again from its beginning.
+    dynamic: the base of the frequencies is multiplied by alpha ** (dim / (dim - 2)) (NTK-aware scaling), with alpha =
+        factor · L / trained - (factor - 1), where L is the length of the prompt.
+    doubling: dynamic with alpha = 2 ** ceil(log2(L / trained) + 1) - 1, as the first Qwen has it.
+    """
+
+    kind: Literal["switch", "dynamic", "doubling"]
+    trained: int
+    factor: float = 1.0
+
+    @property
+    def is_by_prompt(self) -> bool:
+        """Whether the prompt alone decides, so that an answer goes on with the frequencies it began with."""
+        return self.kind != "switch"
+
+    def find_stretch(self, num_positions: int) -> float:
+        """Return the stretch for a length: log2(alpha), or 1.0 for the second set of frequencies. Of a sequence, that
+        is the length of its prompt (`is_by_prompt`) or of all its known tokens."""
+        if num_positions <= self.trained:
+            return 0.0
+        if self.kind == "switch":
+            return 1.0
+        ratio = num_positions / self.trained
+        if self.kind == "doubling":
+            return math.log2(2 ** math.ceil(math.log2(ratio) + 1) - 1)
+        return math.log2(self.factor * ratio - (self.factor - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderTraits:
     """Properties of a decoder.
 
@@ -27,8 +62,8 @@ class DecoderTraits:
     is_prefix_lm: each token of a prompt sees all of its prompt; generated tokens see those before them.
     media_rows: the tokens whose rows linear layers compute otherwise than those of text; None: they compute all alike.
         `ModelInput.media_rows` says which rows these are.
-    short_limit: texts of more positions are computed in another way from their first token on; None where all are
-        computed alike. `ModelInput.is_long` says which are.
+    length_scaling: how the rotary embedding depends on the length of a sequence; None where it does not.
+        `ModelInput.stretches` has the stretch of each token.
     flops_per_token: floating-point operations of one token's matrix products, without attention and the output head.
     has_graphs: its steps may be captured as CUDA graphs.
     """
@@ -40,7 +75,7 @@ class DecoderTraits:
     media_run: int = 0
     media_rows: MediaTokens | None = None
     is_prefix_lm: bool = False
-    short_limit: int | None = None
+    length_scaling: LengthScaling | None = None
     flops_per_token: int
     has_graphs: bool = True
 
