@@ -6,13 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from enrolment import OWN_CODE, reference_of
+from PIL import Image
 
 
 def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Return the model and the processor of the vision-language checkpoint `path`."""
-    path = reference_of(path)
+    published, path = path, reference_of(path)
     config = json.loads((path / "config.json").read_text())
     architecture = config["architectures"][0]
     if architecture == "MiniCPMV":
@@ -67,7 +69,27 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
     if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
         _tell_videos_apart(model)
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
+    if published != path:
+        for each in (processor.image_processor, getattr(processor, "video_processor", None)):
+            if each is not None:
+                resize_with_pillow(each)
     return model, processor
+
+
+def resize_with_pillow(processor: Any) -> None:
+    """Let a processor of Transformers resize pictures as Pillow does, as the authors' processors do."""
+    inherited = processor.resize
+
+    def resize(image: torch.Tensor, *args: Any, resample: Any = None, **options: Any) -> torch.Tensor:
+        """The size is that of the inherited method, which takes it in several forms."""
+        like = inherited(image, *args, resample=resample, **options)
+        filter = Image.Resampling(int(processor.resample if resample is None else resample))
+        pictures = image.reshape(-1, *image.shape[-3:]).permute(0, 2, 3, 1).numpy()
+        size = like.shape[-1], like.shape[-2]
+        scaled = [np.array(Image.fromarray(picture).resize(size, filter)) for picture in pictures]
+        return torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2).reshape(like.shape)
+
+    processor.resize = resize
 
 
 def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:

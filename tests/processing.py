@@ -71,8 +71,6 @@ def _count_tiles_of_ovis(image_processor: Any, height: int, width: int) -> tuple
     side, most = image_processor.size["height"], image_processor.max_patches
     if image_processor.use_covering_area_grid:
         columns, rows = published.get_min_tile_covering_grid((height, width), side, most)
-        if getattr(image_processor, "is_of_authors", False):
-            rows, columns = columns, rows
     else:
         least = image_processor.min_patches
         columns, rows = published.get_optimal_tiled_canvas((height, width), (side, side), least, most)

@@ -22,6 +22,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.frame_chain import (
     Chain,
     Crop,
+    Library,
     Pad,
     Patches,
     Resize,
@@ -50,7 +51,7 @@ def draw_chain(rng: random.Random, size: Size) -> Chain:
         height, width = size
         if kind == "resize":
             new = rng.choice([size, (height, rng.randint(1, 24)), (rng.randint(1, 24), rng.randint(1, 24))])
-            library = rng.choice(["torchvision", "pillow"])
+            library: Library = rng.choice(["torchvision", "pillow"])
             steps.append(Resize(new, rng.choice(["bilinear", "bicubic", "lanczos"]), library))
         elif kind == "pad":
             above, left = rng.randint(0, 5), rng.randint(0, 5)

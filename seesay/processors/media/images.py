@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,22 +84,36 @@ def floored_edge_size(height: int, width: int, edge: int, *, least: int) -> tupl
     return max(int(height / longest * edge), least), max(int(width / longest * edge), least)
 
 
+GridOrder = Literal["columns", "set"]
+"""Those of fewer columns first, as in Transformers; or in the order of a Python set, as in InternVL's own code."""
+
+
+@lru_cache(maxsize=64)
+def _list_grids(min_tiles: int, max_tiles: int, order: GridOrder) -> tuple[tuple[int, int], ...]:
+    """Return the (rows, columns) of all grids of so many tiles, those of fewer tiles first."""
+    pairs = [
+        (columns, rows)
+        for largest in ((max_tiles,) if order == "columns" else range(min_tiles, max_tiles + 1))
+        for columns in range(1, largest + 1)
+        for rows in range(1, min(largest, max_tiles // columns) + 1)
+        if columns * rows >= min_tiles
+    ]
+    listed = sorted(pairs if order == "columns" else set(pairs), key=math.prod)
+    return tuple((rows, columns) for columns, rows in listed)
+
+
 @lru_cache(maxsize=256)
-def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int) -> tuple[int, int]:
+def tile_grid(
+    size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, max_tiles: int, order: GridOrder = "columns"
+) -> tuple[int, int]:
     """Return the (rows, columns) of tiles whose aspect ratio is nearest to that of `size`; pairs are (height, width).
 
     Of grids that are equally near, a larger one wins while a picture of `size` has more than half of the grid's pixels
-    (InternVL's rule).
+    (InternVL's rule). order: of grids with the same number of tiles.
     """
     height, width = size
-    grids = [
-        (rows, columns)
-        for columns in range(1, max_tiles + 1)
-        for rows in range(1, max_tiles // columns + 1)
-        if rows * columns >= min_tiles
-    ]
     best, best_difference = (1, 1), math.inf
-    for rows, columns in sorted(grids, key=math.prod):
+    for rows, columns in _list_grids(min_tiles, max_tiles, order):
         difference = abs(width / height - columns / rows)
         is_filled = height * width > 0.5 * tile[0] * tile[1] * rows * columns
         if difference < best_difference or (difference == best_difference and is_filled):
@@ -169,8 +183,8 @@ def _resize_in_pillow(frames: Frames, size: tuple[int, int], resample: Resample)
     from PIL import Image
 
     filter = Image.Resampling[resample.upper()]
-    scaled = [np.asarray(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
-    return np.stack(scaled)  # a copy even of one: arrays of Pillow's cannot be written to
+    scaled = [np.array(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
+    return scaled[0][None] if len(scaled) == 1 else np.stack(scaled)
 
 
 def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:

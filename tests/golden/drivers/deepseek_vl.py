@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from golden.cases import NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
+from golden.cases import ALPHA_DROPPED, NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
 from golden.formula import fill_model
 from golden.record import EMBEDDING, Record, note_pixels, note_rows
 
-CASES = (*STANDARD, PICTURE_IN_SECOND_TURN)
+CASES = (*STANDARD, ALPHA_DROPPED, PICTURE_IN_SECOND_TURN)
 _MODELS = ("clip_encoder", "image_processing_vlm", "modeling_vlm", "processing_vlm", "projector", "sam", "siglip_vit")
 FILES = (*(f"deepseek_vl/models/{name}.py" for name in _MODELS), "deepseek_vl/utils/conversation.py")
 _SIGLIP = {"hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": "heads"}

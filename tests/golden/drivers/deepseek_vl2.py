@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from golden.cases import NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
+from golden.cases import ALPHA_DROPPED, NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
 from golden.formula import fill_model
 from golden.record import EMBEDDING, Record, note_pixels, note_rows
 
 MODEL = "deepseek-ai/deepseek-vl2-small"
 TRANSFORMERS = "4.38.2"
-CASES = (*STANDARD, PICTURE_IN_SECOND_TURN)
+CASES = (*STANDARD, ALPHA_DROPPED, PICTURE_IN_SECOND_TURN)
 _MODELS = ("configuration_deepseek", "conversation", "modeling_deepseek", "modeling_deepseek_vl_v2")
 FILES = tuple(f"deepseek_vl2/models/{name}.py" for name in (*_MODELS, "processing_deepseek_vl_v2", "siglip_vit"))
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from golden.cases import NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
+from golden.cases import ALPHA_DROPPED, NUM_TOKENS, PICTURE_IN_SECOND_TURN, STANDARD, Case
 from golden.formula import fill_model
 from golden.record import EMBEDDING, Record, note_pixels, note_rows
 
 MODEL = "AIDC-AI/Ovis2-34B"
 FILES = ("configuration_aimv2.py", "configuration_ovis.py", "modeling_aimv2.py", "modeling_ovis.py")
 TRANSFORMERS = "4.46.2"
-CASES = (*STANDARD, PICTURE_IN_SECOND_TURN)
+CASES = (*STANDARD, ALPHA_DROPPED, PICTURE_IN_SECOND_TURN)
 
 
 def load(code: Path, folder: Path) -> tuple[Any, dict[str, tuple[int, ...]]]:
