@@ -140,12 +140,21 @@ def random_sizes(count: int, seed: int = 5) -> list[tuple[int, int]]:
     return [*sizes, *((int(height), int(width)) for height, width in np.concatenate(drawn))]
 
 
+def _list_prompts(loaded: Loaded) -> list[list[DecodedMedia]]:
+    """Return the media of a prompt with several, and of one with a picture alone where that is processed otherwise."""
+    mixed = mixed_media(loaded.family)
+    return [mixed, mixed[:1]] if loaded.family.shared_options(len(mixed)) else [mixed]
+
+
 # --- pixels and rows --------------------------------------------------------------------------------------------------
 
 
 def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
     """The tower's normalized input is what the processor returns, without its padding."""
-    media = mixed_media(loaded.family) if media is None else media
+    if media is None:
+        for each in _list_prompts(loaded):
+            pixels_equal_the_processors(loaded, each)
+        return
     inputs = run_processor(loaded, media)
     groups = {"pixel_values": media}
     if "pixel_values_videos" in inputs:
@@ -178,7 +187,10 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
 
 def rows_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = None) -> None:
     """The tower makes a row for each place, and they are those that Transformers' model puts there."""
-    media = mixed_media(loaded.family) if media is None else media
+    if media is None:
+        for each in _list_prompts(loaded):
+            rows_equal_the_models(loaded, each)
+        return
     made = build(loaded, media)
     rows = loaded.encoder.encode([item.features for item in made.items])
     assert [len(r) for r in rows] == [len(item.slots) for item in made.items]

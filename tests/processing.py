@@ -28,6 +28,8 @@ def process(
     )
     if clips:
         clips |= {"video_metadata": [dict(each) for each in video_metadata], "do_sample_frames": False}
+    if len(images) > 1 and type(processor).__name__ == "LlavaOnevisionProcessor":
+        pictures = {"images": [list(images)]}  # those of one prompt: a plain list has one picture of each
     if pictures and clips and "pixel_values" in processor.video_processor.model_input_names:
         return _process_apart(processor, text, pictures, clips, kwargs)
     if len(images) > 1 and type(processor).__name__ == "PerceptionLMProcessor":

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from original_layouts import CODE, INTERN_PROCESSOR, publish_internvl_chat, publish_original_llava
+from original_layouts import CODE, publish_internvl_chat, publish_original_llava
+from published_originals import INTERN_PROCESSOR
 from published_text import QWEN_FILES, TEXT_LAYOUTS, Json, Layout, publish_first_qwen, text_settings, write_tiktoken
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import publish_vision

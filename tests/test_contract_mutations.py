@@ -292,8 +292,8 @@ def padding_is_rounded_to_the_next_line(patch: Patch) -> None:
 @caught_by("counts_equal_the_processors", "llava_next", "llava_onevision")
 @caught_by("tokens_equal_the_processors", "llava_next")
 def padding_is_cut_off_at_one_side_only(patch: Patch) -> None:
-    def unpad(numbers: Any, size: tuple[int, int]) -> Any:
-        found = arrangement.unpad(numbers, size)
+    def unpad(numbers: Any, size: tuple[int, int], **options: Any) -> Any:
+        found = arrangement.unpad(numbers, size, **options)
         cut = [whole - left for whole, left in zip(numbers.shape, found.shape, strict=True)]
         return numbers[: len(numbers) - cut[0] // 2, : numbers.shape[1] - cut[1] // 2]
 
@@ -647,6 +647,11 @@ def the_whole_picture_comes_last(patch: Patch) -> None:
 @caught_by("pixels_equal_the_processors", "llava_next", "llava_onevision")
 def pictures_are_padded_at_one_side_only(patch: Patch) -> None:
     patch.setattr(any_resolution, "pad_to", lambda size, target, color: (Pad(target, (0, 0), color),))
+
+
+@caught_by("pixels_equal_the_processors", "llava_onevision")
+def several_pictures_are_stretched_to_squares(patch: Patch) -> None:
+    patch.setattr(llava_onevision, "pad_to", lambda *_: ())
 
 
 @caught_by("rows_equal_the_models", "llava_onevision")

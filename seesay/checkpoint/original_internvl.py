@@ -42,6 +42,7 @@ def read_internvl_chat(config: Mapping[str, Any], text_config: Mapping[str, Any]
             raise CheckpointError(f"{name} must be {listed}, got {str(config[name])[:40]!r}")
     vision |= {
         "attention_bias": bool(config["vision_config"].get("qkv_bias", False)),
+        "qk_norm_eps": vision["layer_norm_eps"],
         "use_qk_norm": bool(config["vision_config"].get("qk_normalization", True)),
         "use_mean_pooling": True,  # no norm follows the last layer
     }

@@ -51,6 +51,7 @@ _SUPPORTED: Mapping[str, tuple[Any, ...]] = {
 }
 _OF_TILES = {"mm_patch_merge_type": ("spatial_unpad",)}
 _OF_VIDEOS = {"mm_spatial_pool_mode": ("bilinear",), "mm_newline_position": ("one_token",)}
+_GRIDS = re.compile(r"\((\d{1,2})x(\d{1,2})\), ?\.\.\., ?\((\d{1,2})x(\d{1,2})\)")
 _NOT_OF_TEXT = re.compile(r"(?:mm|image|vision|tokenizer|tune_mm|(?:un)?freeze_mm|use_mm)_|architectures$|auto_map$")
 
 
@@ -64,11 +65,12 @@ def read_llava(config: Mapping[str, Any]) -> dict[str, Any]:
     is_clip = vision["model_type"] == "clip_vision_model"
     drops_class_row = is_clip and config.get("mm_vision_select_feature", "patch") == "patch"
     return {
-        **_read_cutting(config, is_clip=is_clip),
+        **_read_cutting(config, vision["image_size"], is_clip=is_clip),
         "has_media_tokens": False,
         "projector_hidden_act": "gelu",
         "text_config": {**text, "model_type": decoder},
         "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "unpadding_digits": None,
         "vision_config": vision,
         "vision_feature_layer": config.get("mm_vision_select_layer", -2) if is_clip else -1,
         "vision_feature_select_strategy": "default" if drops_class_row else "full",
@@ -101,8 +103,8 @@ def _read_tower(config: Mapping[str, Any]) -> dict[str, Any]:
     return vision
 
 
-def _read_cutting(config: Mapping[str, Any], *, is_clip: bool) -> dict[str, Any]:
-    """Return the fields of the model that cuts pictures as `image_aspect_ratio` says."""
+def _read_cutting(config: Mapping[str, Any], side: int, *, is_clip: bool) -> dict[str, Any]:
+    """Return the fields of the model that cuts pictures as `image_aspect_ratio` says. side: that of a tile."""
     ratio = config.get("image_aspect_ratio")
     if ratio in (None, "square", "pad"):
         return {"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava"}
@@ -111,7 +113,7 @@ def _read_cutting(config: Mapping[str, Any], *, is_clip: bool) -> dict[str, Any]
             f"image_aspect_ratio must be square, pad, anyres or anyres_max_N, got {str(ratio)[:40]!r}"
         )
     _check(config, _OF_TILES)
-    points = {"image_grid_pinpoints": _read_points(config)}
+    points = {"image_grid_pinpoints": _read_points(config, side)}
     if is_clip != (ratio == "anyres"):
         raise CheckpointError(
             f"image_aspect_ratio={ratio!r} with such a tower is not supported: anyres has a CLIP, anyres_max_N a SigLIP"
@@ -127,10 +129,15 @@ def _read_cutting(config: Mapping[str, Any], *, is_clip: bool) -> dict[str, Any]
     }
 
 
-def _read_points(config: Mapping[str, Any]) -> list[list[int]]:
-    """Return the resolutions as [height, width]. The published code has width first, some of it in a text."""
+def _read_points(config: Mapping[str, Any], side: int) -> list[list[int]]:
+    """Return the resolutions as [height, width]. The published code has width first, some of it in a text, in which
+    "(1x1),...,(6x6)" are grids of tiles of `side` pixels."""
     given = config.get("image_grid_pinpoints")
-    if isinstance(given, str):
+    if isinstance(given, str) and (ends := _GRIDS.fullmatch(given)) is not None:
+        first, last = ((int(ends[1]), int(ends[2])), (int(ends[3]), int(ends[4])))
+        columns, rows = (range(low, high + 1) for low, high in zip(first, last, strict=True))
+        given = [[column * side, row * side] for column in columns for row in rows]
+    elif isinstance(given, str):
         given = [[int(width), int(height)] for width, height in re.findall(r"[(\[](\d{1,5}), ?(\d{1,5})[)\]]", given)]
     if not isinstance(given, list) or not given or not all(isinstance(each, list) and len(each) == 2 for each in given):
         given = str(config.get("image_grid_pinpoints"))[:80]

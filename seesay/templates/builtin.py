@@ -260,14 +260,33 @@ _BUILTIN: dict[str, Pieces] = {
     "internlm-xcomposer2d5": _XCOMPOSER.with_changes(
         {"opens_with_media": True, "media_wording": "Image{number} {media}; "}
     ),
-    "internvl2-internlm2": _CHATML.with_changes({**_WITHOUT_BREAKS, "meta_instruction": _INTERNVL2_INSTRUCTION}),
+    "internvl-zh": Pieces(
+        meta_instruction="",
+        eosys=" ",
+        user="<human>: ",
+        eoh=" ",
+        assistant="<bot>: ",
+        generation_prompt="<bot>:",
+        eoa="</s>",
+        stop_words=("</s>",),
+    ),
+    "internvl2-internlm2": _CHATML.with_changes(
+        {**_WITHOUT_BREAKS, "meta_instruction": _INTERNVL2_INSTRUCTION, "stop_words": ("<|im_end|>",)}
+    ),
     "internvl2-phi3": _PHI3.with_changes(
-        {"eosys": "<|end|>", "eoh": "<|end|>", "eoa": "<|end|>", "meta_instruction": _INTERNVL2_INSTRUCTION}
+        {
+            "eosys": "<|end|>",
+            "eoh": "<|end|>",
+            "eoa": "<|end|>",
+            "meta_instruction": _INTERNVL2_INSTRUCTION,
+            "stop_words": ("<|end|>",),
+        }
     ),
     "internvl2_5": _CHATML.with_changes(
         {
             "meta_instruction": "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、"  # noqa: RUF001
             "清华大学及多家合作单位联合开发的多模态大语言模型。",
+            "stop_words": ("<|im_end|>",),
         }
     ),
     "gemma": _GEMMA,

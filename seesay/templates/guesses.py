@@ -40,6 +40,16 @@ _YI = range(64000, 65000)  # sizes of vocabularies, some with a few tokens for m
 _LLAMA3 = range(128256, 129000)
 _XCOMPOSER = range(92544, 92700)
 
+_INTERNVL = {
+    "internvl_zh": "internvl-zh",
+    "internlm2-chat": "internvl2-internlm2",
+    "Hermes-2": "internvl2-internlm2",
+    "phi3-chat": "internvl2-phi3",
+    "internvl2_5": "internvl2_5",
+}
+"""Values of `template` in config.json, by which InternVL's own chat goes. The tokenizer's template is that of the text
+model that it was made of."""
+
 GUESSES: tuple[Guess, ...] = (
     Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
     Guess(template="qwen2-vl", architecture="Qwen2_5_VLForConditionalGeneration"),
@@ -85,13 +95,13 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="llava-llama-3", architecture="LlavaLlamaForCausalLM", where={"vocab_size": _LLAMA3}),
     Guess(template="llava-llama-2", architecture="LlavaLlamaForCausalLM", name=r"llama-?2"),
     Guess(template="vicuna-v0", architecture="LlavaLlamaForCausalLM", name=r"-v0"),
-    Guess(template="llava-v1", architecture="LlavaLlamaForCausalLM"),
-    Guess(template="llava-mistral", architecture="LlavaMistralForCausalLM"),
+    Guess(template="vicuna", architecture="LlavaLlamaForCausalLM"),  # LLaVA's evaluation takes vicuna_v1, not llava_v1
+    Guess(template="llava-mistral", architecture="LlavaMistralForCausalLM", replaces_own=True),
     Guess(template="llava-qwen", architecture="LlavaQwenForCausalLM"),
-    Guess(template="internvl2-internlm2", architecture="InternVLChatModel", where={"template": "internlm2-chat"}),
-    Guess(template="internvl2-internlm2", architecture="InternVLChatModel", where={"template": "Hermes-2"}),
-    Guess(template="internvl2-phi3", architecture="InternVLChatModel", where={"template": "phi3-chat"}),
-    Guess(template="internvl2_5", architecture="InternVLChatModel", where={"template": "internvl2_5"}),
+    *(
+        Guess(template=name, architecture="InternVLChatModel", where={"template": published}, replaces_own=True)
+        for published, name in _INTERNVL.items()
+    ),
     Guess(template="chatml", architecture="InternVLForConditionalGeneration"),
     Guess(template="llama3", architecture="MiniCPMV", where={"version": "2.5"}),
     Guess(template="minicpmv-2d6", architecture="MiniCPMV", where={"version": "2.6"}),
@@ -127,7 +137,7 @@ GUESSES: tuple[Guess, ...] = (
     Guess(template="yi-vl", name=r"yi-vl"),
     Guess(template="llava-mistral", name=r"llava.*mistral"),
     Guess(template="llava-chatml", name=r"llava.*34b"),
-    Guess(template="llava-v1", name=r"llava.*v1\.[56]|llava-1\.5"),
+    Guess(template="vicuna", name=r"llava.*v1\.[56]|llava-1\.5"),
     Guess(template="vicuna", name=r"vicuna"),
     Guess(template="qwen-vl", name=r"qwen-?vl.*chat"),
     Guess(template="qwen2-vl", name=r"qwen-?2(\.5)?-vl"),

@@ -66,13 +66,16 @@ class AnyResolutionFamily(ProjectedTowerFamily):
 
     @abstractmethod
     def arrange(self, whole: Rows, lines: Rows) -> Features:
-        """Return the features of an arrangement of the rows of the `whole` picture and of its tiles, `lines`, which are
-        empty for a picture that is not cut."""
+        """Return the features of an arrangement of the rows of the `whole` picture and of its tiles, `lines`: one empty
+        line for a picture that is not cut, behind whose rows stands one newline."""
 
     def _arrange(self, measures: Features) -> Features:
         whole = number_rows(0, self.grid)
         lines = join_tiles(whole.size, measures["cut"], self.grid)
-        return self.arrange(whole, unpad(lines, measures["original"]) if lines.size else lines)
+        if not lines.size:
+            return self.arrange(whole, number_rows(NEWLINE, (1, 1))[:, :0])
+        digits = getattr(self.checkpoint.model_config, "unpadding_digits", 7)
+        return self.arrange(whole, unpad(lines, measures["original"], num_digits=digits))
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
         return make_expansion(([self.image_token] * len(self._arrange(measures)["rows"]), True))

@@ -28,14 +28,18 @@ def join_tiles(first: int, tiles: tuple[int, int], grid: tuple[int, int]) -> Row
     return joined.reshape(tiles[0] * grid[0], tiles[1] * grid[1])
 
 
-def unpad(numbers: Rows, size: tuple[int, int]) -> Rows:
+def unpad(numbers: Rows, size: tuple[int, int], *, num_digits: int | None = 7) -> Rows:
     """Cut off what lies in the padding around a picture of `size` (height, width) that was fitted into the middle of
-    `numbers`: LLaVA's rule, which keeps one more line than the picture has where the padding is odd."""
+    `numbers`: LLaVA's rule, which keeps one more line than the picture has where the padding is odd. Lengths are
+    rounded to `num_digits` before they are rounded down, as by Transformers; None: they are not, as by LLaVA's authors.
+    """
     (height, width), (full_height, full_width) = size, numbers.shape
-    if width / height > full_width / full_height:
-        padding = (full_height - int(round(height * (full_width / width), 7))) // 2
+    is_wide = width / height > full_width / full_height
+    length = height * (full_width / width) if is_wide else width * (full_height / height)
+    inner = int(length if num_digits is None else round(length, num_digits))
+    padding = ((full_height if is_wide else full_width) - inner) // 2
+    if is_wide:
         return numbers[padding : full_height - padding]
-    padding = (full_width - int(round(width * (full_height / height), 7))) // 2
     return numbers[:, padding : full_width - padding]
 
 

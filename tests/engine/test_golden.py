@@ -41,6 +41,7 @@ from enrolment import (
     VIDEO_FAMILIES,
     VISION_MODULES,
     is_third,
+    reference_of,
 )
 from pairs import leaves_out_slow
 
@@ -235,8 +236,11 @@ def check_prompt_logprobs(output: Response, expected: Expected) -> None:
 
 
 def build(case: Case, **options: Any) -> AsyncEngine:
+    """A layout of a model's authors is asked with the template of the model that it is compared with."""
     config = EngineConfig(device_type="cpu", trust_remote_code=case.name in OWN_CODE, **options)
-    return AsyncEngine(str(case.path), backend_config=config)
+    reference = reference_of(case.path)
+    template = None if reference == case.path else str(reference)
+    return AsyncEngine(str(case.path), backend_config=config, chat_template_config=template)
 
 
 @in_forms(MODELS, in_thread=COMPARED)

@@ -90,12 +90,19 @@ _NUMBERS = "Read the numbers: " + " ".join(map(str, range(900, 1950)))
 BEYOND_4096 = Case("beyond_4096", (Turn(_NUMBERS[:4200]),))
 GROWS_BEYOND_4096 = Case("grows_beyond_4096", (Turn(_NUMBERS[:4086]),))
 """Prompts in bytes for models with other rotary positions beyond 4,096: the second begins with fewer."""
+LLAVA_ROUNDING = Case("147x392", (Turn(_ASK, (Picture(147, 392, 14),)),))
+ONEVISION_ROUNDING = Case("196x441", (Turn(_ASK, (Picture(196, 441, 15),)),))
+"""Sizes of which a line more or less is left, as the published code rounds."""
 
 STANDARD = (TEXT, *FIVE_SIZES, ALPHA, TWO_PICTURES, TWO_TURNS)
 """What every family with pictures is asked."""
 TEXT_ONLY = (TEXT, Case("text_two_turns", (Turn("One?", answer="Two."), Turn("Three?"))))
 LONG = (BEYOND_4096, GROWS_BEYOND_4096)
 VIDEOS = (VIDEO, VIDEO_AT_TWO_FPS, PACKED_VIDEO, VIDEO_OF_LARGE_FRAMES)
-_OTHERS = (ALPHA_DROPPED, PICTURE_IN_SECOND_TURN, *THIN, *VIDEOS, *LONG)
-CASES = {case.name: case for case in (*STANDARD, *TEXT_ONLY, *_OTHERS)}
-"""All cases by name. A case that one model alone needs is added here, too."""
+CASES = {
+    case.name: case
+    for named in tuple(globals().values())
+    for case in (named if isinstance(named, tuple) else (named,))
+    if isinstance(case, Case)
+}
+"""All cases of this module by name. A case that one model alone needs is written here, too."""

@@ -81,6 +81,29 @@ def test_guess(path: str, config: dict[str, Any], name: str | None) -> None:
     assert guess(path, config) == name
 
 
+@pytest.mark.parametrize(
+    ("template", "name"), [("internvl2_5", "internvl2_5"), ("internlm2-chat", "internvl2-internlm2"), ("new", "folder")]
+)
+def test_internvl_is_asked_as_config_json_says_whatever_its_tokenizer_has(
+    template: str, name: str, tmp_path: Path
+) -> None:
+    """The template in the folder of an InternVL is that of its text model, which InternVL's own chat never reads."""
+
+    class OfTextModel(FakeTokenizer):
+        chat_template = "{{ bos_token }}{% for each in messages %}{{ each.content }}{% endfor %}"
+
+    config = {"architectures": ["InternVLChatModel"], "template": template}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert choose_template("models/folder", OfTextModel(), folder=tmp_path).name.endswith(name)
+
+
+def test_llavas_chat_template_is_there_by_name() -> None:
+    """Its evaluation takes vicuna_v1, its chat llava_v1."""
+    rendered = choose_template("x", FakeTokenizer(), "llava-v1").render(conversation("1 turn")).text
+    start = "A chat between a curious human and an artificial intelligence assistant. The assistant gives helpful, "
+    assert rendered == f"{start}detailed, and polite answers to the human's questions. USER: Who are you? ASSISTANT:"
+
+
 @pytest.mark.usefixtures("forget_templates")
 def test_a_registered_template_may_say_which_models_it_belongs_to() -> None:
     builtin.register("mine", Pieces(user="U:"), match=lambda path: "mine" if "my-model" in path else None)

@@ -17,11 +17,7 @@ import torch
 import transformers
 from enrolment import SIBLING
 from module_checkpoints import MODULE_CHECKPOINTS, ModuleCheckpoint
-from original_layouts import (
-    name_as_internlm2,
-    write_internvl_chat,
-    write_original_llava,
-)
+from original_layouts import name_as_internlm2
 from original_text import (
     as_baichuan,
     as_baichuan2,
@@ -32,6 +28,7 @@ from original_text import (
     as_qwen,
     publish_qwen,
 )
+from published_originals import write_internvl_chat, write_original_llava
 from safetensors.torch import load_file, save_file
 from timm_checkpoints import write_fast_vlm, write_perception_lm, write_timm_perception_lm
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors

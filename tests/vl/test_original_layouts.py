@@ -49,12 +49,11 @@ def ask_about(path: Path, media: list[DecodedMedia]) -> tuple[Family, list[int],
     template = choose_template("models/folder", tokenizer, folder=path)
     parts = [MediaPart(modality=item.modality, source=None) for item in media]
     messages = [Message(role="user", parts=(*parts, TextPart(text="What is it?")))]
-    made = build_input(
-        tokenize(template.render(messages, markers=family.markers), tokenizer),
-        [prepare(family, item) for item in media],
-        family=family,
-        model_digest=b"",
+    prepared = [prepare(family, item) for item in media]
+    tokens = tokenize(
+        template.render(messages, markers=family.markers), tokenizer, [item.plan.wording for item in prepared]
     )
+    made = build_input(tokens, prepared, family=family, model_digest=b"")
     text = template.render(messages, markers={IMAGE: "<image>", VIDEO: "<video>"}).text
     return family, made.token_ids.tolist(), text, tokenizer
 
@@ -69,6 +68,22 @@ def test_internvl_is_asked_as_by_its_own_code(template: str, change: Callable[..
     assert "<image>\n<video>\nWhat is it?" in text
     text = text.replace("<image>", f"<img>{tile * 4}</img>").replace("<video>", clip)
     assert ids == tokenizer.encode(text, add_special_tokens=True)
+
+
+def test_the_first_frame_is_named_in_the_text_before_it(change: Callable[..., Path]) -> None:
+    """Also where a token of the vocabulary has a part of both."""
+
+    def join(state: dict[str, Any]) -> None:
+        state["model"]["vocab"]["ĊF"] = 288
+        state["model"]["merges"].insert(0, ["Ċ", "F"])
+        state["pre_tokenizer"] = state["pre_tokenizer"]["pretokenizers"][-1]  # bytes alone
+
+    path = change("internvl_chat", template="internvl2_5")
+    path = edit_json(path, path.with_name("joined"), "tokenizer.json", join)
+    _, ids, text, tokenizer = ask_about(path, [draw_media(VIDEO, 2, 20, 30)])
+    tile = f"<img>{'<IMG_CONTEXT>' * 4}</img>"
+    expected = tokenizer.encode(text.replace("<video>", f"Frame1: {tile}\nFrame2: {tile}"), add_special_tokens=True)
+    assert ids == expected and ids.count(288) == 2
 
 
 @pytest.mark.parametrize(
@@ -224,6 +239,19 @@ def test_a_missing_tensor_of_the_projector_has_the_name_of_this_layout(lost: str
     told = rf"tensor 'model\.mm_projector\.{lost}.*' is missing from the checkpoint: download the checkpoint again"
     with pytest.raises(CheckpointError, match=told):
         load_family(path)[0].build_encoder(torch.device("cpu"), torch.float32)
+
+
+def test_resolutions_as_a_range_of_grids(change: Callable[..., Path]) -> None:
+    """As LLaVA-Video has them."""
+    family, _ = load_family(change("llava_onevision_original", image_grid_pinpoints="(1x1),...,(2x3)"))
+    assert family.preprocessing["resolutions"] == ((14, 14), (28, 14), (42, 14), (14, 28), (28, 28), (42, 28))
+
+
+@pytest.mark.parametrize("name", ("llava_next_original", "llava_onevision_original"))
+def test_a_newline_follows_a_picture_of_one_tile(name: str, change: Callable[..., Path]) -> None:
+    family, _ = load_family(change(name))
+    rows = preprocess(family, draw_image(20, 50), {"max_dynamic_patch": 1})["rows"]
+    assert rows.ravel().tolist() == [*range(9), -1]
 
 
 def test_resolutions_in_a_text_and_with_the_width_first(change: Callable[..., Path]) -> None:

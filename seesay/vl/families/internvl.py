@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain, Tiles
-from seesay.processors.media.images import tile_grid
+from seesay.processors.media.images import GridOrder, tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
-from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
+from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
 from seesay.vl.pixels import PixelSettings, find_library, read_processor, read_square
 from seesay.vl.published import Published
 from seesay.vl.tower_names import INTERN_TOWER
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _QK_NORM_EPS = 1e-6
 _TOKENS = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
 """Spellings of tokens to which the authors' tokenizers give no names."""
+
+
+def _name_frame(number: int) -> str:
+    return f"Frame{number}: "
 
 
 class InternVL(Family):
@@ -161,7 +165,9 @@ class InternVL(Family):
         if min_tiles > max_tiles:
             message = f"min_dynamic_patch={min_tiles} is above max_dynamic_patch={max_tiles}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "min_dynamic_patch")
-        return tile_grid((size.height, size.width), self._tile, min_tiles=min_tiles, max_tiles=max_tiles)
+        order: GridOrder = "columns" if self.checkpoint.image_processor is None else "set"
+        own = (size.height, size.width)
+        return tile_grid(own, self._tile, min_tiles=min_tiles, max_tiles=max_tiles, order=order)
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         num_rows = self._grid[0] * self._grid[1] // self._shuffle**2
@@ -171,13 +177,19 @@ class InternVL(Family):
             return make_expansion(([self._start], False), (rows, True), ([self._end], False))
         pieces: list[tuple[list[int], bool]] = []
         for number in range(1, num_tiles + 1):
-            label = f"Frame{number}: " if number == 1 else f"\nFrame{number}: "
+            label = [] if number == 1 else self.tokenizer.encode(f"\n{_name_frame(number)}")
             pieces += [
-                ([*self.tokenizer.encode(label), self._start], False),
+                ([*label, self._start], False),
                 ([self._image_token] * num_rows, True),
                 ([self._end], False),
             ]
         return make_expansion(*pieces)
+
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+        """The name of a video's first frame is tokenized with the text before it."""
+        if modality is Modality.IMAGE:
+            return None
+        return Wording(before=_name_frame(1), marker=self._markers[Modality.IMAGE], after="")
 
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid[0] * self._grid[1]
@@ -208,7 +220,7 @@ class InternVL(Family):
             qkv=("qkv",) if is_joined else QKV,
             has_qkv_bias=vision.attention_bias,
             uses_rms_norm=vision.norm_type == "rms_norm",
-            qk_norm_eps=_QK_NORM_EPS if vision.use_qk_norm else None,
+            qk_norm_eps=getattr(vision, "qk_norm_eps", _QK_NORM_EPS) if vision.use_qk_norm else None,
             has_scales=True,
         )
         tower = VitConfig(

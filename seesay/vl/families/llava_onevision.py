@@ -10,20 +10,21 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles
+from seesay.frame_chain import Chain, Tiles, pad_to
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
 from seesay.vl.arrangement import Rows, blend, chain, chain_blends, end_blended_lines, end_lines, number_rows, shrink
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.pixels import PixelSettings, find_library, read_processor, read_square
+from seesay.vl.pixels import PixelSettings, find_library, read_padding_color, read_processor, read_square
 from seesay.vl.published import Published
 
 _SHRINKS_ABOVE = 1.1
 
 
 class LlavaOnevision(AnyResolutionFamily):
-    """Features of a clip: a tile of each frame, or frames; the arrangement of their rows; and the plan's measures."""
+    """Features of a clip: a tile of each frame, or frames; the arrangement of their rows; and the plan's measures.
+    Several pictures of a prompt are not cut: each is padded to a square."""
 
     architectures = ("LlavaOnevisionForConditionalGeneration",)
     published = (
@@ -50,6 +51,7 @@ class LlavaOnevision(AnyResolutionFamily):
             given = config.vision_aspect_ratio
             raise CheckpointError(f"{where}: vision_aspect_ratio must be anyres_max_N, got {given!r}")
         self._max_rows = int(ratio[1]) * math.prod(self.grid)
+        self._color = read_padding_color(self.settings, where, processor=self.processor)
         settings = read_processor(checkpoint, "video_processor")
         self._video_pixels = PixelSettings.read(
             settings, where, processor="LlavaOnevisionVideoProcessor", library=find_library(checkpoint)
@@ -64,7 +66,11 @@ class LlavaOnevision(AnyResolutionFamily):
 
     @property
     def preprocessing(self) -> Mapping[str, object]:
-        return {**super().preprocessing, "video": self._video_pixels.as_json(), "max_rows": self._max_rows}
+        own = {"video": self._video_pixels.as_json(), "max_rows": self._max_rows, "padding": self._color}
+        return {**super().preprocessing, **own}
+
+    def shared_options(self, num_pictures: int) -> Mapping[str, int]:
+        return {"max_dynamic_patch": 1} if num_pictures > 1 else {}
 
     def arrange(self, whole: Rows, lines: Rows) -> Features:
         ratio = math.sqrt(lines.size / self._max_rows)
@@ -96,8 +102,12 @@ class LlavaOnevision(AnyResolutionFamily):
         return super().expand(modality, measures)
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        if modality is Modality.IMAGE:
+        if modality is Modality.IMAGE and measures["cut"] != (0, 0):
             return super().chain_frames(modality, size, measures)
+        if modality is Modality.IMAGE:
+            side = max(size.height, size.width)
+            padding = pad_to((size.height, size.width), (side, side), self._color)
+            return ((*padding, self.pixels.resize(self.tile), Tiles(self.tile)),)
         return ((self._video_pixels.resize(self.tile), Tiles(self.tile)),)
 
     def _arrange(self, measures: Features) -> Features:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,18 @@ def test_internvl_tiles_equal_transformers(size: tuple[int, int], max_tiles: int
     assert [len(tiles)] == list(theirs["num_patches"])
     ours = normalize(tiles, mean=CLIP_MEAN, std=CLIP_STD)
     torch.testing.assert_close(ours, theirs["pixel_values"], atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("size", "limits", "published", "transformers"),
+    [((2, 5), (4, 4), (1, 4), (2, 2)), ((1, 5), (8, 9), (1, 8), (2, 4)), ((1, 5), (9, 9), (1, 9), (3, 3))],
+)
+def test_of_grids_that_are_equally_near_the_published_code_takes_its_own(
+    size: tuple[int, int], limits: tuple[int, int], published: tuple[int, int], transformers: tuple[int, int]
+) -> None:
+    """As dynamic_preprocess of InternVL's dataset.py chose them for a tile of 448 pixels."""
+    own = partial(images.tile_grid, size, (448, 448), min_tiles=limits[0], max_tiles=limits[1])
+    assert (own(order="set"), own()) == (published, transformers)
 
 
 def test_tile_grid_equals_transformers() -> None:
