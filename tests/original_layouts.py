@@ -1,8 +1,5 @@
-"""Tiny checkpoints in the layouts of models' authors. The same weights in Transformers' layout lie in the folder
-`SIBLING`, of which they are made. Those of InternVLChat and LLaVA are in `published_originals.py`.
-
-Names, order and fields are those of the published files; the code that is named in them is not run.
-"""
+"""What tiny checkpoints in the layouts of models' authors share: InternLM2's names, configurations, tokenizers. The
+checkpoints are in `published_originals.py` and `vl/published_checkpoints.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ from typing import Any
 
 import torch
 from enrolment import SIBLING
-from safetensors.torch import load_file
 
 Json = dict[str, Any]
 State = dict[str, torch.Tensor]
@@ -23,17 +19,6 @@ CODE = "raise RuntimeError('code of a checkpoint was run')\n"
 
 
 # --- decoders ---------------------------------------------------------------------------------------------------------
-
-
-def split_state(folder: Path) -> tuple[State, State]:
-    """Return the decoder's tensors of a vision-language model, named as in the decoder itself, and the others."""
-    decoder: State = {}
-    others: State = {}
-    for name, tensor in load_file(folder / "model.safetensors").items():
-        inner = name.removeprefix("model.").removeprefix("language_model.").removeprefix("model.")
-        is_decoder = "language_model." in name or name == "lm_head.weight"
-        (decoder if is_decoder else others)[inner if is_decoder else name.removeprefix("model.")] = tensor
-    return decoder, others
 
 
 def name_as_internlm2(state: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> State:
@@ -59,11 +44,6 @@ def name_as_internlm2(state: Mapping[str, torch.Tensor], config: Mapping[str, An
                 if f"{own}mlp.{part}_proj.{kind}" in state:
                     tensors[f"{name}.feed_forward.{stored}.{kind}"] = state[f"{own}mlp.{part}_proj.{kind}"]
     return tensors
-
-
-def name_as_causal(state: Mapping[str, torch.Tensor]) -> State:
-    """Return a decoder's tensors under the names of a text model."""
-    return {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in state.items()}
 
 
 def publish_text(config: Mapping[str, Any], **changes: Any) -> Json:
