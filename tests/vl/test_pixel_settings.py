@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,12 @@ def test_pixels_of_a_file_that_leaves_them_out_equal_the_processors(
     processor = SiglipImageProcessor(size={"height": 20, "width": 20})
     expected = processor(torch.from_numpy(picture.frames[0]).permute(2, 0, 1), return_tensors="pt")["pixel_values"]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_the_library_is_part_of_the_preprocessing_key() -> None:
+    """Pixels of one library must not be found in a cache for the other's."""
+    read = partial(PixelSettings.read, {}, "a folder", processor="CLIPImageProcessor")
+    settings = [read(library="pillow"), read(library="torchvision"), read()]
+    keys = [one.as_json() for one in settings]
+    assert keys[0] != keys[1] == keys[2]
+    assert [one.resize((3, 4)).library for one in settings] == ["pillow", "torchvision", "torchvision"]
