@@ -64,7 +64,7 @@ class ModuleBackbone(Backbone):
                 f"{given[0]}: {checkpoint.architecture} runs through Transformers' modules, which have their own "
                 "rotary embedding and attention: leave it out"
             )
-        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype)
+        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype, media_run=self.media_run)
         self.family.check(decoder)
         return decoder
 

@@ -12,7 +12,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Features, MediaPlan
+from seesay.vl.family import Backbone, Features, MediaPlan
 from seesay.vl.module_family import ModuleTextFamily
 from seesay.vl.module_processor import FILES, ModuleProcessor
 
@@ -92,6 +92,15 @@ class ModuleVisionFamily(ModuleTextFamily):
             return planned.num_patches
 
         return max(_SIZES, key=cost)
+
+    def backbone(self) -> Backbone:
+        """In some models (Gemma 4), tokens of a picture see each other in the layers with a window."""
+        text = self.checkpoint.text_config
+        if not self._has_processor or getattr(text, "use_bidirectional_attention", None) != "vision":
+            return super().backbone()
+        plans = (self.processor.plan(MediaSize(num_frames=1, height=h, width=w)) for h, w in _SIZES)
+        most = max(int(plan.expansion.takes_embedding.sum()) for plan in plans)
+        return replace(super().backbone(), media_run=max(most, self.processor.max_rows))
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> ModuleTower:
         from seesay.encoders.module_tower import ModuleTower
