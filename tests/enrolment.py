@@ -82,6 +82,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "paligemma": Tiny(architecture="PaliGemmaForConditionalGeneration", variant=True),
     "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
+    "ministral3": Tiny(architecture="Mistral3ForConditionalGeneration", variant=True),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
