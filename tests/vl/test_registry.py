@@ -78,8 +78,6 @@ def test_an_unknown_architecture_names_what_is_like_it_alone() -> None:
     ) as one:
         find_family("NoSuchModel")
     assert "InternVLForConditionalGeneration" not in str(one.value)
-    with pytest.raises(CheckpointError, match="did you mean 'InternVLForConditionalGeneration'"):
-        find_family("InternVLForConditionGeneration")
 
 
 @pytest.mark.parametrize(
