@@ -48,9 +48,9 @@ and videos where a family takes them.
 What holds for all of them by choice:
 
 * Pictures are turned upright by their EXIF data.
-* Transparent parts of pictures are put on white. Most processors of Transformers {version} do so, too
-  ([media.md](media.md) names those that do not); code that was published with weights drops the alpha channel mostly,
-  and `transparency="drop"` does.
+* Transparent parts of pictures are put on white, as all of these processors of Transformers {version} do, but for
+  DeepSeek-VL's, which refuse such pictures. Code that was published with weights mostly drops the alpha channel, and
+  `transparency="drop"` does.
 
 """
 _TRANSFORMERS = """\
@@ -97,8 +97,10 @@ def print_page() -> Iterator[str]:
     )
     yield _table(("name", "architecture", "takes", "statement", "differs by choice"), rows)
     yield "\n" + _GOLDEN
-    columns = ("name", "model", "architecture", "published files", "date", "cases", "differs")
-    yield _table(columns, (_describe_numbers(file) for file in sorted((HERE / "golden").glob("*/numbers.json"))))
+    columns_of_numbers = ("name", "model", "architecture", "published files", "date", "cases", "differs")
+    yield _table(
+        columns_of_numbers, (_describe_numbers(file) for file in sorted((HERE / "golden").glob("*/numbers.json")))
+    )
 
 
 def find_references() -> Mapping[str, str]:
