@@ -7,11 +7,12 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo test test-all test-failed lint format types imports check check-all clean help
+.PHONY: demo wheel test test-all test-failed lint format types imports check check-all clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     set up .venv and let the built-in model describe pictures"
+	@echo "make wheel    build a wheel in dist/"
 	@echo "make test     set up .venv with the test extras and run the tests, without those marked slow"
 	@echo "make test-all run all tests"
 	@echo "make test-failed run the tests that failed last, one after another"
@@ -39,6 +40,10 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.base
 
 demo: $(VENV)/.base
 	@$(BIN)/seesay demo
+
+wheel: $(BIN)/python
+	@$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
+	@ls dist/seesay-*.whl
 
 # All tests of a file go to one worker. Three of them on two cores: many tests wait, for a browser, another process or a
 # limit of time. They start some eighty processes, which compile our sources again unless they may write bytecode.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from seesay.commands import chat, check_env, completion, demo, lite, models, serve
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
+from seesay.commands.config_file import add_config_option, use_config_file
 from seesay.commands.parser import HelpFormatter, Parser
 from seesay.version import __version__
 
@@ -48,6 +49,7 @@ def make_parser(commands: Sequence[Command] = COMMANDS) -> Parser:
     common.add_argument(
         "--debug", action="store_true", default=argparse.SUPPRESS, help="print the traceback of an error"
     )
+    add_config_option(common)
     parser = Parser(
         prog="seesay",
         description="See images and video, say text: serve vision-language models.",
@@ -83,6 +85,7 @@ def _add_commands(
 def main(argv: Sequence[str] | None = None, commands: Sequence[Command] = COMMANDS) -> int:
     """Run the command line and return the exit status. An error is printed to stderr as one line."""
     parser = make_parser(commands)
+    use_config_file(parser, sys.argv[1:] if argv is None else argv)
     arguments, extra = parser.parse_known_args(argv)
     command = getattr(arguments, "parser", parser)
     if extra:

@@ -13,6 +13,8 @@ from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 Resample = Literal["bilinear", "bicubic", "lanczos"]
+Library = Literal["torchvision", "pillow"]
+"""Whose arithmetic a resizing has. Their weights have other precisions, so their pixels differ by a level or more."""
 Size = tuple[int, int]
 
 CHANNELS = 3
@@ -20,14 +22,19 @@ CHANNELS = 3
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Scale frames to `size` with an antialiased filter: columns first, then rows, each rounded. An axis of that length
-    stays as it is."""
+    """Scale frames to `size` with an antialiased filter, as a library does: columns first, then rows, each rounded. An
+    axis of that length stays as it is. Pillow begins with the rows of very thin frames."""
 
     size: Size
     resample: Resample
+    library: Library = "torchvision"
 
     def measure(self, size: Size) -> Size:  # noqa: ARG002
         return self.size
+
+    def begins_with_rows(self, size: Size) -> bool:
+        """Return whether frames of `size` are scaled along their height first (Pillow's `Image.resize`)."""
+        return self.library == "pillow" and size[0] > 100 * size[1] and self.size[0] < size[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from enrolment import OWN_CODE, reference_of
+from PIL import Image
 
 
 def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
@@ -63,7 +65,27 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         _fit_as_authors(processor.image_processor, published)
     if architecture.startswith("Ovis2") and published != path:
         _cut_as_authors(processor.image_processor)
+    if published != path:
+        for each in (processor.image_processor, getattr(processor, "video_processor", None)):
+            if each is not None:
+                resize_with_pillow(each)
     return model, processor
+
+
+def resize_with_pillow(processor: Any) -> None:
+    """Let a processor of Transformers resize pictures as Pillow does, as the authors' processors do."""
+    inherited = processor.resize
+
+    def resize(image: torch.Tensor, *args: Any, resample: Any = None, **options: Any) -> torch.Tensor:
+        """The size is that of the inherited method, which takes it in several forms."""
+        like = inherited(image, *args, resample=resample, **options)
+        filter = Image.Resampling(int(processor.resample if resample is None else resample))
+        pictures = image.reshape(-1, *image.shape[-3:]).permute(0, 2, 3, 1).numpy()
+        size = like.shape[-1], like.shape[-2]
+        scaled = [np.array(Image.fromarray(picture).resize(size, filter)) for picture in pictures]
+        return torch.from_numpy(np.stack(scaled)).permute(0, 3, 1, 2).reshape(like.shape)
+
+    processor.resize = resize
 
 
 def _cut_as_authors(processor: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -169,3 +170,20 @@ def test_demo_takes_the_model_like_the_other_commands(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tour, "run_tour", note)
     assert cli.main(["demo", "./mine"]) == cli.main(["demo"]) == 0
     assert seen == ["./mine", "seesay-demo"]
+
+
+def test_ctrl_c_while_modules_are_imported_shows_no_traceback(tmp_path: Path) -> None:
+    """The first module of the command line that is imported gets the signal."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'seesay.commands.advice':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "seesay", "--version"], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(cli.__file__).parents[1]}"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "\nseesay: interrupted\n"), done.stderr

@@ -1021,6 +1021,17 @@ def sines_of_rows_and_columns_are_swapped(patch: Patch) -> None:
     patch.setattr(resampler, "_Layout", lambda packing, columns, rows, *rest: original(packing, rows, columns, *rest))
 
 
+@caught_by("rows_equal_the_models", "minicpmv_2_5")
+def lines_of_patches_are_columns(patch: Patch) -> None:
+    original = fractional_positions.find_positions
+    patch.setattr(resampler, "find_positions", lambda grid, side, rounding: original(grid[::-1], side, rounding))
+
+
+@caught_by("rows_equal_the_models", "minicpmv_2_5")
+def slices_are_padded_for_their_own_picture(patch: Patch) -> None:
+    patch.setattr(minicpmv.MiniCPMV, "share", Family.share)
+
+
 @caught_by("rows_equal_the_models", "minicpmv")
 def values_have_positions_too(patch: Patch) -> None:
     original = resampler._CrossAttention.forward

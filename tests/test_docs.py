@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import re
@@ -19,6 +20,7 @@ from doc_examples import is_same, read_examples, shorten, write_outputs
 from live_server import LiveServer, make_settings, serve
 
 import seesay.demo
+from seesay.cli import make_parser
 from seesay.config import EngineConfig
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import make_example, sample_scene
@@ -30,7 +32,7 @@ PAGES = (
     "README.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "docs/weights.md", "docs/chat_templates.md",
     "docs/media.md", "docs/structured_output.md", "docs/embeddings.md", "docs/low_level_engine.md",
     "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
-    "docs/long_context.md", "docs/tools.md",
+    "docs/long_context.md", "docs/tools.md", "docs/demo_model.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
@@ -204,3 +206,17 @@ def test_long_outputs_are_shortened_and_still_match() -> None:
 def test_wrong_answers_are_found(wrong: str) -> None:
     with pytest.raises(AssertionError, match="page"):
         check_answers(wrong, "page")
+
+
+def test_the_page_for_users_of_other_servers_names_options_that_there_are() -> None:
+    """The last column of its table of options, and what stands for SGLang's."""
+    page = (ROOT / "docs" / "migrating.md").read_text()
+    table, _, rest = page.partition("## Options of the server")[2].partition("Of SGLang:")
+    last = [line.split("|")[-2] for line in table.splitlines() if line.startswith("| `")]
+    known = set(re.findall(r"`[^`]*` is `(--[a-z-]+)`", rest))
+    named = {name for cell in last for name in re.findall(r"--[a-z][a-z-]+", cell)} | known
+    parser = make_parser()
+    for word in ("serve", "api_server"):
+        [children] = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+        parser = children.choices[word]
+    assert len(named) > 20 and named <= {*parser._option_string_actions}, named - {*parser._option_string_actions}

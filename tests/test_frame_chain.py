@@ -3,6 +3,7 @@ of kernels in Triton's interpreter: `kernels/test_interpreter.py` runs this file
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from family_contract import IMAGE, VIDEO, load_family, plan
+from PIL import Image
 from triton_cases import DEVICE, MARKS, runs_here
 
 from seesay.encoders.frame_chain import ChainRunner, compile_chains
@@ -20,6 +22,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.frame_chain import (
     Chain,
     Crop,
+    Library,
     Pad,
     Patches,
     Resize,
@@ -48,7 +51,8 @@ def draw_chain(rng: random.Random, size: Size) -> Chain:
         height, width = size
         if kind == "resize":
             new = rng.choice([size, (height, rng.randint(1, 24)), (rng.randint(1, 24), rng.randint(1, 24))])
-            steps.append(Resize(new, rng.choice(["bilinear", "bicubic", "lanczos"])))
+            library: Library = rng.choice(["torchvision", "pillow"])
+            steps.append(Resize(new, rng.choice(["bilinear", "bicubic", "lanczos"]), library))
         elif kind == "pad":
             above, left = rng.randint(0, 5), rng.randint(0, 5)
             target = (height + above + rng.randint(0, 5), width + left + rng.randint(0, 5))
@@ -86,6 +90,23 @@ def test_a_device_makes_of_a_chain_what_the_host_makes(seed: int) -> None:
 
 
 @runs_here
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic", "lanczos"])
+@pytest.mark.parametrize(
+    ("size", "new"), [((40, 60), (24, 33)), ((16, 20), (40, 60)), ((420, 4), (36, 9)), ((30, 9), (30, 6))]
+)
+def test_a_device_resizes_as_pillow_does(size: Size, new: Size, resample: Any) -> None:
+    """Bit for bit; of a very thin picture the rows first."""
+    frames = np.random.default_rng(1).integers(0, 256, (1, *size, 3), dtype=np.uint8)
+    chains = ((Resize(new, resample, "pillow"), Patches((1, 1), (1, 1), 1)),)
+    program = compile_chains(chains, size, (1, 1))
+    out = [torch.empty(math.prod(new), 3, dtype=torch.uint8, device=DEVICE)]
+    runner = ChainRunner(DEVICE)
+    runner.run(program, frames, runner.levels, out)
+    theirs = np.asarray(Image.fromarray(frames[0]).resize(new[::-1], Image.Resampling[resample.upper()]))
+    assert np.array_equal(out[0].cpu().numpy().reshape(*new, 3), theirs)
+
+
+@runs_here
 def test_a_tower_does_not_see_what_lies_behind_the_last_patch_of_a_tile() -> None:
     frames = np.random.default_rng(0).integers(0, 256, (1, 31, 20, 3), dtype=np.uint8)
     chains = ((Resize((22, 33), "bicubic"), Tiles((11, 11))),)
@@ -100,7 +121,13 @@ def test_a_tower_does_not_see_what_lies_behind_the_last_patch_of_a_tile() -> Non
 
 def test_chains_cross_to_other_processes() -> None:
     chains = (
-        (Turn(), Resize((3, 4), "lanczos"), Pad((5, 5), (1, 0), (1, 2, 3)), Crop((4, 4), (0, 1)), Split((2, 2))),
+        (
+            Turn(),
+            Resize((3, 4), "lanczos", "pillow"),
+            Pad((5, 5), (1, 0), (1, 2, 3)),
+            Crop((4, 4), (0, 1)),
+            Split((2, 2)),
+        ),
         (Tiles((7, 8)), PATCHES),
     )
     crossed = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(chains)))

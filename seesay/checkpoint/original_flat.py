@@ -45,6 +45,7 @@ def read_minicpmv(config: Mapping[str, Any]) -> dict[str, Any]:
         "version": name,
         "query_num": count,
         "drop_vision_last_layer": bool(config.get("drop_vision_last_layer", False)),
+        "batch_vision_input": bool(config.get("batch_vision_input", True)),
     }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 from seesay.commands.advice import suggest
 from seesay.commands.answering import Answerer, Counts
 from seesay.commands.conversation import Attachment, Conversation, Kind, Turn
-from seesay.commands.dropped_files import kind_of, split_dropped, split_paths
+from seesay.commands.dropped_files import complete_path, kind_of, split_dropped, split_paths
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
 from seesay.values import split_place
@@ -302,16 +301,7 @@ class ChatLoop:
             return [f"/{action} " for action in ACTIONS if action.startswith(name[1:])]
         if name[1:] not in ("image", "video", "save", "load"):
             return []
-        head, _, last = argument.rpartition(" ")
-        prefix = f"{name} {head} " if head else f"{name} "
-        path = Path(last).expanduser()
-        folder = path if last.endswith("/") or not last else path.parent
-        with contextlib.suppress(OSError):
-            found = sorted(
-                p for p in folder.iterdir() if p.name.startswith("" if folder == path or not last else path.name)
-            )
-            return [f"{prefix}{p}{'/' if p.is_dir() else ''}" for p in found[:_MAX_COMPLETIONS]]
-        return []
+        return [f"{name} {path}" for path in complete_path(argument)[:_MAX_COMPLETIONS]]
 
 
 ACTIONS: dict[str, _Action] = {

@@ -125,7 +125,7 @@ _seesay() {{
     fi
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
     if [[ ${{#COMPREPLY[@]}} -eq 0 && "$cur" != -* ]]; then
-        COMPREPLY=($(compgen -f -- "$cur"))
+        mapfile -t COMPREPLY < <(compgen -f -- "$cur")
     fi
 }}
 complete -o filenames -F _seesay seesay

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -44,6 +45,30 @@ def split_paths(text: str) -> list[str]:
         return shlex.split(text) or [text]
     except ValueError:
         return [text]
+
+
+def complete_path(text: str) -> list[str]:
+    """Return the completions of the last of the paths in `text`, with backslashes before spaces and quotes, so that
+    `split_paths` reads them as one path. Folders end with a slash."""
+    head, last = _split_last(text)
+    path = Path(re.sub(r"\\(.)", r"\1", last)).expanduser()
+    is_folder = last.endswith("/") or not last
+    with contextlib.suppress(OSError, RuntimeError):
+        found = sorted((path if is_folder else path.parent).iterdir())
+        names = [each for each in found if is_folder or each.name.startswith(path.name)]
+        return [f"{head}{_escape(str(each))}{'/' if each.is_dir() else ''}" for each in names]
+    return []
+
+
+def _split_last(text: str) -> tuple[str, str]:
+    """Return (the paths before the last one with the space behind them, the last path)."""
+    spaces = list(re.finditer(r"(?<!\\) ", text))
+    at = spaces[-1].end() if spaces else 0
+    return text[:at], text[at:]
+
+
+def _escape(path: str) -> str:
+    return re.sub(r"([\s\\'\"])", r"\\\1", path)
 
 
 def kind_of(path: str) -> Kind | None:

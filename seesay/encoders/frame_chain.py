@@ -19,6 +19,7 @@ from seesay.device.transfers import upload
 from seesay.frame_chain import (
     Chain,
     Crop,
+    Library,
     Pad,
     Patches,
     Resample,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 PIXELS_AT_ONCE = 1 << 24
 """Frames of a video are processed in parts of at most so many pixels, which bounds memory for videos of any length."""
 
-Axis = tuple[int, int, Resample]
+Axis = tuple[int, int, Resample, Library]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +96,21 @@ class Program:
         return max(1, PIXELS_AT_ONCE // (step * self.peak)) * step
 
 
+def _copied_axis(size: int) -> Axis:
+    """Return the axis that keeps its size, whatever the step asks for."""
+    return size, size, "bicubic", "torchvision"
+
+
 class _Compiler:
     def __init__(self, patch_size: Size) -> None:
         self._patch_size = patch_size
         self.axes: dict[Axis, int] = {}
         self.pieces: list[_Piece] = []
 
-    def _find_taps(self, size: int, new_size: int, resample: Resample = "bicubic") -> int:
-        axis: Axis = (size, new_size, resample if size != new_size else "bicubic")
+    def _find_taps(self, size: int, new_size: int, step: Resize | None = None) -> int:
+        axis = _copied_axis(size)
+        if step is not None and size != new_size:
+            axis = (size, new_size, step.resample, step.library)
         return self.axes.setdefault(axis, len(self.axes))
 
     def compile(self, chain: Chain, size: Size) -> tuple[Operation, ...]:
@@ -119,10 +127,13 @@ class _Compiler:
             after = step.measure(size)
             match step:
                 case Resize():
-                    if size[1] != after[1]:
-                        operations.append(_Columns(self._find_taps(size[1], after[1], step.resample)))
                     if size[0] != after[0]:
-                        rows = self._find_taps(size[0], after[0], step.resample)
+                        rows = self._find_taps(size[0], after[0], step)
+                    if rows is not None and step.begins_with_rows(size):
+                        operations.append(_Rows(rows))
+                        rows = None
+                    if size[1] != after[1]:
+                        operations.append(_Columns(self._find_taps(size[1], after[1], step)))
                 case Split():
                     num_copies *= size[0] // after[0] * (size[1] // after[1])
                     operations.append(step)
@@ -176,8 +187,9 @@ class ChainRunner:
         from seesay.kernels.resize import PILLOW_PRECISION, make_taps
 
         taps = []
-        for old, new, resample in program.axes:
-            precision = PILLOW_PRECISION if resample == "lanczos" and not has_lanczos() else None
+        for old, new, resample, library in program.axes:
+            is_pillow = library == "pillow" or (resample == "lanczos" and not has_lanczos())
+            precision = PILLOW_PRECISION if is_pillow else None
             taps.append(make_taps(old, new, resample, precision))
         tables = [array for axis in taps for array in (axis.starts, axis.weights)]
         for first in range(0, len(frames), program.frames_at_once):
@@ -241,7 +253,7 @@ class _Run:
                 frames = resize_rows(frames, taps, self.levels)
             height, width = operation.seen
             frames = _split(frames, operation.split)[:, :height, :width]
-            taps = self.taps[self.program.axes.index((height, height, "bicubic"))]
+            taps = self.taps[self.program.axes.index(_copied_axis(height))]
         cut_patches(frames, taps, self.table, operation.layout, out)
 
 

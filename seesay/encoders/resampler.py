@@ -32,37 +32,47 @@ _EPS = 1e-6
 
 
 class Pack(NamedTuple):
-    """Slices that become `num_queries` rows together: their grids (height, width) in patches; and, for frames of a
-    video, the place in time of each."""
+    """Slices that become `num_queries` rows together: their grids (height, width) in patches; for frames of a
+    video, the place in time of each; and the length to which each slice is padded, 0 for its own."""
 
     grids: tuple[Grid, ...]
     times: tuple[int, ...] = ()
+    padded: int = 0
 
     @property
     def num_patches(self) -> int:
         return sum(map(math.prod, self.grids))
 
+    @property
+    def cost(self) -> int:
+        """The patches that go through the tower."""
+        return len(self.grids) * self.padded or self.num_patches
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResamplerConfig:
-    """num_queries: rows of `out_hidden_size` that each pack becomes. num_heads: of the resampler."""
+    """num_queries: rows of `out_hidden_size` that each pack becomes. num_heads: of the resampler. has_lines: the tower
+    takes the patches of a slice for one line, whose positions lie in the first line of its table (MiniCPM-V 2.5)."""
 
     tower: VitConfig
     num_queries: int
     num_heads: int
     out_hidden_size: int
+    has_lines: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     """One call. columns, rows: the place int64 [P] of each patch in its slice. packs: the segments of packs. times:
-    what is added to the keys of each patch for its place in time [P, size], for videos."""
+    what is added to the keys of each patch for its place in time [P, size], for videos. padded: the place int64 [P] of
+    each patch among those of the tower, where slices are padded."""
 
     packing: Packing
     columns: Tensor
     rows: Tensor
     packs: Sequence[SegmentGroup]
     times: Tensor | None
+    padded: Tensor | None
 
 
 class _CrossAttention(nn.Module):
@@ -134,20 +144,29 @@ class ResampledSiglip(nn.Module):
         """Return a function that computes packs."""
         grids = [grid for pack in packs for grid in pack.grids]
         places = [np.indices(grid).reshape(2, -1) for grid in grids]
-        positions = [find_positions(grid, self.config.tower.grid[0], "added") for grid in grids]
+        lengths = np.array([math.prod(grid) for grid in grids])
+        padded = np.array([pack.padded or math.prod(grid) for pack in packs for grid in pack.grids])
+        seen = [(1, int(length)) for length in padded] if self.config.has_lines else grids
+        positions = [find_positions(grid, self.config.tower.grid[0], "added") for grid in seen]
         device = self.resampler.query.device
-        rows, columns, learned = upload(
-            [*np.concatenate(places, axis=1), np.concatenate(positions)],
+        rows, columns, learned, kept = upload(
+            [*np.concatenate(places, axis=1), np.concatenate(positions), _find_kept(lengths, padded)],
             device,
         )
-        lengths = np.array([math.prod(grid) for grid in grids])
         joined = np.array([pack.num_patches for pack in packs])
-        packing = Packing(learned, group_neighbours(lengths))
-        layout = _Layout(packing, columns, rows, group_neighbours(joined), self._find_times(packs, lengths))
+        packing = Packing(learned, group_neighbours(padded))
+        times = self._find_times(packs, lengths)
+        is_padded = bool((padded > lengths).any())
+        layout = _Layout(packing, columns, rows, group_neighbours(joined), times, kept if is_padded else None)
         return partial(self._compute, layout, self._find_waves(max(map(max, grids))))
 
     def _compute(self, layout: _Layout, waves: Tensor, patches: Tensor) -> Tensor:
-        x = self.tower(patches, layout.packing)
+        if layout.padded is None:
+            x = self.tower(patches, layout.packing)
+        else:
+            whole = patches.new_zeros(len(layout.packing.positions), patches.shape[1])
+            whole.index_copy_(0, layout.padded, patches)
+            x = self.tower(whole, layout.packing).index_select(0, layout.padded)
         positions = torch.cat([waves.index_select(0, places) for places in (layout.columns, layout.rows)], dim=1)
         if layout.times is not None:
             positions = positions + layout.times
@@ -173,6 +192,13 @@ class ResampledSiglip(nn.Module):
         return self._waves
 
 
+def _find_kept(lengths: npt.NDArray[np.int64], padded: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the places int64 [P] of the patches of slices of these lengths, where each slice is padded at its end."""
+    first = np.cumsum(padded) - padded - (np.cumsum(lengths) - lengths)
+    places: npt.NDArray[np.int64] = np.repeat(first, lengths) + np.arange(int(lengths.sum()))
+    return places
+
+
 def make_waves(places: npt.NDArray[np.int64], size: int) -> Tensor:
     """Return the sines, then the cosines, float32 [places, size] of places times size / 2 frequencies."""
     frequencies = 1.0 / 10000 ** (np.arange(size // 2, dtype=np.float32) / np.float32(size / 2))
@@ -183,7 +209,8 @@ def make_waves(places: npt.NDArray[np.int64], size: int) -> Tensor:
 class ResampledEncoder(GraphedEncoder):
     """The model as an encoder. Features: those of `PatchLoader`, and `grids`, the (height, width) in patches of the
     item's slices or frames. `packs`: the places in time of frames, for each pack of neighbours; without it each slice
-    is a pack. `weights` are those of the model, where a checkpoint has them."""
+    is a pack. `padded`: the length to which slices are padded with zeros, which the tower attends to. `weights` are
+    those of the model, where a checkpoint has them."""
 
     weights: LoadedLayers
 
@@ -217,7 +244,7 @@ class ResampledEncoder(GraphedEncoder):
 def _list_packs(item: Mapping[str, Any]) -> list[Pack]:
     grids = [(height, width) for height, width in item["grids"]]
     if "packs" not in item:
-        return [Pack((grid,)) for grid in grids]
+        return [Pack((grid,), padded=item.get("padded", 0)) for grid in grids]
     found, first = [], 0
     for times in item["packs"]:
         found.append(Pack(tuple(grids[first : first + len(times)]), tuple(times)))
@@ -229,9 +256,9 @@ def _divide(packs: Sequence[Pack]) -> Iterator[tuple[Pack, ...]]:
     """Return packs in calls, in order."""
     call, num_patches = list[Pack](), 0
     for pack in packs:
-        if call and num_patches + pack.num_patches > MAX_PATCHES_AT_ONCE:
+        if call and num_patches + pack.cost > MAX_PATCHES_AT_ONCE:
             yield tuple(call)
             call, num_patches = [], 0
         call.append(pack)
-        num_patches += pack.num_patches
+        num_patches += pack.cost
     yield tuple(call)

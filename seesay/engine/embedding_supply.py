@@ -148,7 +148,8 @@ class EmbeddingSupply:
         if self._asked.get(item.hash) == request_id:
             del self._asked[item.hash]
         if item_index in request.find_waiting(item.hash) and self.worker is not None:
-            self.worker.submit(replace(item, features=features, has_arrays=True))
+            # The item's own measures stay: some are those of its prompt (`Family.share`).
+            self.worker.submit(replace(item, features={**features, **item.features}, has_arrays=True))
 
     def drop(self, request_id: int) -> None:
         """A request has ended: ask another one for features that it was asked for."""

@@ -1,5 +1,5 @@
-"""Antialiased resizing of uint8 frames on a GPU, bit-identical to torch's `interpolate` on a CPU or to Pillow, and
-cutting of the result into patch vectors.
+"""Antialiased resizing of uint8 frames on a GPU, bit-identical to torch's `interpolate` on a CPU or to Pillow's
+`Image.resize`, and cutting of the result into patch vectors.
 
 The CPU algorithm (aten/src/ATen/native/cpu/UpSampleKernel.cpp, after Pillow) uses 16-bit integer weights of one
 precision, resizes columns before rows, and rounds to 8 bits in between. Pillow's weights are 32-bit integers, of the

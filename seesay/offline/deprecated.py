@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, TurbomindEngineConfig
+from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, TurbomindEngineConfig, VisionConfig
 
 BackendConfig = EngineConfig | TurbomindEngineConfig
 
@@ -73,6 +73,12 @@ def with_pipeline_arguments(
         hint = ""
         if name in {field.name for field in fields(EngineConfig)}:
             hint = f": use backend_config=EngineConfig({name}={value!r})"
+        elif name == "gen_config":
+            hint = ": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig(max_new_tokens=100))"
+        elif name in {field.name for field in fields(VisionConfig)}:
+            hint = f": use vision_config=VisionConfig({name}={value!r})"
+        elif name in {field.name for field in fields(GenerationConfig)}:
+            hint = f": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig({name}={value!r}))"
         raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{hint}")
     if arguments:
         names = ", ".join(sorted(arguments))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles, pad_to
+from seesay.frame_chain import Chain, Tiles, pad_to
 from seesay.processors.media.tiles import fit_inside, select_resolution
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
@@ -81,12 +81,12 @@ class AnyResolutionFamily(ProjectedTowerFamily):
         return int(measures["num_tiles"]) * math.prod(self.grid)
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        resample, tiles = self.pixels.resample, Tiles(self.tile)
-        whole = (Resize(self.tile, resample), tiles)
+        resize, tiles = self.pixels.resize, Tiles(self.tile)
+        whole = (resize(self.tile), tiles)
         if measures["cut"] == (0, 0):
             return (whole,)
         fitted = fit_inside((size.height, size.width), measures["resized"])
-        return whole, (Resize(fitted, resample), *pad_to(fitted, measures["resized"], (0, 0, 0)), tiles)
+        return whole, (resize(fitted), *pad_to(fitted, measures["resized"], (0, 0, 0)), tiles)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {**super().preprocess(media, measures), **self._arrange(measures)}

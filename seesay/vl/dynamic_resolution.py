@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Resize
+from seesay.frame_chain import Chain, Patches
 from seesay.processors.media.images import MAX_ASPECT_RATIO, smart_resize
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
@@ -192,7 +192,7 @@ class DynamicResolutionFamily(Family):
         settings = self.settings[modality]
         side, merge = settings.patch_size, settings.merge_size
         patches = Patches((side, side), (merge, merge), settings.temporal_patch_size)
-        return ((Resize(measures["resized"], settings.pixels.resample), patches),)
+        return ((settings.pixels.resize(measures["resized"]), patches),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         features = super().preprocess(media, measures)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaItem, MediaSize, Modality
 from seesay.vl.arrangement import Rows, chain, number_rows
@@ -66,6 +66,7 @@ class EvaClipFamily(ProjectedTowerFamily):
     modalities = (Modality.IMAGE,)
     strategies = ("default",)
     processor = "CLIPImageProcessor"
+    library = "pillow"
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
@@ -101,7 +102,7 @@ class EvaClipFamily(ProjectedTowerFamily):
         return self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        return ((Resize(self._size, self.pixels.resample), Tiles(self._size)),)
+        return ((self.pixels.resize(self._size), Tiles(self._size)),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {**super().preprocess(media, measures), "rows": self._arrange()}

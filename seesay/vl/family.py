@@ -141,6 +141,11 @@ class Family(ABC):
         spell the number. No other part of the item may depend on it."""
         return expansion
 
+    def share(self, measures: Sequence[Features]) -> Sequence[Features]:
+        """Return for each item of a prompt the measures that it has because of the others, which replace its own. They
+        are part of its hash, and change neither its pixels nor its tokens. `measures` are those of the plans."""
+        return [{}] * len(measures)
+
     def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
         """Return the text around an item with these measures, empty while they are not known; None for an item that
         stands alone."""

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from seesay.frame_chain import Chain, Pad, Resample, Resize, Tiles, Turn, pad_to
+from seesay.frame_chain import Chain, Pad, Tiles, Turn, pad_to
 from seesay.values import MediaSize
 from seesay.vl.family import Features
+from seesay.vl.pixels import PixelSettings
 
 _WHITE = (255, 255, 255)
 OPTION = "max_dynamic_patch"
@@ -46,7 +47,7 @@ class HDTransform:
             "joined": tiles[::-1] if is_tall else tiles,
         }
 
-    def make_chain(self, size: MediaSize, measures: Features, resample: Resample) -> Chain:
+    def make_chain(self, size: MediaSize, measures: Features, pixels: PixelSettings) -> Chain:
         """Return the steps to the tiles. A tall picture is processed lying, as published: rounding depends on it."""
         turn: Chain = (Turn(),) if size.width < size.height else ()
         height, width = measures["resized"][::-1] if turn else measures["resized"]
@@ -56,7 +57,7 @@ class HDTransform:
             padding = pad_to((height, width), target, _WHITE)
         else:
             padding = (Pad(target, (0, 0), _WHITE),) if target != (height, width) else ()
-        return (*turn, Resize((height, width), resample), *padding, *turn, Tiles((self.tile, self.tile)))
+        return (*turn, pixels.resize((height, width)), *padding, *turn, Tiles((self.tile, self.tile)))
 
     def largest_size(self) -> tuple[int, int]:
         """Return the (height, width) of the costliest picture."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Resample
+from seesay.frame_chain import Library, Resample, Resize, Size
 
 Channels = tuple[float, float, float]
 
@@ -82,6 +82,12 @@ def read_processor(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
     return checkpoint.read_json("preprocessor_config.json") or {}
 
 
+def find_library(checkpoint: Checkpoint, default: Library = "torchvision") -> Library:
+    """Return the library with which a checkpoint's published processor resizes: Pillow where the settings are not in
+    Transformers' files, but in those of the authors' layout, else `default`."""
+    return default if checkpoint.image_processor is None else "pillow"
+
+
 def find_processor_class(checkpoint: Checkpoint) -> str | None:
     """Return the name of the class that a checkpoint's files give for its processor; None where they give none."""
     for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
@@ -93,18 +99,22 @@ def find_processor_class(checkpoint: Checkpoint) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PixelSettings:
-    """Resizing filter, and the statistics of (pixel · rescale_factor - mean) / std per channel."""
+    """Resizing filter, the library whose arithmetic it has, and the statistics of
+    (pixel · rescale_factor - mean) / std per channel."""
 
     resample: Resample
     mean: Channels
     std: Channels
     rescale_factor: float
+    library: Library = "torchvision"
 
     @classmethod
-    def read(cls, settings: Mapping[str, Any], where: object, *, processor: str) -> PixelSettings:
+    def read(
+        cls, settings: Mapping[str, Any], where: object, *, processor: str, library: Library = "torchvision"
+    ) -> PixelSettings:
         """Read a processor's settings. What they leave out is as in the class that they name, or else in `processor`, a
-        key of `DEFAULTS`. Raises `CheckpointError` naming a setting that is missing or not supported; `where` is the
-        folder."""
+        key of `DEFAULTS`. `library` is the one with which the published processor resizes. Raises `CheckpointError`
+        naming a setting that is missing or not supported; `where` is the folder."""
         if not settings.get("do_resize", True):
             raise CheckpointError(f"{where}: processor setting do_resize=false is not supported")
         settings = {"rescale_factor": 1 / 255, **_find_defaults(settings, where, processor), **settings}
@@ -114,7 +124,12 @@ class PixelSettings:
             std = _read_channels(settings, "image_std", least=1 / _MAX_NUMBER, where=where)
         if settings.get("do_rescale", True):
             scale = _read_scale(settings, where)
-        return cls(resample=_read_resample(settings, where), mean=mean, std=std, rescale_factor=scale)
+        resample = _read_resample(settings, where)
+        return cls(resample=resample, mean=mean, std=std, rescale_factor=scale, library=library)
+
+    def resize(self, size: Size) -> Resize:
+        """Return the step that scales frames to `size` (height, width)."""
+        return Resize(size, self.resample, self.library)
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, for cache keys."""

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
+from seesay.frame_chain import Library
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
 from seesay.vl.family import Family
-from seesay.vl.pixels import PixelSettings, count_patches, read_processor
+from seesay.vl.pixels import PixelSettings, count_patches, find_library, read_processor
 from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
@@ -50,6 +51,7 @@ class ProjectedTowerFamily(Family):
 
     strategies: ClassVar[tuple[str, ...]] = ("default", "full")
     processor: ClassVar[str]
+    library: ClassVar[Library] = "torchvision"
     learned_rows: tuple[str, ...] = ()
     projector_options: Mapping[str, Any] = MappingProxyType({})
 
@@ -70,7 +72,8 @@ class ProjectedTowerFamily(Family):
                 f"{where}: vision_feature_select_strategy='default' drops the row of a class token, which a "
                 f"{vision.model_type} has not"
             )
-        self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
+        library = find_library(checkpoint, self.library)
+        self.pixels = PixelSettings.read(self.settings, where, processor=self.processor, library=library)
         self.image_token, image_text = self.find_placeholder(Modality.IMAGE)
         self._markers = {Modality.IMAGE: image_text}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -157,7 +159,8 @@ def build_input(
     pieces: list[npt.NDArray[np.int64]] = []
     items: list[MediaItem] = []
     length = done = 0
-    for index, ((start, stop), item) in enumerate(zip(ranges, media)):
+    shared = family.share([item.plan.measures for item in media])
+    for index, ((start, stop), item, others) in enumerate(zip(ranges, media, shared, strict=True)):
         expansion = family.number(item.plan.expansion, index)
         assert expansion.token_ids.shape == expansion.takes_embedding.shape, "an expansion flags each of its tokens"
         pieces += [token_ids[done:start], expansion.token_ids]
@@ -170,8 +173,8 @@ def build_input(
                 modality=item.modality,
                 span=(length, length + len(expansion.token_ids)),
                 slots=slots,
-                hash=hash_item(item.key, model_digest),
-                features=item.features,
+                hash=hash_item(item.key, model_digest, others),
+                features={**item.features, **others},
                 num_units=item.plan.num_units,
                 has_arrays=item.load_features is None,
             )
@@ -194,8 +197,11 @@ def extend(prompt: MultimodalInput, token_ids: Sequence[int]) -> MultimodalInput
     )
 
 
-def hash_item(key: bytes, model_digest: bytes) -> bytes:
-    """Return the hash of the item that `build_input` makes of prepared media with this key."""
+def hash_item(key: bytes, model_digest: bytes, shared: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+    """Return the hash of the item that `build_input` makes of prepared media with this key, and of what it has because
+    of the other media of the prompt (`Family.share`)."""
+    if shared:
+        key = digest(b"shared", key, json.dumps(dict(shared), sort_keys=True).encode())
     return digest(b"item", model_digest, key)
 
 

@@ -13,6 +13,7 @@ from PIL import Image
 from seesay.commands.answering import Counts, Piece, Pieces
 from seesay.commands.chat_loop import ACTIONS, ChatLoop
 from seesay.commands.conversation import Conversation
+from seesay.commands.dropped_files import split_paths
 from seesay.commands.terminal import Terminal
 from seesay.errors import ErrorCode, RequestError
 
@@ -303,4 +304,9 @@ def test_completion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert loop._complete("hello") == []
     assert loop._complete(f"/image {tmp_path}/c") == [f"/image {tmp_path}/cat.png"]
     assert loop._complete(f"/save {tmp_path}/") == [f"/save {tmp_path}/cat.png", f"/save {tmp_path}/folder/"]
+    (tmp_path / "my folder").mkdir()
+    (tmp_path / "my folder" / "it's.png").touch()
+    assert loop._complete(f"/image {tmp_path}/my") == [f"/image {tmp_path}/my\\ folder/"]
+    [whole] = loop._complete(f"/image a.png {tmp_path}/my\\ folder/i")
+    assert split_paths(whole.removeprefix("/image ")) == ["a.png", f"{tmp_path}/my folder/it's.png"]
     assert loop._complete("/undo x") == [] and loop._complete("/image /no/such/x") == []

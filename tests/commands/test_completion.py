@@ -23,7 +23,7 @@ def complete(file: Path, *words: str) -> list[str]:
         ["bash", "-c", code, "bash", *words], capture_output=True, text=True, check=True, timeout=60, cwd=file.parent
     )
     assert done.stderr == ""
-    return done.stdout.split()
+    return done.stdout.splitlines()
 
 
 @pytest.fixture
@@ -45,6 +45,8 @@ def test_bash(bash: Path) -> None:
     assert complete(bash, "seesay", "chat", "--device", "cpu", "--imag") == ["--image"]
     assert complete(bash, "seesay", "completion", "") == ["bash", "zsh", "fish"]
     assert complete(bash, "seesay", "chat", "seesay.b") == ["seesay.bash"]
+    (bash.parent / "my model").mkdir()
+    assert complete(bash, "seesay", "chat", "my") == ["my model"], "bash quotes the space of one name"
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -41,7 +41,8 @@ def fill(name: str, shape: Iterable[int]) -> torch.Tensor:
     values = torch.from_numpy(draw(name, math.prod(shape)).copy()).reshape(shape)
     if len(shape) < 2:
         return 1 + 0.2 * values if name.endswith("weight") else 0.2 * values
-    is_table = any(part in name for part in ("embed_tokens", "tok_embeddings", "wte", "word_embeddings", "position"))
+    own = name.replace("vision_embed_tokens", "")  # a tower, not a table
+    is_table = any(part in own for part in ("embed_tokens", "tok_embeddings", "wte", "word_embeddings", "position"))
     return values if is_table else values * 1.2 / math.sqrt(math.prod(shape[1:]))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import itertools
 import logging
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -396,6 +397,20 @@ def test_deprecated_pipeline_arguments_work() -> None:
     assert backend == replace(TurbomindEngineConfig(session_len=9), max_batch_size=8)
     with pytest.warns(DeprecationWarning), pytest.raises(ValueError, match="'tpu'"):
         with_pipeline_arguments(None, None, {"backend": "tpu"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "place"),
+    [
+        ("session_len", 9, "backend_config=EngineConfig(session_len=9)"),
+        ("max_new_tokens", 9, "pipe(prompts, gen_config=GenerationConfig(max_new_tokens=9))"),
+        ("gen_config", None, "pipe(prompts, gen_config="),
+        ("embedding_cache_bytes", 9, "vision_config=VisionConfig(embedding_cache_bytes=9)"),
+    ],
+)
+def test_an_argument_in_the_wrong_place_is_refused_with_the_right_one(name: str, value: Any, place: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(place)):
+        with_pipeline_arguments(None, None, {name: value})
 
 
 @pytest.fixture

@@ -1,6 +1,21 @@
 """MiniCPM-V 2.5, 2.6, 4 and 4.5 (arXiv 2408.01800): slices (section 3.1), SigLIP with positions stretched over any
 grid, and a resampler with two-dimensional sines, which in 4.5 takes several frames of a video at once (arXiv
-2509.18154, section 2.1)."""
+2509.18154, section 2.1).
+
+Each statement was read from a published file, of the repositories on the hub:
+
+* `Slicer`: image_processing_minicpmv.py of MiniCPM-Llama3-V-2_5 (2024-07-23) and MiniCPM-V-2_6; 4.5 has the same.
+* `MiniCPMVProcessor.spell`: get_slice_image_placeholder and get_grid_placeholder of the same files.
+* `MiniCPMVProcessor.group`: encode_video in the README of MiniCPM-V-4_5.
+* `MiniCPMV.make_rows` with `has_lines`: get_vllm_embedding in modeling_minicpmv.py of MiniCPM-Llama3-V-2_5. It pads the
+  patches of all slices with zeros to the longest, and gives them to the tower as pictures of one line with a mask that
+  is true everywhere, as its index lies on the axis of lines.
+* `MiniCPMV.encode` and `place_in_square`: Idefics2VisionEmbeddings and Idefics2VisionTransformer of Transformers 4.40,
+  which is 2.5's tower; modeling_navit_siglip.py of MiniCPM-V-2_6 and 4_5, whose masks leave the padding out.
+* `Resampler`, `sines`, `time_sines`: resampler.py of MiniCPM-V-2_6 and, with times, 4_5; that of 2.5 is equal to 2.6's.
+
+`tests/golden` holds numbers that these files computed.
+"""
 
 from __future__ import annotations
 
@@ -97,13 +112,17 @@ class MiniCPMV(VisionLanguage):
         self.vpm = SiglipVisionModel(SiglipVisionConfig(**vision, vision_use_head=False))
         self.resampler = Resampler(config["query_num"], config["hidden_size"], vision["hidden_size"])
         self.side = vision["image_size"] // vision["patch_size"]
+        self.has_lines = config.get("version", 2.5) == 2.5
 
     def make_rows(self, **media: Tensor) -> Tensor:
         pixel_values, sizes = media["pixel_values"], media["target_sizes"].tolist()
-        slices = [
-            self.encode(patches, *size)
-            for patches, size in zip(torch.split(pixel_values, list(map(math.prod, sizes))), sizes, strict=True)
-        ]
+        patches = list(torch.split(pixel_values, list(map(math.prod, sizes))))
+        if self.has_lines:
+            padded = nn.utils.rnn.pad_sequence(patches, batch_first=True)
+            lines = [self.encode(each, 1, len(each)) for each in padded]
+            slices = [line[: len(each)] for line, each in zip(lines, patches, strict=True)]
+        else:
+            slices = [self.encode(each, *size) for each, size in zip(patches, sizes, strict=True)]
         rows, first = [], 0
         temporal_ids, lengths = media["temporal_ids"].tolist(), media["temporal_lengths"].tolist()
         for length in lengths:

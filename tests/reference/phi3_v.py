@@ -1,5 +1,14 @@
 """Phi-3-vision (arXiv 2404.14219, section 6): CLIP on tiles and on the whole picture, squares of four patches joined,
-learned rows at the ends of lines and between the two views, two linear layers behind all of them."""
+learned rows at the ends of lines and between the two views, two linear layers behind all of them.
+
+Each statement was read from a published file of microsoft/Phi-3-vision-128k-instruct on the hub:
+
+* `Phi3V.make_rows`, `encode` and `end_lines`: image_embedding_phi3_v.py, hd_feature_transform and what it calls.
+* `Tiler`: image_processing_phi3_v.py, HD_transform, padding_336 and preprocess.
+* `Phi3VProcessor`: processing_phi3_v.py, _convert_images_texts_to_inputs; num_img_tokens of the image processor.
+
+`tests/golden` holds numbers that these files computed.
+"""
 
 from __future__ import annotations
 

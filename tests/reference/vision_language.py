@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -102,8 +103,6 @@ def read_picture(image: Any) -> Tensor:
 
 
 def scale(picture: Tensor, size: tuple[int, int], mode: str) -> Tensor:
-    """Resize uint8 [3, H, W] as torchvision does."""
-    if picture.shape[1:] == size:
-        return picture
-    scaled = nn.functional.interpolate(picture[None], size=size, mode=mode, antialias=True, align_corners=False)
-    return scaled[0]
+    """Resize uint8 [3, H, W] as Pillow does: each published processor gives it a PIL picture."""
+    image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+    return read_picture(image.resize(size[::-1], Image.Resampling[mode.upper()]))

@@ -83,6 +83,58 @@ def test_a_raw_prompt_may_spell_pictures_as_the_published_code_does(engine: Asyn
     assert seen == f"a <image_id>0</image_id>{WHOLE} b <image_id>1</image_id>{WHOLE}"
 
 
+# --- slices of 2.5 ----------------------------------------------------------------------------------------------------
+
+
+def make_thin(seed: int) -> list[Any]:
+    """A picture that is one slice of 25 patches, with its options; those of others have about 16."""
+    return [{"type": "image", "image": make_picture(4, 400, seed), "max_slice_nums": 1}]
+
+
+@pytest.fixture(scope="module")
+def older_engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
+    config = EngineConfig(device_type="cpu", block_size=16)
+    with AsyncEngine(str(tiny_checkpoint("minicpmv_2_5")), backend_config=config) as engine:
+        yield engine
+
+
+def test_slices_are_padded_to_the_longest_of_the_prompt(older_engine: AsyncEngine) -> None:
+    """A picture has another hash, and other rows, beside one with a longer slice, and its own ones beside others."""
+    picture = talk(make_picture(20, 40, 1))[0]["content"]
+
+    def build(*content: Any) -> list[Any]:
+        [request] = parse([[{"role": "user", "content": [each for part in content for each in part]}]])
+        prompt, _ = older_engine._preparer.prompts.build(request)
+        return list(prompt.items)
+
+    [alone] = build(picture)
+    beside_short, _ = build(picture, talk(make_picture(20, 40, 2))[0]["content"])
+    beside_long, long = build(picture, make_thin(3))
+    assert alone.features["padded"] < beside_long.features["padded"] == long.features["padded"] == 25
+    assert alone.hash == beside_short.hash != beside_long.hash
+    assert long.hash == build(make_thin(3))[0].hash
+
+
+def test_a_known_picture_is_encoded_again_beside_a_longer_one(older_engine: AsyncEngine, tmp_path: Path) -> None:
+    """Its embedding is cached for a prompt of its own: what is computed beside a longer one does not depend on that.
+    The picture is a file, which is not decoded again while its embedding is cached."""
+    make_picture(20, 40, 4).save(tmp_path / "known.png")
+    picture: list[Any] = [{"type": "image", "image": str(tmp_path / "known.png")}]
+    question = {"type": "text", "text": "what?"}
+    alone, pair = ([{"role": "user", "content": [*part, question]}] for part in (picture, [*picture, *make_thin(5)]))
+    answers = []
+    for before in ((alone,), ()):
+        older_engine.reset_caches()
+        for prompt in (*before, pair):
+            [answer] = ask(older_engine, parse([prompt], max_new_tokens=4, logprobs=3))
+        answers.append(answer)
+    warm, cold = answers
+    assert warm.error is None and warm.token_ids == cold.token_ids
+    assert warm.logprobs is not None and cold.logprobs is not None
+    for ours, theirs in zip(warm.logprobs, cold.logprobs, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
 # --- videos of 4.5 ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class FakeFamily:
         token_ids[0] += 50 * number
         return Expansion(token_ids=token_ids, takes_embedding=expansion.takes_embedding)
 
+    def share(self, measures: Any) -> Any:
+        """All items but the last know how many there are."""
+        return [{"count": len(measures)} if index < len(measures) - 1 else {} for index in range(len(measures))]
+
 
 def make_family() -> Any:
     return FakeFamily()
@@ -107,10 +112,17 @@ def test_hash_is_of_content_and_model() -> None:
         built = build(rendered, [prepare(1, b"x"), prepare(1, key.encode())], **kwargs)
         return [item.hash for item in built.items]
 
-    same, again = hashes()
-    assert same == again and len(same) == 32
+    shared, same = hashes()
+    alone = build(replace(rendered, text="[I]", media=media("image"), markers=((0, 3),)), [prepare(1, b"x")])
+    assert same == alone.items[0].hash != shared and len(same) == 32
     assert hashes("y")[1] != same
-    assert hashes(model_digest=b"other")[0] != same
+    assert hashes(model_digest=b"other")[1] != same
+
+
+def test_what_items_have_because_of_others_is_in_their_features() -> None:
+    rendered = RenderedPrompt(text="[I][I]", media=media("image", "image"), markers=((0, 3), (3, 6)))
+    first, second = build(rendered, [prepare(1, b"x"), prepare(1, b"x")]).items
+    assert first.features == {"count": 2} and second.features == {}
 
 
 def test_what_cannot_be_built() -> None:

@@ -23,8 +23,8 @@ def run_chains(frames: Frames, chains: Sequence[Chain]) -> Frames:
 def _run(frames: Frames, chain: Chain) -> Iterator[Frames]:
     for step in chain:
         match step:
-            case Resize(size, resample):
-                frames = resize(np.ascontiguousarray(frames), size, resample=resample)
+            case Resize(size, resample, library):
+                frames = resize(np.ascontiguousarray(frames), size, resample=resample, library=library)
             case Pad(size, (top, left), color):
                 canvas = np.empty((len(frames), *size, 3), dtype=np.uint8)
                 canvas[...] = np.asarray(color, dtype=np.uint8)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from seesay.device.lanczos import has_lanczos
 from seesay.errors import ErrorCode, RequestError
-from seesay.frame_chain import Patches, Resample
+from seesay.frame_chain import Library, Patches, Resample
 
 T = TypeVar("T", bound=np.generic)
 Frames = npt.NDArray[np.uint8]
@@ -110,10 +110,20 @@ def tile_grid(size: tuple[int, int], tile: tuple[int, int], *, min_tiles: int, m
 # --- pixels ----------------------------------------------------------------------------------------------------------
 
 
-def resize(frames: Frames, size: tuple[int, int], *, resample: Resample = "bicubic", antialias: bool = True) -> Frames:
-    """Scale frames [N, H, W, 3] to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits."""
+def resize(
+    frames: Frames,
+    size: tuple[int, int],
+    *,
+    resample: Resample = "bicubic",
+    library: Library = "torchvision",
+    antialias: bool = True,
+) -> Frames:
+    """Scale frames [N, H, W, 3] to `size` (height, width): uint8 [N, height, width, 3]; the same array if it fits.
+    The numbers are those of `library`; without `antialias` they are torchvision's."""
     if frames.shape[1:3] == size:
         return frames
+    if library == "pillow":
+        return _resize_in_pillow(frames, size, resample)
     if resample == "lanczos" and not has_lanczos():
         return _resize_lanczos(frames, size)
     import torch
@@ -153,6 +163,14 @@ def _has_uint8_bilinear() -> bool:
     import torch
 
     return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") or platform.machine() in ("aarch64", "arm64")
+
+
+def _resize_in_pillow(frames: Frames, size: tuple[int, int], resample: Resample) -> Frames:
+    from PIL import Image
+
+    filter = Image.Resampling[resample.upper()]
+    scaled = [np.array(Image.fromarray(frame).resize(size[::-1], filter)) for frame in frames]
+    return scaled[0][None] if len(scaled) == 1 else np.stack(scaled)
 
 
 def _resize_lanczos(frames: Frames, size: tuple[int, int]) -> Frames:

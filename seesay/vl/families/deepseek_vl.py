@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles, pad_to
+from seesay.frame_chain import Chain, Library, Tiles, pad_to
 from seesay.processors.media.images import floored_edge_size, longest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
@@ -95,7 +95,8 @@ class DeepseekVL(Family):
         self.statistics: Mapping[str, Any] | None = getattr(config, "tower_statistics", None)
         """Those of the towers in the authors' layout."""
         self.settings = given if self.statistics is None else self.read_original(given, self.statistics)
-        self.pixels = PixelSettings.read(self.settings, where, processor=self.processor)
+        self.library: Library = "torchvision" if self.statistics is None else "pillow"
+        self.pixels = PixelSettings.read(self.settings, where, processor=self.processor, library=self.library)
         self.tile = read_tile(self.settings, vision.image_size, where, default=384)
         if self.settings.get("do_pad") not in (True, None):  # older files have null, and pictures were padded
             raise CheckpointError(f"{where}: processor setting do_pad=false is not supported")
@@ -139,7 +140,7 @@ class DeepseekVL(Family):
         """Return the steps that fit frames of this size into the middle of a square `tile` of one color."""
         fit = longest_edge_size if self.statistics is None else floored_edge_size
         fitted = fit(size.height, size.width, tile[0], least=self.min_size)
-        return (Resize(fitted, pixels.resample), *pad_to(fitted, tile, color))
+        return (pixels.resize(fitted), *pad_to(fitted, tile, color))
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         return {"num_tiles": 1, "resized": self.tile}

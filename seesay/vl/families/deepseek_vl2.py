@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Pad, Resize, Tiles
+from seesay.frame_chain import Chain, Pad, Tiles
 from seesay.processors.media.tiles import select_resolution
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
@@ -68,7 +68,7 @@ class DeepseekVL2(ModuleDecoderFamily):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = _read_settings(checkpoint)
-        self._pixels = PixelSettings.read(settings, where, processor=_PROCESSOR)
+        self._pixels = PixelSettings.read(settings, where, processor=_PROCESSOR, library="pillow")
         self._color = read_padding_color(settings, where, processor=_PROCESSOR)
         vision = config.vision_config
         side = vision.image_size
@@ -130,7 +130,7 @@ class DeepseekVL2(ModuleDecoderFamily):
         pairs = ((measures["whole"], self._tile), (measures["fitted"], measures["resized"]))
         return tuple(
             (
-                Resize(fitted, self._pixels.resample),
+                self._pixels.resize(fitted),
                 Pad(canvas, (_center(fitted[0], canvas[0]), _center(fitted[1], canvas[1])), self._color),
                 Tiles(self._tile),
             )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles, pack
+from seesay.frame_chain import Chain, Tiles, pack
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaSize, Modality
@@ -93,10 +93,11 @@ class DeepseekVLHybrid(DeepseekVL):
         where, vision = checkpoint.path, checkpoint.model_config.high_res_vision_config
         own = {name.removeprefix(_HIGH): value for name, value in self.settings.items() if name.startswith(_HIGH)}
         shared = {name: self.settings[name] for name in _SHARED if name in self.settings}
-        self._high_pixels = PixelSettings.read({**shared, **own}, where, processor=self.processor)
+        high = {**shared, **own}
+        self._high_pixels = PixelSettings.read(high, where, processor=self.processor, library=self.library)
         self._high_color = self.color
         if self.statistics is None:
-            self._high_color = read_padding_color({**shared, **own}, where, processor=self.processor)
+            self._high_color = read_padding_color(high, where, processor=self.processor)
         self._high_tile = read_tile(self.settings, vision.image_size, where, default=1024, name="high_res_size")
         self._num_high_patches: int = count_patches(vision, where) ** 2
         if vision.model_type != "sam_vision_model":
@@ -121,7 +122,7 @@ class DeepseekVLHybrid(DeepseekVL):
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         """The smaller picture is made of the larger one, as published."""
         square = self.make_square(size, self._high_tile, self._high_pixels, self._high_color)
-        small = (Resize(self.tile, self.pixels.resample), Tiles(self.tile))
+        small = (self.pixels.resize(self.tile), Tiles(self.tile))
         return (*square, *small), (*square, Tiles(self._high_tile))
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:

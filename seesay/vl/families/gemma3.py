@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Crop, Resize, Tiles
+from seesay.frame_chain import Chain, Crop, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import Backbone, Family, Features, Wording, make_expansion
@@ -142,7 +142,7 @@ class Gemma3(Family):
         return int(measures["num_tiles"]) * self._num_patches
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        view = (Resize(self._tile, self._pixels.resample), Tiles(self._tile))
+        view = (self._pixels.resize(self._tile), Tiles(self._tile))
         rows, columns = measures["crops"]
         if not rows:
             return (view,)

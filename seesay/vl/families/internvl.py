@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.media.images import tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.pixels import PixelSettings, find_library, read_processor, read_square
 from seesay.vl.published import Published
 from seesay.vl.tower_names import INTERN_TOWER
 from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
@@ -86,9 +86,10 @@ class InternVL(Family):
                 raise CheckpointError(
                     f"{where}: the {modality.value} processor's size {size} is not the tower's {self._tile}"
                 )
+        library = find_library(checkpoint)
         processors = {Modality.IMAGE: "GotOcr2ImageProcessor", Modality.VIDEO: "InternVLVideoProcessor"}
         self._pixels = {
-            modality: PixelSettings.read(given, where, processor=processors[modality])
+            modality: PixelSettings.read(given, where, processor=processors[modality], library=library)
             for modality, given in settings.items()
         }
         if self._pixels[Modality.IMAGE].statistics != self._pixels[Modality.VIDEO].statistics:
@@ -131,11 +132,11 @@ class InternVL(Family):
         return {"pixels": pixels, "tile": self._tile, "tiles": tiles}
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        resample, tiles = self._pixels[modality].resample, Tiles(self._tile)
-        thumbnail = (Resize(self._tile, resample), tiles)
+        resize, tiles = self._pixels[modality].resize, Tiles(self._tile)
+        thumbnail = (resize(self._tile), tiles)
         if modality is Modality.VIDEO or measures["resized"] == self._tile:
             return (thumbnail,)
-        cut = (Resize(measures["resized"], resample), tiles)
+        cut = (resize(measures["resized"]), tiles)
         return (cut, thumbnail) if self._adds_thumbnail else (cut,)
 
     def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:

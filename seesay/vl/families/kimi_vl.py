@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Pad, Patches, Resize
+from seesay.frame_chain import Chain, Pad, Patches
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
@@ -77,7 +77,7 @@ class KimiVL(ModuleDecoderFamily):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="KimiVLImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor="KimiVLImageProcessor", library="pillow")
         self._limit = read_count(settings, "in_token_limit", 4096, most=MAX_UNITS, where=where)
         self._patch: int = config.vision_config.patch_size
         expected = {"patch_size": self._patch, "merge_kernel_size": [_MERGE, _MERGE], "pad_input": True}
@@ -148,7 +148,7 @@ class KimiVL(ModuleDecoderFamily):
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         cut = Patches((self._patch, self._patch), (_MERGE, _MERGE), 1)
-        resize = Resize(measures["fitted"], self._pixels.resample)
+        resize = self._pixels.resize(measures["fitted"])
         return ((resize, Pad(measures["resized"], (0, 0), _BLACK), cut),)
 
     def largest_size(self) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles, crop_center, pad_to
+from seesay.frame_chain import Chain, Tiles, crop_center, pad_to
 from seesay.processors.media.images import shortest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
@@ -69,7 +69,7 @@ class Llava(ProjectedTowerFamily):
         else:
             target = read_square(self._size, self.checkpoint.path, "size")
         cropping = crop_center(target, tile) if self._crops else ()
-        return ((*padding, Resize(target, self.pixels.resample), *cropping, Tiles(tile)),)
+        return ((*padding, self.pixels.resize(target), *cropping, Tiles(tile)),)
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}

@@ -10,13 +10,13 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
 from seesay.vl.arrangement import Rows, blend, chain, chain_blends, end_blended_lines, end_lines, number_rows, shrink
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor, read_square
+from seesay.vl.pixels import PixelSettings, find_library, read_processor, read_square
 from seesay.vl.published import Published
 
 _SHRINKS_ABOVE = 1.1
@@ -51,7 +51,9 @@ class LlavaOnevision(AnyResolutionFamily):
             raise CheckpointError(f"{where}: vision_aspect_ratio must be anyres_max_N, got {given!r}")
         self._max_rows = int(ratio[1]) * math.prod(self.grid)
         settings = read_processor(checkpoint, "video_processor")
-        self._video_pixels = PixelSettings.read(settings, where, processor="LlavaOnevisionVideoProcessor")
+        self._video_pixels = PixelSettings.read(
+            settings, where, processor="LlavaOnevisionVideoProcessor", library=find_library(checkpoint)
+        )
         if self._video_pixels.statistics != self.pixels.statistics:
             raise CheckpointError(f"{where}: pictures and videos are normalized differently: not supported")
         size = settings.get("size", self.image_size)
@@ -96,7 +98,7 @@ class LlavaOnevision(AnyResolutionFamily):
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         if modality is Modality.IMAGE:
             return super().chain_frames(modality, size, measures)
-        return ((Resize(self.tile, self._video_pixels.resample), Tiles(self.tile)),)
+        return ((self._video_pixels.resize(self.tile), Tiles(self.tile)),)
 
     def _arrange(self, measures: Features) -> Features:
         return super()._arrange(measures) if "cut" in measures else self._arrange_clip(measures["num_tiles"])

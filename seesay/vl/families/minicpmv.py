@@ -13,7 +13,7 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Resize, Split
+from seesay.frame_chain import Chain, Patches, Split
 from seesay.processors.media.slices import choose_grid, fit_area, fit_slices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
@@ -50,7 +50,8 @@ class MiniCPMV(Family):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
     Features: the patches [P, 3·p·p] of the whole picture, then of its slices, row by row, or frames; the plan's
-    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices. Of a
+    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices; in 2.5
+    `padded`, the number of patches to which each is padded. Of a
     video: the patches of its frames, and `packs`, the places in time of the frames of each pack.
     """
 
@@ -78,7 +79,7 @@ class MiniCPMV(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor", library="pillow")
         self._side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
         self._max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
         self._patch: int = config.vision_config.patch_size
@@ -100,6 +101,7 @@ class MiniCPMV(Family):
         # Since 2.6 slices have tags of their own; 2.5 has those of pictures inside of one pair of slice tags.
         self._slice_tags = ("slice_start", "slice_end") if is_new else ("im_start", "im_end")
         self._outer_tags = () if is_new else ("slice_start", "slice_end")
+        self._has_lines, self._pads = not is_new, not is_new and config.batch_vision_input
         first, last = (self._spell[name] for name in self._slice_tags)
         self._line_break = tokenizer.encode(f"{last}\n{first}")[1:-1]
         self._pack_break = tokenizer.encode(f"{self._spell['im_end']}\n{self._spell['im_start']}")[1:-1]
@@ -142,6 +144,7 @@ class MiniCPMV(Family):
             "whole": whole,
             "cut": cut or (0, 0),
             "grids": tuple(grids),
+            **({"padded": max(map(math.prod, grids))} if self._pads else {}),
             "has_number": bool(options.get("use_image_id", self._uses_id)),
         }
 
@@ -185,6 +188,13 @@ class MiniCPMV(Family):
     def _spell_number(self, number: int) -> list[int]:
         return self.tokenizer.encode(f"{self._spell['im_id_start']}{number}{self._spell['im_id_end']}")
 
+    def share(self, measures: Sequence[Features]) -> Sequence[Features]:
+        """2.5 pads the slices of all pictures of a prompt to the length of the longest, and attends to the padding."""
+        if not self._pads or not measures:
+            return super().share(measures)
+        longest = max(each["padded"] for each in measures)
+        return [{} if each["padded"] == longest else {"padded": longest} for each in measures]
+
     def number(self, expansion: Expansion, number: int) -> Expansion:
         first, *_ = expansion.token_ids
         if number == 0 or first != self._ids.get("im_id_start"):
@@ -196,15 +206,15 @@ class MiniCPMV(Family):
         )
 
     def num_units(self, measures: Features) -> int:
-        return sum(map(math.prod, measures["grids"]))
+        return len(measures["grids"]) * measures.get("padded", 0) or sum(map(math.prod, measures["grids"]))
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        resample, patches = self._pixels.resample, Patches((self._patch, self._patch), (1, 1), 1)
-        whole = (Resize(measures["whole"], resample), patches)
+        resize, patches = self._pixels.resize, Patches((self._patch, self._patch), (1, 1), 1)
+        whole = (resize(measures["whole"]), patches)
         if measures["cut"] == (0, 0):
             return (whole,)
         height, width = (side // count for side, count in zip(measures["resized"], measures["cut"], strict=True))
-        return whole, (Resize(measures["resized"], resample), Split((height, width)), patches)
+        return whole, (resize(measures["resized"]), Split((height, width)), patches)
 
     def largest_size(self) -> tuple[int, int] | None:
         """Slices that are a little longer than one and a half, two and a half, … patches are rounded up the most."""
@@ -236,6 +246,7 @@ class MiniCPMV(Family):
             num_queries=self._num_queries,
             num_heads=config.text_config.hidden_size // _HEAD_SIZE,
             out_hidden_size=config.text_config.hidden_size,
+            has_lines=self._has_lines,
         )
         with torch.device("meta"):
             model = ResampledSiglip(sizes)

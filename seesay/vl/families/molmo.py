@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Pad, Resize
+from seesay.frame_chain import Chain, Pad
 from seesay.processors.media.images import resize_as_float
 from seesay.processors.media.tiles import choose_crops, fit_as_float32
 from seesay.processors.text.tokenizer import Tokenizer
@@ -198,7 +198,7 @@ class Molmo(ProjectedTowerFamily):
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         """Return the steps of `preprocess`, for the sizes that they have."""
         pairs = ((measures["fitted"], self._tile), (measures["resized"], measures["canvas"]))
-        return tuple((Resize(fitted, self.pixels.resample), Pad(full, (0, 0), (0, 0, 0))) for fitted, full in pairs)
+        return tuple((self.pixels.resize(fitted), Pad(full, (0, 0), (0, 0, 0))) for fitted, full in pairs)
 
     def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
         planned = super().plan_media(modality, size, options)

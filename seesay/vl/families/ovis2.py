@@ -10,7 +10,7 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Crop, Resize, Tiles, pad_to
+from seesay.frame_chain import Chain, Crop, Library, Tiles, pad_to
 from seesay.processors.media.images import floored_edge_size, tile_grid
 from seesay.processors.media.tiles import fit_covering_grid
 from seesay.processors.text.tokenizer import Tokenizer
@@ -81,7 +81,8 @@ class Ovis2(Family):
         self._is_original = not getattr(config, "has_media_tokens", True)
         if self._is_original:  # of CLIP's settings, the authors' code takes the size of the crop and crops nothing
             settings = {**settings, **_OF_AUTHORS, "size": settings.get("crop_size", vision.image_size)}
-        self._pixels = PixelSettings.read(settings, where, processor="Ovis2ImageProcessor")
+        library: Library = "pillow" if self._is_original else "torchvision"
+        self._pixels = PixelSettings.read(settings, where, processor="Ovis2ImageProcessor", library=library)
         self._tile = read_tile(settings, vision.image_size, where, default=384)
         if settings.get("do_center_crop", False):
             raise CheckpointError(f"{where}: processor setting do_center_crop=true is not supported")
@@ -165,9 +166,9 @@ class Ovis2(Family):
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         if self._is_original:
             return self._chain_crops((size.height, size.width), measures["cut"])
-        resample, tiles = self._pixels.resample, Tiles(self._tile)
-        whole = (Resize(self._tile, resample), tiles)
-        return (whole, (Resize(measures["resized"], resample), tiles)) if measures["cut"] != (0, 0) else (whole,)
+        resize, tiles = self._pixels.resize, Tiles(self._tile)
+        whole = (resize(self._tile), tiles)
+        return (whole, (resize(measures["resized"]), tiles)) if measures["cut"] != (0, 0) else (whole,)
 
     def _chain_crops(self, size: tuple[int, int], cut: tuple[int, int]) -> tuple[Chain, ...]:
         """The authors cut the picture itself; the last row and column of tiles have what is left of it. The whole and
@@ -180,7 +181,7 @@ class Ovis2(Family):
             fitted = floored_edge_size(*part, self._tile[0], least=1)
             crop = () if part == size else (Crop(part, at),)
             padding = pad_to(fitted, self._tile, (red, green, blue))
-            chains.append((*crop, Resize(fitted, self._pixels.resample), *padding, Tiles(self._tile)))
+            chains.append((*crop, self._pixels.resize(fitted), *padding, Tiles(self._tile)))
         return tuple(chains)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality, RenderedPrompt
 from seesay.vl.family import Family, Features, make_expansion
@@ -126,7 +126,7 @@ class PaliGemma(Family):
         return self._num_rows
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        return ((Resize(self._tile, self._pixels.resample), Tiles(self._tile)),)
+        return ((self._pixels.resize(self._tile), Tiles(self._tile)),)
 
     def largest_size(self) -> tuple[int, int] | None:
         return self._tile

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.media.tiles import fit_canvas
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
@@ -120,11 +120,11 @@ class PerceptionLM(Family):
         return int(measures["num_tiles"]) * self._grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        resample = (self._video_pixels if modality is Modality.VIDEO else self._pixels).resample
-        whole = (Resize(self._tile, resample), Tiles(self._tile))
+        resize = (self._video_pixels if modality is Modality.VIDEO else self._pixels).resize
+        whole = (resize(self._tile), Tiles(self._tile))
         if measures["cut"] == (0, 0):
             return (whole,)
-        return whole, (Resize(measures["resized"], resample), Tiles(self._tile))
+        return whole, (resize(measures["resized"]), Tiles(self._tile))
 
     def largest_size(self) -> tuple[int, int] | None:
         return (self._side, self._side * self._max_tiles) if self._cuts else self._tile

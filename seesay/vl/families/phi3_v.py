@@ -44,6 +44,7 @@ class Phi3Vision(ProjectedTowerFamily):
     tokenizes_apart = True
     strategies = ("default",)
     processor = "Phi3VImageProcessor"
+    library = "pillow"
     learned_rows = ("sub_GN", "glb_GN")
     projector_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}  # noqa: RUF012
     weights = WeightMap(
@@ -95,7 +96,7 @@ class Phi3Vision(ProjectedTowerFamily):
         return int(measures["num_tiles"]) * self.grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        return (self._hd.make_chain(size, measures, self.pixels.resample),)
+        return (self._hd.make_chain(size, measures, self.pixels),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         return {**super().preprocess(media, measures), "rows": self._arrange(measures)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Resize
+from seesay.frame_chain import Chain, Patches
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS
@@ -145,7 +145,7 @@ class Pixtral(Family):
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         side, merge = self._patch_size, self._merge_size
-        return ((Resize(measures["resized"], self._pixels.resample), Patches((side, side), (merge, merge), 1)),)
+        return ((self._pixels.resize(measures["resized"]), Patches((side, side), (merge, merge), 1)),)
 
     def largest_size(self) -> tuple[int, int] | None:
         return self._limit

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.vl.family import NUMBER, Family, Features, Wording, make_expansion
@@ -52,7 +52,7 @@ class QwenVL(Family):
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)
         where, settings = checkpoint.path, read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="QwenVLImageProcessor")
+        self._pixels = PixelSettings.read(settings, where, processor="QwenVLImageProcessor", library="pillow")
         config = checkpoint.model_config
         self._side: int = config.vision_config.image_size
         self._grid_side: int = self._side // config.vision_config.patch_size
@@ -91,7 +91,7 @@ class QwenVL(Family):
         return self._grid_side**2
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        return ((Resize((self._side, self._side), self._pixels.resample), Tiles((self._side, self._side))),)
+        return ((self._pixels.resize((self._side, self._side)), Tiles((self._side, self._side))),)
 
     def largest_size(self) -> tuple[int, int]:
         return self._side, self._side

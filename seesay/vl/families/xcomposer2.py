@@ -12,7 +12,7 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
+from seesay.frame_chain import Chain, Tiles
 from seesay.llm.models.spec import MediaRowsSpec
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
@@ -62,6 +62,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
     options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
     strategies = ("default",)
     processor = "XComposer2TileProcessor"
+    library = "pillow"
     weights = WeightMap(
         decoder={"model.": "", "output.": "lm_head."},
         decoder_patterns=(
@@ -85,7 +86,9 @@ class InternLMXComposer2(ProjectedTowerFamily):
         self._hd: HDTransform | None = None
         if not self._is_tiled:
             self.options = {}  # type: ignore[misc]  # squares have none
-            self.pixels = PixelSettings.read(self.settings, checkpoint.path, processor="XComposer2SquareProcessor")
+            self.pixels = PixelSettings.read(
+                self.settings, checkpoint.path, processor="XComposer2SquareProcessor", library=self.library
+            )
             return
         self.learned_rows = _LEARNED
         self.projector_options = {"merge": _MERGE, "learned_axes": (4, 3), "projects_learned": True}
@@ -181,9 +184,9 @@ class InternLMXComposer2(ProjectedTowerFamily):
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
         if self._hd is not None:
-            return (self._hd.make_chain(size, measures, self.pixels.resample),)
+            return (self._hd.make_chain(size, measures, self.pixels),)
         square = (self.image_size, self.image_size)
-        return ((Resize(square, self.pixels.resample), Tiles(square)),)
+        return ((self.pixels.resize(square), Tiles(square)),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
         features = super().preprocess(media, measures)
