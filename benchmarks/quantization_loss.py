@@ -104,8 +104,8 @@ def compute_oracle(path: Path, form: str | None, prompts: Sequence[Sequence[int]
 
 def compute_ours(path: Path, form: str | None, texts: Sequence[str], dtype: str) -> list[torch.Tensor]:
     """Return the logits [vocab] behind each text in seesay."""
-    options = {} if form is None else FORMS[form]
-    config = EngineConfig(device_type="cpu", dtype=dtype, **options)
+    options: dict[str, Any] = {"dtype": dtype, **({} if form is None else FORMS[form])}
+    config = EngineConfig(device_type="cpu", **options)
     wanted = GenerationConfig(max_new_tokens=1, output_logits="generation", do_sample=False)
     with pipeline(str(path), backend_config=config) as pipe:
         answers = pipe(list(texts), gen_config=wanted, do_preprocess=False)
