@@ -82,6 +82,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "paligemma": Tiny(architecture="PaliGemmaForConditionalGeneration", variant=True),
     "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
+    "ministral3": Tiny(architecture="Mistral3ForConditionalGeneration", variant=True),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
@@ -147,13 +148,16 @@ VISION_MODULES: Mapping[str, str] = {
     "aya_vision": "AyaVisionForConditionalGeneration",
     "cohere2_vision": "Cohere2VisionForConditionalGeneration",
     "gemma4": "Gemma4ForConditionalGeneration",
+    "gemma4_small": "Gemma4ForConditionalGeneration",
+    "gemma4_large": "Gemma4ForConditionalGeneration",
     "lighton_ocr": "LightOnOcrForConditionalGeneration",
     "qianfan_ocr": "QianfanOCRForConditionalGeneration",
     "llava_next_video": "LlavaNextVideoForConditionalGeneration",
     "vipllava": "VipLlavaForConditionalGeneration",
 }
 """Those with pictures, tower and processor included: queries over patches, numbered tiles, tiles with tokens between
-them, pictures of any size, tiles with learned rows, rows of several layers, a marker that is no token of rows."""
+them, pictures of any size, tiles with learned rows, rows of several layers, a marker that is no token of rows, tokens
+of a picture that see each other in some layers."""
 
 
 OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}

@@ -152,14 +152,47 @@ def _qianfan_ocr(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any
 def _gemma4(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
     """Embeddings for each layer, which are looked up by ids; pictures of any shape; layers that share keys and
     values."""
+    options = {
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+    }  # fmt: skip
+    return _write_gemma4(tokenizer, {**text, **options}, statistics, {})
+
+
+def _gemma4_small(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """As E2B and E4B are published: one head of keys, wider feed-forwards in the layers that share keys and values,
+    limits of the tower's activations."""
+    options = {
+        "num_hidden_layers": 7,
+        "layer_types": [*["sliding_attention", "sliding_attention", "full_attention"] * 2, "full_attention"],
+        "num_key_value_heads": 1, "num_kv_shared_layers": 3, "hidden_size_per_layer_input": 8,
+        "use_double_wide_mlp": True, "final_logit_softcapping": 30.0,
+    }  # fmt: skip
+    return _write_gemma4(tokenizer, {**text, **options}, statistics, {"use_clipped_linears": True})
+
+
+def _gemma4_large(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """As 31B and 26B-A4B are published: tokens of a picture see each other in the layers with a window, keys are values
+    in the others, and experts stand beside the feed-forward. Nothing is looked up for each layer or shared."""
+    options = {
+        "num_hidden_layers": 6, "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0, "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1, "final_logit_softcapping": 30.0, "use_bidirectional_attention": "vision",
+        "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 16,
+    }  # fmt: skip
+    return _write_gemma4(tokenizer, {**text, **options}, statistics, {"standardize": True})
+
+
+def _write_gemma4(
+    tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any], vision: dict[str, Any]
+) -> tuple[Any, Any]:
     config = transformers.Gemma4Config(
         vision_config={
             **_VIT, "num_key_value_heads": 2, "head_dim": 16, "pooling_kernel_size": 3, "position_embedding_size": 1024,
+            **vision,
         },
         text_config=transformers.Gemma4TextConfig(
-            **{**text, "num_hidden_layers": 4}, head_dim=16, global_head_dim=32, sliding_window=32,
-            layer_types=["sliding_attention", "full_attention"] * 2, num_kv_shared_layers=2,
-            vocab_size_per_layer_input=text["vocab_size"], hidden_size_per_layer_input=8,
+            **text, head_dim=16, global_head_dim=32, sliding_window=32, vocab_size_per_layer_input=text["vocab_size"],
         ),
         audio_config=None, image_token_id=tokenizer.image_token_id, video_token_id=tokenizer.video_token_id,
         audio_token_id=tokenizer.audio_token_id, boi_token_id=tokenizer.boi_token_id,
@@ -178,6 +211,10 @@ def _gemma4(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) ->
 
 
 _IMAGE: Mapping[str, str] = {"image_token": "<image>"}
+_GEMMA4_TOKENS: Mapping[str, str] = {
+    "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "video_token": "<|video|>",
+    "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>",
+}  # fmt: skip
 MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "aya_vision": ModuleCheckpoint(
         "<image>",
@@ -216,13 +253,8 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
             "marker": "<image>",
         },
     ),
-    "gemma4": ModuleCheckpoint(
-        "<|image|>",
-        _gemma4,
-        {
-            "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "video_token": "<|video|>",
-            "audio_token": "<|audio|>", "boa_token": "<|audio>", "eoa_token": "<audio|>",
-        },
-    ),
+    "gemma4": ModuleCheckpoint("<|image|>", _gemma4, _GEMMA4_TOKENS),
+    "gemma4_small": ModuleCheckpoint("<|image|>", _gemma4_small, _GEMMA4_TOKENS),
+    "gemma4_large": ModuleCheckpoint("<|image|>", _gemma4_large, _GEMMA4_TOKENS),
     "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),
 }  # fmt: skip

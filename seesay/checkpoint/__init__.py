@@ -11,7 +11,7 @@ from seesay.checkpoint.files import check_tokenizer_files, read_text
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint
 from seesay.checkpoint.original_deepseek_vl2 import PLAIN_ATTENTION
 from seesay.checkpoint.stand_ins import ORIGINALS, ConfigReader, StandIn, read_as_known
-from seesay.checkpoint.tensors import StoredTensor, TensorSlices, find_stored_names, is_buffer
+from seesay.checkpoint.tensors import NoWeightsError, StoredTensor, TensorSlices, find_stored_names, is_buffer
 
 __all__ = [
     "DEMO_MODEL",
@@ -19,6 +19,7 @@ __all__ = [
     "PLAIN_ATTENTION",
     "Checkpoint",
     "ConfigReader",
+    "NoWeightsError",
     "StandIn",
     "StoredTensor",
     "TensorSlices",

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,14 +94,43 @@ class Checkpoint:
         Raises `CheckpointError` that names the file or tensor for a missing config.json, missing safetensors or shards,
         a truncated file, an index that points out of the folder, an unknown dtype or quantization format.
         """
+        made = cls.load_config(path, hf_overrides, quantization=quantization, readers=readers, runs_code=runs_code)
+        return made._find_tensors()
+
+    @classmethod
+    def load_config(
+        cls,
+        path: str | os.PathLike[str],
+        hf_overrides: Mapping[str, Any] | None = None,
+        *,
+        quantization: InFlight | None = None,
+        readers: Mapping[str, ConfigReader] | None = None,
+        runs_code: bool = False,
+    ) -> Checkpoint:
+        """Read the folder's JSON files alone: as `load`, but without tensors."""
         path = Path(path)
         config = read_object(path / "config.json")
         if config is None:
             raise CheckpointError(f"{path}: not a model folder: it has no config.json")
         merged, added = apply_overrides(config, hf_overrides or {})
         quantized = read_quantization(path / "config.json", merged, quantization)
+        return cls(
+            path=path,
+            config=merged,
+            generation_config=read_object(path / "generation_config.json") or {},
+            stored={},
+            quantization=quantized,
+            revision_digest=b"",
+            added=added,
+            readers=readers or {},
+            runs_code=runs_code,
+        )
+
+    def _find_tensors(self) -> Checkpoint:
+        """Return the checkpoint with what the headers of its safetensors files say."""
+        path = self.path
         digest = hashlib.blake2b(digest_size=32)
-        update_framed(digest, _serialize(merged))
+        update_framed(digest, _serialize(self.config))
         stored: dict[str, StoredTensor] = {}
         index = read_object(path / INDEX_FILE)
         files = find_shards(path, index)
@@ -117,17 +146,7 @@ class Checkpoint:
                         f"{path / shard}: tensor {name!r} is missing, but {INDEX_FILE} lists it in this file: "
                         "download this shard again"
                     )
-        return cls(
-            path=path,
-            config=merged,
-            generation_config=read_object(path / "generation_config.json") or {},
-            stored=stored,
-            quantization=quantized,
-            revision_digest=digest.digest(),
-            added=added,
-            readers=readers or {},
-            runs_code=runs_code,
-        )
+        return replace(self, stored=stored, revision_digest=digest.digest())
 
     @property
     def architecture(self) -> str:

@@ -134,9 +134,13 @@ def is_buffer(name: str) -> bool:
     return _BUFFER.search(name) is not None
 
 
+class NoWeightsError(CheckpointError):
+    """There are no safetensors files in a folder."""
+
+
 def find_shards(folder: Path, index: dict[str, Any] | None) -> list[Path]:
     """Return the safetensors files of a folder, those that `index` lists if there is one. Raises `CheckpointError` if
-    there are none, or one is missing or outside of the folder."""
+    there are none (`NoWeightsError`), or one is missing or outside of the folder."""
     if index is not None:
         weight_map = index.get("weight_map")
         is_map = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
@@ -151,11 +155,11 @@ def find_shards(folder: Path, index: dict[str, Any] | None) -> list[Path]:
         return [folder / SINGLE_FILE]
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
     if pickles:
-        raise CheckpointError(
+        raise NoWeightsError(
             f"{folder}: the weights are pickles ({pickles[0]}), which can run code and are not opened. "
             "Convert the checkpoint to safetensors"
         )
-    raise CheckpointError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
+    raise NoWeightsError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
 
 
 def update_framed(digest: Any, *parts: bytes) -> None:

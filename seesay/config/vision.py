@@ -28,8 +28,9 @@ class VisionConfig:
     embedding_cache_bytes: size of the cache of embeddings; 0 turns it off.
     feature_cache_bytes: size of the cache of preprocessed pictures; 0 turns it off.
     thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
-    transparency: "white" puts transparent parts of pictures on white; "drop" ignores the alpha channel, as
-        Transformers' processors do. The option `transparency` of a media item takes precedence.
+    transparency: "white" puts transparent parts of pictures on white, as Transformers' processors do; "drop" ignores
+        the alpha channel, as `convert("RGB")` of Pillow does. The option `transparency` of a media item takes
+        precedence.
     """
 
     max_batch_size: int = 8

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from seesay.checkpoint import Checkpoint
+from seesay.checkpoint import Checkpoint, NoWeightsError
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.registry import find_model, open_registry
+from seesay.vl.module_family import ModuleDecoderFamily
+from seesay.vl.module_vision import ModuleVisionFamily, check_positions
+from seesay.vl.registry import Registry, find_model, open_registry
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
@@ -48,17 +50,29 @@ class OpenedModel:
         return [b"" if token_id in special_ids else token for token_id, token in enumerate(self.grammar_tokens())]
 
 
+def _check_config(checkpoint: Checkpoint, config: EngineConfig, registry: Registry) -> None:
+    """Raise `CheckpointError` for a model that does not run, as far as its config.json says so alone."""
+    family_type, checkpoint = find_model(checkpoint, registry)
+    if issubclass(family_type, ModuleDecoderFamily) and checkpoint.code is None:
+        model = family_type.build_modules(checkpoint)
+        if issubclass(family_type, ModuleVisionFamily) and not config.disable_vision_encoder:
+            check_positions(checkpoint, model)
+
+
 def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     """Read the model in `folder`, but for its weights. Raises `CheckpointError` for one that cannot be served, and
     `ConfigError` for a plugin that cannot be used."""
     registry = open_registry(config.plugins, config.custom_module_map)
-    checkpoint = Checkpoint.load(
-        folder,
-        config.hf_overrides,
-        quantization=config.quantization,
-        readers=registry.readers,
-        runs_code=config.trust_remote_code,
-    )
+    options: dict[str, Any] = {
+        "quantization": config.quantization,
+        "readers": registry.readers,
+        "runs_code": config.trust_remote_code,
+    }
+    try:
+        checkpoint = Checkpoint.load(folder, config.hf_overrides, **options)
+    except NoWeightsError:  # whoever downloads them should know before that the model does not run
+        _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), config, registry)
+        raise
     checkpoint.expect_format(config.model_format)
     family_type, checkpoint = find_model(checkpoint, registry)
     tokenizer = Tokenizer.load(folder, trust_remote_code=config.trust_remote_code)

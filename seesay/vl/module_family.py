@@ -64,7 +64,7 @@ class ModuleBackbone(Backbone):
                 f"{given[0]}: {checkpoint.architecture} runs through Transformers' modules, which have their own "
                 "rotary embedding and attention: leave it out"
             )
-        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype)
+        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype, media_run=self.media_run)
         self.family.check(decoder)
         return decoder
 
@@ -82,10 +82,15 @@ class ModuleDecoderFamily(Family):
     @cached_property
     def model(self) -> ModuleModel:
         """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
+        return self.build_modules(self.checkpoint)
+
+    @classmethod
+    def build_modules(cls, checkpoint: Checkpoint) -> ModuleModel:
+        """Return the modules of a checkpoint, without weights: config.json is enough. Raises as `model` does."""
         from seesay.llm.models.module_model import ModuleModel
 
-        nearest = describe_nearest(self.checkpoint.config.get("model_type"))
-        return ModuleModel(self.checkpoint, self.auto_class, prefix=self.decoder_prefix, nearest=nearest)
+        nearest = describe_nearest(checkpoint.config.get("model_type"))
+        return ModuleModel(checkpoint, cls.auto_class, prefix=cls.decoder_prefix, nearest=nearest)
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""

@@ -91,6 +91,12 @@ class ModuleProcessor:
         raise CheckpointError(f"{self._path}: neither config.json nor its processor names an image_token_id")
 
     @property
+    def max_rows(self) -> int:
+        """The most rows of a picture, where the processor says so; else 0."""
+        found = getattr(self._processor.image_processor, "max_soft_tokens", None)
+        return found if isinstance(found, int) else 0
+
+    @property
     def settings(self) -> Mapping[str, Any]:
         """All settings that may change what pictures become, as JSON values."""
         parts = {"processor": self._processor, "image_processor": self._processor.image_processor}

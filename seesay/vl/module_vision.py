@@ -12,7 +12,7 @@ from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.frame_chain import Chain
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.family import Features, MediaPlan
+from seesay.vl.family import Backbone, Features, MediaPlan
 from seesay.vl.module_family import ModuleTextFamily
 from seesay.vl.module_processor import FILES, ModuleProcessor
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from seesay.encoders.module_tower import ModuleTower
     from seesay.llm.models.module_decoder import ModuleDecoder
+    from seesay.llm.models.module_model import ModuleModel
 
+_NO_PICTURES = "cannot take pictures here"
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
 
@@ -93,11 +95,22 @@ class ModuleVisionFamily(ModuleTextFamily):
 
         return max(_SIZES, key=cost)
 
+    def backbone(self) -> Backbone:
+        """In some models (Gemma 4), tokens of a picture see each other in the layers with a window."""
+        text = self.checkpoint.text_config
+        if not self._has_processor or getattr(text, "use_bidirectional_attention", None) != "vision":
+            return super().backbone()
+        plans = (self.processor.plan(MediaSize(num_frames=1, height=h, width=w)) for h, w in _SIZES)
+        most = max(int(plan.expansion.takes_embedding.sum()) for plan in plans)
+        return replace(super().backbone(), media_run=max(most, self.processor.max_rows))
+
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> ModuleTower:
         from seesay.encoders.module_tower import ModuleTower
         from seesay.llm.models.module_parts import Tower
 
         model = self.model  # raises for one that does not run, whatever is made of pictures
+        if self._has_processor:
+            check_positions(self.checkpoint, model)
         if not self._has_processor:
             raise CheckpointError(
                 f"{self.checkpoint.path}: {' or '.join(FILES)} is missing, which says what is made of pictures: "
@@ -121,18 +134,34 @@ class ModuleVisionFamily(ModuleTextFamily):
         if self._tower is None or decoder.device.type == "meta":
             return
         try:
-            with self.model.blaming("its modules fail in a trial with pictures", verdict="cannot take pictures here"):
+            with self.model.blaming("its modules fail in a trial with pictures", verdict=_NO_PICTURES):
                 try:
                     check_pictures(self, self._tower, decoder)
                 except RequestError as error:
                     raise CheckpointError(str(error)) from error
         except CheckpointError as error:
-            raise CheckpointError(f"{error}. With disable_vision_encoder=True it runs with text alone") from error
+            raise _or_text_alone(error) from error
+
+
+def _or_text_alone(error: CheckpointError) -> CheckpointError:
+    return CheckpointError(f"{error}. With disable_vision_encoder=True it runs with text alone")
 
 
 def _size_of(measures: Features) -> MediaSize:
     height, width = measures["original"]
     return MediaSize(num_frames=1, height=height, width=width)
+
+
+def check_positions(checkpoint: Checkpoint, model: ModuleModel) -> None:
+    """Raise `CheckpointError` for tokens whose positions have several axes, which config.json says alone."""
+    rotary = getattr(checkpoint.text_config, "rope_parameters", None) or {}
+    if not (sections := rotary.get("mrope_section")):
+        return
+    try:
+        with model.blaming(verdict=_NO_PICTURES):
+            raise CheckpointError(f"its tokens have positions of {len(sections)} axes (M-RoPE)")
+    except CheckpointError as error:
+        raise _or_text_alone(error) from error
 
 
 def takes_pictures(architecture: str) -> bool:

@@ -90,7 +90,7 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
     model of this name, the one that runs its modules.
 
     `registry`: the families to choose from; ours by default. Raises `CheckpointError` that says why an architecture
-    does not run, where that is known, or lists those that do, and `ConfigError` for one that is contested.
+    does not run, where that is known, or which name is like it, and `ConfigError` for one that is contested.
     """
     registry = Registry(claims=list_families()) if registry is None else registry
     found = _try_find(architecture, tower, registry)
@@ -104,14 +104,13 @@ def find_family(architecture: str, tower: str = "", registry: Registry | None = 
 
 
 def _say_unknown(architecture: str, registry: Registry, nearest: str) -> str:
-    layouts = sorted(list_layouts(registry.claims))
+    layouts = list_layouts(registry.claims)
     close = difflib.get_close_matches(architecture, [*layouts, *list_causal_models()], n=1)
     hint = f" did you mean {close[0]!r}?" if close else ""
     return (
-        f"architecture {architecture!r} is not supported{nearest};{hint} supported are: {', '.join(layouts)}, other "
-        "models of Transformers for texts (AutoModelForCausalLM) or texts with pictures (AutoModelForImageTextToText), "
-        "which has none of this name there, and code beside the weights, which config.json's auto_map would name"
-        f"{registry.list_broken()}"
+        f"architecture {architecture!r} is not supported{nearest};{hint} neither seesay (docs/models.md, or seesay "
+        "list) nor Transformers for texts or texts with pictures has one of this name, and config.json's auto_map "
+        f"names no code beside the weights{registry.list_broken()}"
     )
 
 

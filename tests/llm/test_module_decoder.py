@@ -56,8 +56,9 @@ def test_an_architecture_without_a_family_runs_through_its_modules(name: str) ->
 
 
 def test_what_neither_we_nor_transformers_have_is_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"architecture 'Xx' is not supported; supported are: Bai.* none of this"):
+    with pytest.raises(CheckpointError, match=r"architecture 'Xx' is not supported; neither seesay .* nor") as caught:
         find_family("Xx")
+    assert len(str(caught.value)) < 300 and "Baichuan" not in str(caught.value)
     with pytest.raises(CheckpointError, match="did you mean 'GPTNeoXForCausalLM'"):
         find_family("GPTNeoXForCausalLMX")
 

@@ -99,6 +99,7 @@ from transformers import (
     LlavaOnevisionProcessor,
     LlavaOnevisionVideoProcessor,
     LlavaProcessor,
+    Ministral3Config,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     MistralConfig,
@@ -686,6 +687,28 @@ def _mistral3(path: Path) -> None:
     config = Mistral3Config(
         vision_config=PixtralVisionConfig(num_hidden_layers=3, hidden_act="gelu", **vision), text_config=text,
         image_token_index=processor.image_token_id, vision_feature_layer=-2, spatial_merge_size=2,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    save_model(Mistral3ForConditionalGeneration(config), path)
+    processor.save_pretrained(path)
+
+
+def _ministral3(path: Path) -> None:
+    """Queries grow with the place, from 32 on; yarn."""
+    processor, text, vision = _pixtral_parts(4, 2)
+    sizes = {name: value for name, value in text.to_dict().items() if name in (*QWEN_TEXT, "vocab_size", "head_dim")}
+    rotary = {
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 16.0, "original_max_position_embeddings": 32,
+        "max_position_embeddings": 512, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.5,
+    }  # fmt: skip
+    decoder = Ministral3Config(
+        **{**sizes, "max_position_embeddings": 512}, rope_parameters=rotary, bos_token_id=None,
+        eos_token_id=text.eos_token_id, pad_token_id=text.pad_token_id,
+    )  # fmt: skip
+    config = Mistral3Config(
+        vision_config=PixtralVisionConfig(num_hidden_layers=3, hidden_act="gelu", **vision), text_config=decoder,
+        image_token_index=processor.image_token_id, vision_feature_layer=-1, spatial_merge_size=2,
         tie_word_embeddings=False,
     )  # fmt: skip
     save_model(Mistral3ForConditionalGeneration(config), path)
@@ -1399,6 +1422,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "paligemma2": partial(_paligemma, sliding_window=12),
     "pixtral": _pixtral,
     "mistral3": _mistral3,
+    "ministral3": _ministral3,
     "internvl": _internvl,
     "internvl_chat": _internvl_chat(LlamaConfig),
     "internvl_chat_6b": _internvl_chat(

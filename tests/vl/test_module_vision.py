@@ -25,6 +25,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
+from seesay.llm.models.module_decoder import ModuleDecoder
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import MediaSize
 from seesay.vl.module_vision import ModuleVisionFamily
@@ -169,6 +170,25 @@ def test_a_processor_without_the_models_token_is_refused(
     message = r"cannot take pictures here: (?!.*does not run).* makes no token 7 \(image_token_id\) .* with text alone"
     with pytest.raises(CheckpointError, match=message):
         load_model(open_family(folder))
+
+
+def test_a_text_of_the_check_has_no_tokens_of_media(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """The whole model takes a place for a picture where ours looks up a token."""
+    folder = shutil.copytree(tiny_checkpoint("gemma4"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    drawn = torch.randint(config["text_config"]["vocab_size"], (2, 11), generator=torch.Generator().manual_seed(0))
+    (folder / "config.json").write_text(json.dumps({**config, "image_token_id": int(drawn[0, 3])}))
+    family = open_family(folder)
+    decoder = family.backbone().load_decoder(family.checkpoint, session_len=512, device=CPU, dtype=torch.float32)
+    assert isinstance(decoder, ModuleDecoder) and int(drawn[0, 3]) in decoder.named_tokens
+
+
+@pytest.mark.parametrize(("name", "expected"), [("gemma4_small", 0), ("gemma4_large", 70)])
+def test_tokens_of_a_picture_see_each_other_where_the_model_says_so(
+    name: str, expected: int, tiny_checkpoint: Callable[[str], Path]
+) -> None:
+    _, decoder = load_model(open_family(tiny_checkpoint(name)))  # compares prompts with pictures
+    assert decoder.traits.media_run == expected
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint
+from seesay.config import EngineConfig
+from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import list_backbones
+from seesay.llm.models.module_probe import check_config
 from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.families.glm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
@@ -23,6 +27,16 @@ from seesay.vl.module_vision import ModuleVisionFamily
 from seesay.vl.nearest_models import NEAREST
 from seesay.vl.registry import collect_families, find_family, find_model, list_families, open_registry
 
+HUNYUAN_TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "rope_theta": 10_000.0,
+    "rope_scaling": {"type": "xdrope", "alpha": 1000.0, "xdrope_section": [2, 2, 2, 2], "factor": 1.0},
+}
 FAMILY = """
 from seesay.vl.family import Family
 
@@ -58,9 +72,42 @@ def test_finds_every_supported_architecture() -> None:
         assert architecture in find_family(architecture).architectures
 
 
-def test_unknown_architecture_lists_what_is_supported() -> None:
-    with pytest.raises(CheckpointError, match=r"'NoSuchModel' is not supported.*InternVLForConditionalGeneration"):
+def test_an_unknown_architecture_names_what_is_like_it_alone() -> None:
+    with pytest.raises(
+        CheckpointError, match=r"'NoSuchModel' is not supported; neither seesay \(docs/models\.md"
+    ) as one:
         find_family("NoSuchModel")
+    assert "InternVLForConditionalGeneration" not in str(one.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            {"model_type": "t5", "architectures": ["T5ForConditionalGeneration"]},
+            "is not supported; nearest: Qwen/Qwen2",
+        ),
+        ({"model_type": "mamba"}, "linear_attention, .* nearest: meta-llama"),
+        ({"model_type": "hunyuan_vl", "text_config": HUNYUAN_TEXT}, r"positions of 4 axes \(M-RoPE\); nearest: Qwen"),
+        ({"model_type": "gpt_neox"}, r"no weights: there is neither model\.safetensors"),
+    ],
+    ids=lambda each: each["model_type"] if isinstance(each, dict) else "",
+)
+def test_what_config_json_decides_is_said_before_weights_are_missed(
+    config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=message):
+        open_model(tmp_path, EngineConfig(device_type="cpu"))
+
+
+def test_a_fixed_stretch_that_is_called_dynamic_is_the_same_for_all_texts() -> None:
+    """As HunYuan's modules read it."""
+    rotary = {"rope_type": "dynamic", "alpha": 1000.0, "factor": 1.0}
+    check_config(SimpleNamespace(model_type="hunyuan_vl_text", rope_parameters=rotary))
+    for kind, parameters in (("llama", rotary), ("hunyuan_vl_text", {**rotary, "alpha": None})):
+        with pytest.raises(CheckpointError, match="rope_type='dynamic' turns a text by the length"):
+            check_config(SimpleNamespace(model_type=kind, rope_parameters=parameters))
 
 
 @pytest.mark.parametrize(

@@ -213,11 +213,16 @@ class ComposedDecoder:
 
     def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""
-        length = self.config.log_length
-        if length is None:
+        length, growth = self.config.log_length, self.config.query_growth
+        if length is None and growth is None:
             return None
         places = positions if positions.dim() == 1 else positions.amax(0)
-        scale = (places + 1).to(torch.float32).log_().div_(math.log(length)).clamp_(min=1.0)
+        scale = torch.ones(len(places), dtype=torch.float32, device=places.device)
+        if length is not None:
+            scale = (places + 1).to(torch.float32).log_().div_(math.log(length)).clamp_(min=1.0)
+        if growth is not None:
+            beta, stretch = growth
+            scale.mul_((places // stretch).to(torch.float32).log1p_().mul_(beta).add_(1.0))
         return scale.to(self.dtype)[:, None, None]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

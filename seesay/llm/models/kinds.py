@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -48,6 +49,7 @@ class DecoderKind:
     scales_media: bool = False
     residual_scale: float = 1.0
     logit_scale: float = 1.0
+    query_growth: tuple[float, int] | None = None
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -125,6 +127,20 @@ def _llama(config: ModelConfig) -> DecoderKind:
     return DecoderKind(alibi=make_alibi(config.num_attention_heads) if getattr(config, "has_alibi", False) else None)
 
 
+def _ministral3(config: ModelConfig) -> DecoderKind:
+    parameters = config.rope_parameters or {}
+    beta, length = (parameters.get(name) for name in ("llama_4_scaling_beta", "original_max_position_embeddings"))
+    if beta is None:
+        return DecoderKind()
+    if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < math.inf:
+        raise CheckpointError(f"rope_parameters.llama_4_scaling_beta must be a number from 0 on, got {beta!r}")
+    if type(length) is not int or length < 1:
+        raise CheckpointError(
+            f"rope_parameters.original_max_position_embeddings must be a positive integer, got {length!r}"
+        )
+    return DecoderKind(query_growth=(float(beta), length))
+
+
 def _mpt(config: ModelConfig) -> DecoderKind:
     attention = config.attn_config
     return DecoderKind(
@@ -170,6 +186,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
     "granite": _granite,
     "llama": _llama,
+    "ministral3": _ministral3,
     "mistral": DecoderKind(),
     "mpt": _mpt,
     "olmo": _olmo,

@@ -40,11 +40,13 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class ModuleStep:
-    """The values of a step that `Ops` takes. still: cos [T, 1, 2] and sin that turn nothing, for queries and keys that
-    the modules have turned."""
+    """The values of a step that `Ops` takes. plan: of layers that see all before them. windowed_plan: of layers with a
+    window, in which tokens of a picture may see each other. still: cos [T, 1, 2] and sin that turn nothing, for queries
+    and keys that the modules have turned."""
 
     caches: Sequence[LayerCache]
     plan: Any
+    windowed_plan: Any
     slots: torch.Tensor
     faults: torch.Tensor
     still: tuple[torch.Tensor, torch.Tensor]
@@ -59,11 +61,16 @@ class StepHolder:
 
     @contextmanager
     def during(
-        self, caches: Sequence[LayerCache], plan: Any, slots: torch.Tensor, faults: torch.Tensor, dtype: torch.dtype
+        self,
+        caches: Sequence[LayerCache],
+        plans: tuple[Any, Any],
+        slots: torch.Tensor,
+        faults: torch.Tensor,
+        dtype: torch.dtype,
     ) -> Iterator[None]:
-        """Hold a step while its modules run."""
+        """Hold a step while its modules run. plans: of layers without a window, and of those with one."""
         ones = torch.ones((len(slots), 1, 2), dtype=dtype, device=slots.device)
-        self.step = ModuleStep(caches, plan, slots, faults, (ones, torch.zeros_like(ones)))
+        self.step = ModuleStep(caches, *plans, slots, faults, (ones, torch.zeros_like(ones)))
         try:
             yield
         finally:
@@ -94,7 +101,7 @@ class LayerAttention:
         output = ops.attend(
             qkv[:, : shape.num_heads],
             cache,
-            step.plan,
+            step.plan if shape.window is None else step.windowed_plan,
             scale=shape.scale,
             window=shape.window,
             soft_cap=shape.soft_cap,

@@ -14,6 +14,7 @@ from seesay.errors import CheckpointError
 from seesay.llm.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.ops import RowLayout
+from seesay.llm.token_runs import TokenRuns
 
 if TYPE_CHECKING:
     from seesay.llm.models.module_decoder import ModuleDecoder
@@ -43,9 +44,7 @@ class CheckedPrompt:
 def check_decoder(decoder: ModuleDecoder) -> None:
     """Raise `CheckpointError` if a text in a packed step has other logits than alone, as the model computes them: if
     its modules mix tokens of different texts, do not take positions, or keep something of what came before."""
-    ids = torch.randint(decoder.traits.vocab_size, (2, max(_LENGTHS)), generator=torch.Generator().manual_seed(0)).to(
-        decoder.device
-    )
+    ids = _draw_ids(decoder)
     none = torch.empty(0, dtype=torch.int64, device=decoder.device)
     prompts = [
         CheckedPrompt(
@@ -65,12 +64,23 @@ def check_decoder(decoder: ModuleDecoder) -> None:
             )
 
 
+def _draw_ids(decoder: ModuleDecoder) -> torch.Tensor:
+    """Return random ids of tokens of text, int64 [2, T]: the whole model takes those of media for places of rows."""
+    is_text = torch.ones(decoder.traits.vocab_size, dtype=torch.bool)
+    named = [token for token in decoder.named_tokens if 0 <= token < len(is_text)]
+    is_text[torch.tensor(named, dtype=torch.int64)] = False
+    known = is_text.nonzero()[:, 0]
+    drawn = torch.randint(len(known), (2, max(_LENGTHS)), generator=torch.Generator().manual_seed(0))
+    return known[drawn].to(decoder.device)
+
+
 def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> None:
     """Raise `CheckpointError` if a prompt with media in a packed step has other hidden states than alone, as the whole
     model computes them: if tokens of a picture see later ones, have positions of several axes, are added to further
     layers, or are told apart in another way."""
     ends = [len(prompt.ids) for prompt in prompts]
-    steps = [tuple(int(part * end) for end in ends) for part in _PIECES]
+    runs = [_find_runs(decoder, prompt) for prompt in prompts]
+    steps = [tuple(_without_cut(own, int(part * end)) for own, end in zip(runs, ends, strict=True)) for part in _PIECES]
     steps += [tuple(end - 1 for end in ends), tuple(ends)]
     for prompt, hidden in zip(prompts, _compute_packed(decoder, prompts, steps), strict=True):
         if (error := _compare(hidden, prompt.expected)) > _limit(decoder):
@@ -79,6 +89,17 @@ def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> Non
                 f"differ by {error:.2g} of their size): tokens of a picture see later ones, have positions of their "
                 "own, or are told apart in another way"
             )
+
+
+def _find_runs(decoder: ModuleDecoder, prompt: CheckedPrompt) -> TokenRuns:
+    """Return the runs of tokens that see each other."""
+    return TokenRuns.of_media([prompt.places.cpu().numpy()] if decoder.traits.media_run else [])
+
+
+def _without_cut(runs: TokenRuns, stop: int) -> int:
+    """Return `stop`, or the end of the run inside of which it lies."""
+    [[first], [last]] = runs.find(stop, stop + 1)
+    return int(last) + 1 if first < stop else stop
 
 
 def _limit(decoder: ModuleDecoder) -> float:
@@ -107,6 +128,7 @@ def _compute_packed(
     blocks = np.arange(len(prompts) * blocks_each).reshape(len(prompts), blocks_each)
     found: list[list[torch.Tensor]] = [[] for _ in prompts]
     known = [0] * len(prompts)
+    runs = [_find_runs(decoder, prompt) for prompt in prompts]
 
     def make(values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=decoder.device)
@@ -132,6 +154,9 @@ def _compute_packed(
                 block_table=blocks[rows].astype(np.int64),
                 block_size=_BLOCK_SIZE,
                 num_decode=counts.count(1),
+                runs=np.concatenate([runs[row].find(known[row], lengths[row]) for row in rows], axis=1)
+                if decoder.traits.has_runs
+                else None,
             ),
             faults=torch.zeros(len(places), device=decoder.device),
             splice_rows=splice_rows if len(splice_rows) else None,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from seesay.llm.kv_layout import LayerCache
@@ -14,14 +17,15 @@ from seesay.llm.models.module_model import ModuleModel, ModuleWeights
 from seesay.llm.models.module_parts import without_decoder, without_head
 from seesay.llm.models.module_probe import run_decoder
 from seesay.llm.models.traits import DecoderTraits, KVShape
-from seesay.llm.ops import pick_ops
+from seesay.llm.ops import DecodeRows, RowLayout, pick_ops
 
 
 class ModuleDecoder:
     """See `Decoder`. Its steps are not captured as CUDA graphs: the modules are not ours, and may read the device."""
 
-    def __init__(self, owner: ModuleModel, *, device: torch.device, dtype: torch.dtype) -> None:
-        """Load the weights of `owner`, or use those that its tower has loaded. Raises `CheckpointError`."""
+    def __init__(self, owner: ModuleModel, *, device: torch.device, dtype: torch.dtype, media_run: int = 0) -> None:
+        """Load the weights of `owner`, or use those that its tower has loaded. `media_run`: see `DecoderTraits`; tokens
+        of a picture see each other in the layers with a window alone. Raises `CheckpointError`."""
         self.device, self.dtype = device, dtype
         self._owner = owner
         self._ops = pick_ops(device)
@@ -38,6 +42,7 @@ class ModuleDecoder:
             vocab_size=text_config.vocab_size,
             embedding_size=owner.probed.hidden_size,
             kv_shapes=tuple(KVShape(num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim) for shape in shapes),
+            media_run=media_run,
             flops_per_token=2 * owner.probed.num_parameters,
             has_graphs=False,
         )
@@ -66,10 +71,35 @@ class ModuleDecoder:
             embeds = self._model.get_input_embeddings()(inputs.input_ids)
             self._ops.splice(embeds, inputs.splice_rows, inputs.splice_embeddings)
             tokens = {"embeds": embeds, **self._look_up(inputs.input_ids, inputs.splice_rows)}
-        plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        with torch.no_grad(), self._holder.during(caches, plan, inputs.slot_mapping, inputs.faults, self.dtype):
+        plans = self._plan(inputs.layout)
+        with torch.no_grad(), self._holder.during(caches, plans, inputs.slot_mapping, inputs.faults, self.dtype):
             hidden = run_decoder(self._decoder, inputs.positions, **tokens)
         return hidden if wanted is None else hidden.index_select(0, wanted)
+
+    def _plan(self, layout: RowLayout | DecodeRows) -> tuple[Any, Any]:
+        """Return the plans of layers without a window, and of those with one. In the latter, a token of a picture sees
+        those of it that follow, and of those before no more than the window has."""
+        runs = layout.runs if isinstance(layout, RowLayout) else None
+        if runs is None or not isinstance(layout, RowLayout):
+            plan = self._ops.plan_attention(layout, windows=self._windows, device=self.device, dtype=self.dtype)
+            return plan, plan
+        windows = self._windows - {None}
+        starts = np.repeat(layout.kv_lens - np.diff(layout.cu_seqlens_q), np.diff(layout.cu_seqlens_q))
+        within = np.arange(runs.shape[1]) - np.repeat(layout.cu_seqlens_q[:-1], np.diff(layout.cu_seqlens_q))
+        first = starts + within + 1 - min(window for window in windows if window is not None)
+        layouts = replace(layout, runs=None), replace(layout, runs=np.stack((np.maximum(runs[0], first), runs[1])))
+        kinds = frozenset[int | None]([None]), frozenset[int | None](windows)
+        full, windowed = (
+            self._ops.plan_attention(each, windows=kind, device=self.device, dtype=self.dtype)
+            for each, kind in zip(layouts, kinds, strict=True)
+        )
+        return full, windowed
+
+    @property
+    def named_tokens(self) -> frozenset[int]:
+        """The ids of tokens that the configuration names: the model may compute those of media otherwise than text."""
+        settings = self._model.config.to_dict()
+        return frozenset(value for name, value in settings.items() if "token" in name and type(value) is int)
 
     def _look_up(self, ids: torch.Tensor, media: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what the decoder looks up by ids int64 [T] beside embeddings, where it does: Gemma 3n and 4, for each

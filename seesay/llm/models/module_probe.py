@@ -46,8 +46,14 @@ def check_config(config: Any) -> None:
     parameters = getattr(config, "rope_parameters", None) or {}
     parts = [parameters, *(part for part in parameters.values() if isinstance(part, Mapping))]
     for part in parts:
-        if (kind := part.get("rope_type", part.get("type"))) in _REFUSED_ROTARY:
+        if (kind := part.get("rope_type", part.get("type"))) in _REFUSED_ROTARY and not _is_static(config, part):
             raise CheckpointError(f"rope_type={kind!r} turns a text by the length of the longest one of a step")
+
+
+def _is_static(config: Any, rotary: Mapping[str, Any]) -> bool:
+    """Return whether a rotary embedding that is called dynamic is the same for all texts: HunYuan's modules multiply
+    the base by a fixed power of `alpha` then."""
+    return str(config.model_type).startswith("hunyuan") and bool(rotary.get("alpha"))
 
 
 def _has_plain_layers(config: Any) -> bool:

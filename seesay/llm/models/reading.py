@@ -106,6 +106,7 @@ def read_decoder_config(
         logit_scale=kind.logit_scale,
         num_added_tokens=getattr(config, "num_added_tokens", 0),
         has_unit_head=bool(getattr(config, "has_unit_head", False)),
+        query_growth=kind.query_growth,
         log_length=_log_length(config, use_logn_attn=use_logn_attn),
     )
 

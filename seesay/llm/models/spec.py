@@ -170,6 +170,8 @@ class DecoderConfig:
     of logits. num_added_tokens: token ids from `vocab_size` on that only prompts have: the checkpoint stores their
     embeddings as `embed_tokens.added`, and the head has no logits of them. has_unit_head: each row of the head's weight
     is divided by its length.
+    query_growth: (beta, length): the query of the token at place p is multiplied by 1 + beta · log(1 + ⌊p / length⌋)
+    (Meta 2025, Llama 4); None: never.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
     """
@@ -204,6 +206,7 @@ class DecoderConfig:
     logit_scale: float = 1.0
     num_added_tokens: int = 0
     has_unit_head: bool = False
+    query_growth: tuple[float, int] | None = None
     log_length: int | None = None
 
     @property

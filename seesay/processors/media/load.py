@@ -23,7 +23,7 @@ def load_image(
 
     `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, PIL image, or uint8 array
     or tensor [H, W], [H, W, 3] or [H, W, 4]. Of an animation the first frame is taken. Transparent parts are put on
-    white; with `transparency="drop"` the alpha channel is ignored, as Transformers does. 16-bit grey is scaled to
+    white; with `transparency="drop"` the alpha channel is ignored, as Pillow does. 16-bit grey is scaled to
     8 bits. Limits are checked before pixels are decoded. Raises `RequestError` that says what is wrong and what to do.
     """
     transparency = check_transparency(transparency)

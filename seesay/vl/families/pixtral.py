@@ -41,6 +41,11 @@ class Pixtral(Family):
         ),
         Published(
             architecture="Mistral3ForConditionalGeneration",
+            decoder="ministral3",
+            names=("mistralai/Ministral-3-8B-Instruct-2512-BF16",),
+        ),
+        Published(
+            architecture="Mistral3ForConditionalGeneration",
             decoder="mistral",
             names=(
                 "mistralai/Mistral-Small-3.1-24B-Instruct-2503",

@@ -152,7 +152,7 @@ def test_transparency_is_white(encode: Callable[..., bytes]) -> None:
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "PA", "RGBa", "La", "RGB"])
 def test_transparency_can_be_dropped(encode: Callable[..., bytes], mode: str) -> None:
-    """The colour beneath is what Pillow's own conversion shows, which is what Transformers takes."""
+    """The colour beneath is what Pillow's own conversion shows."""
     rgba = np.random.default_rng(0).integers(0, 256, (5, 7, 4), dtype=np.uint8)
     image = Image.fromarray(rgba)
     if mode in ("P", "PA"):
