@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from seesay.commands import engine_options, options
 from seesay.commands.command import Command
 from seesay.errors import ConfigError
+from seesay.liveness import LIMIT_S
 
 if TYPE_CHECKING:
     from seesay.config import MediaLimits
@@ -71,9 +72,9 @@ def _add_frontends(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--frontend-timeout",
         type=options.number,
-        default=120.0,
+        default=LIMIT_S,
         metavar="S",
-        help="kill and restart one of several frontends when it hangs for so long, in seconds (default: 120)",
+        help=f"kill and restart one of several frontends when it hangs for so long, in seconds (default: {LIMIT_S:g})",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Literal
 from seesay.config import MediaLimits
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
+from seesay.liveness import LIMIT_S
 from seesay.log import LEVELS
 from seesay.templates.parsers.choose import check_parser_names
 
@@ -56,7 +57,7 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 23333
     num_frontends: int = 1
-    frontend_timeout_s: float = 120.0
+    frontend_timeout_s: float = LIMIT_S
     model_name: str | None = None
     model_aliases: Sequence[str] = ()
     any_model_name: bool = False

@@ -310,6 +310,29 @@ def test_exceptions_are_restored(error: Exception) -> None:
 # --- death ------------------------------------------------------------------------------------------------------------
 
 
+def test_silence_is_reported_at_once_and_ends_with_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds."""
+    monkeypatch.setattr("seesay.engine.process.core.LIMIT_S", 8.0)
+    with load(path, own=True) as engine, TestClient(create_app(engine, ServerSettings())) as client:
+        before = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
+        for sent_on in (True, False):
+            first = pid_of(engine)
+            os.kill(first, signal.SIGSTOP)
+            wait_until(lambda: engine.fault is not None)
+            assert "said nothing" in client.get("/health").json()["error"]["message"]
+            assert client.get("/ready").status_code == 503
+            if sent_on:
+                os.kill(first, signal.SIGCONT)
+                wait_until(lambda: engine.fault is None)
+                assert client.get("/ready").status_code == client.get("/health").status_code == 200
+                assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
+        lost = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
+        assert isinstance(lost.error, RequestError) and "said nothing" in str(lost.error)
+        wait_until(lambda: engine.fault is None)
+        assert pid_of(engine) != first
+        assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
+
+
 def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, folder: Path) -> None:
     """Killed, then stopped as if its interpreter never came back from a call, then killed where it cannot start."""
     may_start = threading.Event()  # so that nothing is answered before it is aborted
@@ -332,9 +355,9 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, f
             wait_until(lambda: not engine._preparing)
             may_start.clear()
             os.kill(first, sent)
-            wait_until(lambda: engine.fault is not None)
+            wait_until(lambda: (found := engine.fault) is not None and "is started again" in found.reason)
             fault = engine.fault
-            assert fault is not None and words in fault.reason and "started again" in fault.reason
+            assert fault is not None and words in fault.reason
             waiting = submit(engine, parse(["meanwhile"], max_new_tokens=2, ignore_eos=True))
             gone = submit(engine, parse(["nobody waits"], max_new_tokens=2, ignore_eos=True))
             wait_until(lambda: not engine._preparing)

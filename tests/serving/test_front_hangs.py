@@ -16,8 +16,9 @@ from live_server import wait_until
 
 from seesay import EngineConfig, serve
 from seesay.engine.process.link import LinkClosedError
+from seesay.liveness import Silence
 from seesay.serving.fronts import messages
-from seesay.serving.fronts.pulse import Silence, start_beating
+from seesay.serving.fronts.pulse import start_beating
 
 
 class Clock:
