@@ -104,6 +104,11 @@ def _add_keys(group: argparse._ArgumentGroup) -> None:
         f"or set {_ADMIN_KEYS_VARIABLE}",
     )
     group.add_argument(
+        "--share-caches",
+        action="store_true",
+        help="let all API keys share cached prefixes and pictures: for keys of one tenant (default: each has its own)",
+    )
+    group.add_argument(
         "--allowed-weights-path",
         metavar="FOLDER",
         help="let /update_weights load model folders inside this one (default: none)",
@@ -261,6 +266,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         any_model_name=arguments.any_model_name,
         api_keys=_read_keys("--api-keys", arguments.api_keys, _API_KEYS_VARIABLE),
         admin_keys=_read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
+        share_caches=arguments.share_caches,
         allowed_weights_path=arguments.allowed_weights_path,
         cors_origins=tuple(arguments.allow_origins),
         cors_methods=tuple(arguments.allow_methods),

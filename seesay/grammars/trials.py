@@ -38,8 +38,8 @@ _MESSAGE = "response_format: the grammar cannot be compiled"
 
 class GrammarTrials:
     """`make_tokens` returns the bytes of each token (`load_token_table`). `command` starts the process, with its
-    environment. It is replaced when it is silent for `hang_limit_s` while it is asked, and what it was asked is asked again
-    once."""
+    environment. It is replaced when it is silent for `hang_limit_s` while it is asked, and what it was asked is asked
+    once more."""
 
     def __init__(
         self,

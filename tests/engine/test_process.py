@@ -307,6 +307,42 @@ def test_exceptions_are_restored(error: Exception) -> None:
         assert type(restored) is type(error) and str(restored) == str(error)
 
 
+BOUNDARIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("random_seed", {"random_seed": 1 << 64}),
+    ("max_new_tokens", {"max_new_tokens": 10**30}),
+    ("max_new_tokens", {"max_new_tokens": 10**4000}),
+    ("priority", {"priority": 2**100}),
+    ("priority", {"priority": "high"}),
+    ("cache_salt", {"cache_salt": "\ud800"}),
+    ("continuation", {"continuation": (1, 10**6)}),
+    ("continuation", {"continuation": (-1,)}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["thread", "process"])
+def test_values_beyond_their_limits_are_refused_by_name(own: bool, path: Path) -> None:
+    """In every form of the engine, and the greatest ones that are allowed are taken."""
+    with load(path, own=own) as engine:
+        for name, change in BOUNDARIES:
+            config = {"max_new_tokens": 2, **{k: v for k, v in change.items() if k in vars(GenerationConfig())}}
+            request = replace(parse(["hi"], **config)[0], **{k: v for k, v in change.items() if k not in config})
+            error = ask(engine, [request])[0].error
+            assert isinstance(error, RequestError), change
+            assert error.code is ErrorCode.INVALID_REQUEST and error.param == name, error
+            assert error.message.startswith(f"{name} must be") and len(error.message) < 300, error
+        largest = replace(
+            parse(["hi"], max_new_tokens=2, random_seed=(1 << 64) - 1)[0],
+            priority=(1 << 63) - 1, cache_salt="é" * 4096, truncate_prompt_tokens=-1, continuation=(1,),
+        )  # fmt: skip
+        answers = [ask(engine, [replace(largest, gen_config=replace(largest.gen_config, do_sample=True))])[0]]
+        answers += ask(
+            engine, parse(["hi"], max_new_tokens=engine.session_len, stop_token_ids=[*range(engine.vocab_size)])
+        )
+        assert all(answer.error is None for answer in answers)
+
+
 # --- death ------------------------------------------------------------------------------------------------------------
 
 
