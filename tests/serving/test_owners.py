@@ -29,7 +29,8 @@ KEEPS_NOTHING = {
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/reset_caches"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/wakeup"),
     ("POST", "/update_weights"), ("GET", "/is_sleeping"),
-    ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"), ("GET", "/openapi.json"),
+    ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
+    ("GET", "/openapi.json"),
     ("GET", "/docs/swagger-ui.css"), ("GET", "/docs/swagger-ui-bundle.js"),
 }  # fmt: skip
 
