@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from seesay.config.checks import check_value
-from seesay.config.generation import GenerationConfig
+from seesay.config.generation import UNLIMITED_TOKENS, GenerationConfig
 from seesay.errors import ConfigError, ErrorCode, RequestError, show
 from seesay.values import GenerationRequest
 
@@ -66,7 +66,9 @@ def _limits_of(request: GenerationRequest, session_len: int, vocab_size: int) ->
     config = request.gen_config
     context = f" (the context has {session_len} tokens)"
     yield _Limit("random_seed", config.random_seed, -(1 << 63), (1 << 64) - 1)
-    yield _Limit("max_new_tokens", config.max_new_tokens, 0, max(session_len, _DEFAULT_MAX_TOKENS), context)
+    if config.max_new_tokens != UNLIMITED_TOKENS:
+        most = max(session_len, _DEFAULT_MAX_TOKENS)
+        yield _Limit("max_new_tokens", config.max_new_tokens, 0, most, context)
     yield _Limit("max_length", request.max_length, 1, (1 << 63) - 1)
     yield _Limit("priority", request.priority, -(1 << 63), (1 << 63) - 1)
     yield _Limit("cache_salt", len(request.cache_salt), 0, _MAX_SALT_CHARS, " characters")

@@ -469,7 +469,7 @@ def test_a_processor_lifts_nothing_that_is_forbidden() -> None:
 
     masked: dict[str, Any] = {"mask": make_mask([4, 6])}
     banned: dict[str, Any] = {"bad_token_ids": (5,)}
-    rows = [make_row(greedy=True, processors=(lift,), **options) for options in (masked, banned, {})]  # type: ignore[arg-type]
+    rows = [make_row(greedy=True, processors=(lift,), **options) for options in (masked, banned, {})]
     assert [choice.token_id for choice in sample(make_logits(3), rows)] == [6, 6, 5]
     [lost] = sample(make_logits(1), [make_row(greedy=True, processors=(only_five,), **masked)])
     assert lost.error is not None and lost.error.param == "logits_processors"
