@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from seesay.errors import CheckpointError, show
 
 _MAX_DEPTH = 4
+_OF_OTHERS = ("quantization_config", "transformers.js_config")
+"""Parts with fields of the same names that mean something else."""
 _DTYPES = frozenset(
     [
         "auto",
@@ -153,5 +155,5 @@ def _check(
             continue
         if rule is not None and value is not None and not rule.is_valid(value):
             raise CheckpointError(f"{file}: {place} must be {rule.need}, got {show(value)}")
-        if rule is None and isinstance(value, Mapping) and depth < _MAX_DEPTH:
+        if rule is None and isinstance(value, Mapping) and depth < _MAX_DEPTH and name not in _OF_OTHERS:
             _check(file, value, rules, f"{place}.", knows_layers=knows_layers, depth=depth + 1)
