@@ -38,8 +38,8 @@ _HOSTS_VARIABLE = "SEESAY_UI_HOSTS"
 
 
 def find_hosts(server_name: str) -> frozenset[str]:
-    """Return the names under which a page that listens on `server_name` may be asked for. Where other machines reach it,
-    the machine's own names are among them."""
+    """Return the names under which a page that listens on `server_name` may be asked for: those of the machine, too,
+    where other machines reach it."""
     names = {"localhost", server_name, *os.environ.get(_HOSTS_VARIABLE, "").split(",")}
     if server_name not in ("localhost", "127.0.0.1", "::1"):
         own = socket.gethostname()
