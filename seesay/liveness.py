@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-SUSPECT_S = 3.0
+SUSPECT_S = 4.0
 """A process that beats once a second and has been silent for so long is reported as not responding."""
 LIMIT_S = 30.0
 """A server process that has been silent for so long is killed."""
