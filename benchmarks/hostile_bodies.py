@@ -77,7 +77,7 @@ class Neighbour:
             time.sleep(0.001)
 
     def _run(self) -> None:
-        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 3000}
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
         body |= {"ignore_eos": True, "return_token_ids": True}  # an event per token, also for one without a text
         try:
             with httpx.Client(base_url=self._url, timeout=60) as client:

@@ -7,6 +7,7 @@ it forever.
 
 from __future__ import annotations
 
+import contextvars
 import queue
 import threading
 import weakref
@@ -43,7 +44,8 @@ class ThreadPool:
         weakref.finalize(self, self._calls.queue.put, None).atexit = False
 
     def submit(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Submit `call`. Raises `RuntimeError` if the pool is closed, or has no thread and cannot start one."""
+        """Submit `call`, which runs with the context variables of the caller. Raises `RuntimeError` if the pool is
+        closed, or has no thread and cannot start one."""
         future: Future[T] = Future()
         with self._calls.lock:
             if self._is_closed:
@@ -51,7 +53,8 @@ class ThreadPool:
             if len(self._threads) < min(self._calls.num_unfinished + 1, self._max_threads):
                 self._start_thread()
             self._calls.num_unfinished += 1
-            self._calls.queue.put(lambda: run_call(future, call, args, kwargs))
+            context = contextvars.copy_context()
+            self._calls.queue.put(lambda: context.run(run_call, future, call, args, kwargs))
         return future
 
     def _start_thread(self) -> None:

@@ -219,6 +219,17 @@ def test_an_index_may_not_leave_the_folder(sharded: Any, name: str) -> None:
         Checkpoint.load(sharded).read_json(name)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "a/" + "y" * 256, "d/" * 3000 + "z", "nul\0", "half\ud800"])
+def test_names_that_no_file_can_have_are_refused(sharded: Any, name: str) -> None:
+    file = sharded / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    index["weight_map"] = dict.fromkeys(index["weight_map"], name)
+    file.write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match="cannot be the name of a file") as raised:
+        Checkpoint.load(sharded)
+    assert len(str(raised.value)) < 400
+
+
 def test_an_index_that_does_not_fit_is_refused(sharded: Any) -> None:
     write_index(sharded, {"a": "one.safetensors", "b": "three.safetensors"})
     with pytest.raises(CheckpointError, match=r"three.safetensors: the shard is missing"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -111,6 +112,42 @@ def load(folder: Path, config: EngineConfig = CPU) -> str | None:
     return None
 
 
+def test_one_probe_of_a_template_that_loops_ends_loading(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    folder = copy_folder(tiny_checkpoint("llama"), tmp_path / "loops")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    loop = "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
+    (folder / "chat_template.jinja").write_text("{% if messages %}" + loop + "{{ messages[0].content }}{% endif %}")
+    before = time.monotonic()
+    assert "ran longer than" in (load(folder) or "")
+    assert time.monotonic() - before < 60
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "field", "value"),
+    [
+        ("qwen2_5_vl", "processor_config.json", "image_processor.min_pixels", "a"),
+        ("llama", "generation_config.json", "temperature", -1),
+        ("llama", "generation_config.json", "top_p", "half"),
+        ("llama", "config.json", "dtype", 5),
+        ("llama", "config.json", "num_experts", -1),
+        ("llama", "config.json", "layer_types", ["nope"]),
+        ("qwen2_5_vl", "config.json", "text_config.layer_types", ["nope"]),
+        ("qwen2_5_vl", "config.json", "text_config.dtype", "int"),
+    ],
+)
+def test_values_of_a_wrong_type_or_range_are_refused_where_they_are_read(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, name: str, file: str, field: str, value: Any
+) -> None:
+    folder = copy_folder(tiny_checkpoint(name), tmp_path / "wrong")
+    if not (folder / file).exists():
+        (folder / file).write_text("{}")
+    replace(folder, file, lambda data: put(data, field, value))
+    error = load(folder)
+    assert error is not None and f"{file}: {field} must be " in error and "got" in error
+
+
 def list_cases(fields: Mapping[str, Sequence[str]], values: Sequence[Any]) -> list[Any]:
     """Return (model, field, values) of all of them: two values of each field, each value with some field, and the other
     values as a slow test."""
@@ -191,10 +228,9 @@ def test_nonsense_in_processor_files(
 
 @pytest.mark.parametrize("value", (*NUMBERS, [-5, 10**12], ["</s>"], None))
 def test_nonsense_in_generation_config_json(value: Any, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    """Ends of answers that are no tokens end nothing and ban nothing. Each field is looked at by itself."""
+    """Ends of answers that are no tokens end nothing and ban nothing."""
     folder = copy_folder(tiny_checkpoint("llama"), tmp_path / "own")
-    for field in ("eos_token_id", "temperature", "top_k"):
-        replace(folder, "generation_config.json", partial(put, field=field, value=value))
+    replace(folder, "generation_config.json", partial(put, field="eos_token_id", value=value))
     from asking import ask, parse
 
     with AsyncEngine(str(folder), backend_config=CPU) as engine:

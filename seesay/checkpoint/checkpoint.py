@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seesay.checkpoint.file_values import check_file
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.known_classes import find_known_type
@@ -113,11 +114,12 @@ class Checkpoint:
         if config is None:
             raise CheckpointError(f"{path}: not a model folder: it has no config.json")
         merged, added = apply_overrides(config, hf_overrides or {})
+        check_file(path / "config.json", merged)
         quantized = read_quantization(path / "config.json", merged, quantization)
         return cls(
             path=path,
             config=merged,
-            generation_config=read_object(path / "generation_config.json") or {},
+            generation_config=_read_checked(path / "generation_config.json") or {},
             stored={},
             quantization=quantized,
             revision_digest=b"",
@@ -341,7 +343,7 @@ class Checkpoint:
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """Return the JSON object in the file `name` of the folder, or None if there is no such file."""
-        return read_object(inside(self.path, name))
+        return _read_checked(inside(self.path, name))
 
     @property
     def num_packed_numbers(self) -> int:
@@ -385,6 +387,13 @@ class Checkpoint:
             return self.stored[name]
         except KeyError:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
+
+
+def _read_checked(file: Path) -> dict[str, Any] | None:
+    data = read_object(file)
+    if data is not None:
+        check_file(file, data)
+    return data
 
 
 def _serialize(config: Mapping[str, Any]) -> bytes:

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, show
 
 _MAX_TEXT_BYTES = 16 << 20
 """Largest JSON or text file that is read. The index of 100,000 tensors is half as large."""
+_MAX_NAME_BYTES, _MAX_PATH_CHARS = 255, 1024
 _MAX_TOKENIZER_BYTES = 64 << 20
 """Largest file of a tokenizer. A tokenizer of 250,000 tokens is half as large."""
 
@@ -81,5 +82,16 @@ def inside(folder: Path, name: str) -> Path:
     Symbolic links may lead out of the folder: the hub's cache is made of links to files beside it.
     """
     if not name or Path(name).is_absolute() or ".." in Path(name).parts or "\\" in name:
-        raise CheckpointError(f"{folder}: file name {name!r} points out of the folder")
+        raise CheckpointError(f"{folder}: file name {show(name)} points out of the folder")
+    if not _is_possible(name):
+        raise CheckpointError(f"{folder}: {show(name)} cannot be the name of a file")
     return folder / name
+
+
+def _is_possible(name: str) -> bool:
+    """Return whether the system could have a file of this name."""
+    try:
+        longest = max(len(os.fsencode(part)) for part in name.split("/"))
+    except UnicodeEncodeError:
+        return False
+    return longest <= _MAX_NAME_BYTES and len(name) <= _MAX_PATH_CHARS and "\0" not in name

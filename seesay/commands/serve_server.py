@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from seesay.commands import engine_options, options
 from seesay.commands.command import Command
 from seesay.errors import ConfigError
+from seesay.liveness import LIMIT_S
 
 if TYPE_CHECKING:
     from seesay.config import MediaLimits
@@ -71,9 +72,9 @@ def _add_frontends(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--frontend-timeout",
         type=options.number,
-        default=120.0,
+        default=LIMIT_S,
         metavar="S",
-        help="kill and restart one of several frontends when it hangs for so long, in seconds (default: 120)",
+        help=f"kill and restart one of several frontends when it hangs for so long, in seconds (default: {LIMIT_S:g})",
     )
 
 
@@ -101,6 +102,11 @@ def _add_keys(group: argparse._ArgumentGroup) -> None:
         metavar="KEY",
         help="keys that /sleep, /wake_up and /update_weights need (default: none, these are refused); "
         f"or set {_ADMIN_KEYS_VARIABLE}",
+    )
+    group.add_argument(
+        "--share-caches",
+        action="store_true",
+        help="let all API keys share cached prefixes and pictures: for keys of one tenant (default: each has its own)",
     )
     group.add_argument(
         "--allowed-weights-path",
@@ -260,6 +266,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         any_model_name=arguments.any_model_name,
         api_keys=_read_keys("--api-keys", arguments.api_keys, _API_KEYS_VARIABLE),
         admin_keys=_read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
+        share_caches=arguments.share_caches,
         allowed_weights_path=arguments.allowed_weights_path,
         cors_origins=tuple(arguments.allow_origins),
         cors_methods=tuple(arguments.allow_methods),

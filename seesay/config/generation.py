@@ -13,6 +13,8 @@ from seesay.config.processor_calls import check_processor
 from seesay.errors import ConfigError
 from seesay.values import Grammar
 
+UNLIMITED_TOKENS = 1 << 24
+"""`max_new_tokens` of an answer that only its EOS, `max_length` or the model are to end."""
 MAX_ANSWERS = 1024
 """Most answers to one prompt."""
 

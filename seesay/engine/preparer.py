@@ -17,6 +17,7 @@ from seesay.engine.model_texts import ModelTexts
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.prompt_builder import PromptBuilder
 from seesay.engine.request_facts import wants_answer
+from seesay.engine.request_limits import check_limits
 from seesay.engine.shared_prompts import SharedPrompts
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.thought import ThoughtTracker
@@ -61,6 +62,7 @@ class RequestPreparer:
         """`grammars`: without them requests have none."""
         digest = model.checkpoint.revision_digest
         self._texts = texts
+        self._session_len, self._vocab_size = session_len, model.vocab_size
         self._media = MediaFront(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
         )
@@ -98,6 +100,7 @@ class RequestPreparer:
         options: dict[int, AnswerOptions] = {}
         for request_id, request in asked.items():
             try:
+                check_limits(request, session_len=self._session_len, vocab_size=self._vocab_size)
                 options[request_id] = self.answers.read(request)
             except BaseException as error:
                 found[request_id] = explain(error)
@@ -157,7 +160,7 @@ class RequestPreparer:
             prompt=prompt,
             params=params,
             owner=request.owner,
-            priority=request.priority,
+            priority=int(request.priority),
             cache_salt=request.cache_salt.encode(),
             is_streamed=request.streams,
             defers_tokens=answer.defers_tokens,

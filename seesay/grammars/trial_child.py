@@ -1,8 +1,8 @@
 """The process that tries grammars, `python -m seesay.grammars.trial_child`: each is compiled in a fork of it, within
 limits, so that one that is too large or too slow, or crashes the compiler, costs that fork alone.
 
-Its first message is the vocabulary; then each is (number, kind, source), answered by (number, error or ''). It ends
-with the process that reads its answers.
+Its first message is the vocabulary; then each is (number, kind, source), answered by (number, error or ''). While it
+compiles it says (-1, '') once a second. It ends with the process that reads its answers.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ MEMORY_BYTES = 1 << 30
 COMPILED_BYTES = 64 << 20
 """Largest result."""
 MAX_FORKS = 2
+BEAT, BEAT_S = -1, 1.0
+"""The number of a message that says that this process responds, and how often it is sent."""
 _MAX_ERROR_BYTES = 2000
 
 TOO_SLOW = f"it takes more than {CPU_S} s to compile: make it smaller"
@@ -76,12 +78,15 @@ def main() -> None:
 
     threading.Thread(target=listen, daemon=True).start()
     trials: dict[int, _Trial] = {}
+    beat_at_s = 0.0
     while True:
         while len(trials) < MAX_FORKS and not asked.empty():
             trial = _start(compiler, *asked.get())
             trials[trial.pipe] = trial
-        timeout = min((trial.until_s for trial in trials.values()), default=time.monotonic() + 3600) - time.monotonic()
-        ready, _, _ = select.select([wake_read, *trials], [], [], max(0.0, timeout))
+        ready, _, _ = select.select([wake_read, *trials], [], [], BEAT_S if trials else None)
+        if trials and time.monotonic() >= beat_at_s:
+            beat_at_s = time.monotonic() + BEAT_S
+            write_frame(sink, (BEAT, ""))
         if wake_read in ready:
             os.read(wake_read, 4096)
         for trial in list(trials.values()):

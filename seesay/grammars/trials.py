@@ -13,7 +13,6 @@ import logging
 import select
 import subprocess
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from typing import IO
 
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.grammars.program import make_program
+from seesay.liveness import HELPER_LIMIT_S, Silence
 from seesay.values import Grammar
 
 logger = logging.getLogger("seesay")
@@ -29,22 +29,24 @@ logger = logging.getLogger("seesay")
 MAX_KEPT_BYTES = 32 << 20
 """Most bytes of the programs that are remembered."""
 _ENTRY_BYTES = 1000
-HANG_S = 90.0
-"""A process that answers nothing for so long while it is asked hangs: it gives up each trial much earlier."""
+START_S = 90.0
+"""A process that has not started after so long hangs."""
 _END_S = 5.0
+_LOST = "the process that compiles grammars has ended: send the request again"
 _MESSAGE = "response_format: the grammar cannot be compiled"
 
 
 class GrammarTrials:
     """`make_tokens` returns the bytes of each token (`load_token_table`). `command` starts the process, with its
-    environment. It is killed when it answers nothing for `hang_limit_s`."""
+    environment. It is replaced when it is silent for `hang_limit_s` while it is asked, and what it was asked is asked
+    once more."""
 
     def __init__(
         self,
         make_tokens: Callable[[], Sequence[bytes]],
         command: tuple[Sequence[str], Mapping[str, str]],
         *,
-        hang_limit_s: float = HANG_S,
+        hang_limit_s: float = HELPER_LIMIT_S,
     ) -> None:
         self._make_tokens = make_tokens
         self._command = command
@@ -83,7 +85,11 @@ class GrammarTrials:
 
     def _try(self, grammar: Grammar) -> Grammar:
         program = make_program(grammar)
-        if error := self._find_child().ask(program):
+        try:
+            error = self._find_child().ask(program)
+        except _HungError:
+            error = self._find_child().ask(program)
+        if error:
             raise RequestError(ErrorCode.INVALID_REQUEST, f"{_MESSAGE}: {error}", "response_format")
         return program
 
@@ -143,7 +149,8 @@ class _Child:
         self._waiting: dict[int, Future[str]] = {0: Future()}  # it says 0 when it has started
         self._lock = threading.Lock()
         self._hang_limit_s = hang_limit_s
-        self._busy_since_s = time.monotonic()  # of its last answer, or of the first question since
+        self._silence = Silence(START_S)
+        self._has_hung = False
         self.has_ended = False
         self._thread = threading.Thread(target=self._listen, name="seesay-grammar-trials", daemon=True)
         self._thread.start()
@@ -159,7 +166,7 @@ class _Child:
         with self._lock:
             number = next(self._numbers)
             if not self._waiting:
-                self._busy_since_s = time.monotonic()
+                self._silence.hear()
             self._waiting[number] = future
             try:
                 if self.has_ended:
@@ -168,7 +175,7 @@ class _Child:
                 write_frame(self._process.stdin, (number, program.kind, program.source))
             except OSError:
                 self._waiting.pop(number, None)
-                raise _make_lost_error() from None
+                raise (_HungError() if self._has_hung else _make_lost_error()) from None
         return future.result()
 
     def _listen(self) -> None:
@@ -179,7 +186,8 @@ class _Child:
         with suppress(EOFError, OSError, ValueError):
             while self._wait_for_answer(answers):
                 number, error = read_frame(answers)
-                self._busy_since_s = time.monotonic()
+                self._silence.hear()
+                self._silence.limit_s = self._hang_limit_s
                 future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
                 if future is not None:
                     future.set_result(error)
@@ -193,16 +201,19 @@ class _Child:
                 self._process.stdin.close()
             lost, self._waiting = self._waiting, {}
         for future in lost.values():
-            future.set_exception(_make_lost_error())
+            future.set_exception(_HungError() if self._has_hung else _make_lost_error())
 
     def _wait_for_answer(self, answers: IO[bytes]) -> bool:
         """Wait for the next answer, or the end of the process. Returns False for a process that hangs."""
         poll = select.poll()
         poll.register(answers, select.POLLIN)
         while not poll.poll(int(1000 * min(1.0, self._hang_limit_s / 4))):
-            silent_s = time.monotonic() - self._busy_since_s
-            if self._waiting and silent_s > self._hang_limit_s:
-                logger.error("the process that compiles grammars is killed: it has said nothing for %.0f s", silent_s)
+            if not self._waiting:
+                self._silence.hear()
+            elif self._silence.find_hung():
+                limit_s = self._silence.limit_s
+                logger.error("the process that compiles grammars is killed: it has said nothing for %.0f s", limit_s)
+                self._has_hung = True
                 return False
         return True
 
@@ -212,8 +223,15 @@ class _Child:
         self._thread.join(_END_S)
 
 
+class _HungError(RequestError):
+    """The process was replaced because it did not respond."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.INTERNAL, _LOST)
+
+
 def _make_lost_error() -> RequestError:
-    return RequestError(ErrorCode.INTERNAL, "the process that compiles grammars has ended: send the request again")
+    return RequestError(ErrorCode.INTERNAL, _LOST)
 
 
 def _key_of(grammar: Grammar) -> bytes:

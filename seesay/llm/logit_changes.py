@@ -46,6 +46,9 @@ def adjust_logits(
             except Exception as error:
                 message = f"a logits processor failed: {describe(error)}"
                 errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
+    if any(row.processors for row in rows):  # they have seen what is forbidden, and may have changed it
+        _ban(scores, rows)
+        _mask(scores, rows)
     return errors
 
 

@@ -8,12 +8,11 @@ from typing import Any, Self
 
 from seesay.config import GenerationConfig
 from seesay.config.checks import check_types, check_value, require
+from seesay.config.generation import UNLIMITED_TOKENS
 from seesay.errors import ConfigError
 
 _FROM_CHECKPOINT = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_length")
 """Options that a generation_config.json has under the same name and with the same meaning."""
-_LONGEST = 1 << 24
-"""Most tokens of an answer that only its EOS, `max_length` or the model are to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +45,7 @@ def _check(method: str, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             check_value(GenerationConfig, name, value)
             if name != "ignore_eos":
-                RequestConfig(generation=GenerationConfig(**{"max_new_tokens": _LONGEST, name: value}))
+                RequestConfig(generation=GenerationConfig(**{"max_new_tokens": UNLIMITED_TOKENS, name: value}))
     except ConfigError as error:
         prefix = "" if str(error).startswith((method, "response_format")) else f"{method}: "
         raise ConfigError(f"{prefix}{error}") from None
@@ -68,7 +67,7 @@ class GenerationConfigBuilder:
     def __init__(self, recommended: Mapping[str, Any] | Any = None) -> None:
         """`recommended`: a mapping like generation_config.json, or a `GenerationConfig` of Transformers, whose sampling
         options and `max_length` or `max_new_tokens` are taken over. What else it has concerns other programs."""
-        self._options: dict[str, Any] = {"max_new_tokens": _LONGEST}
+        self._options: dict[str, Any] = {"max_new_tokens": UNLIMITED_TOKENS}
         self._max_length: int | None = None
         self._stop_words_ids: Sequence[Sequence[int]] = ()
         self._top_logprobs = 0

@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from seesay.errors import show
 from seesay.serving.auth import turn_of
 from seesay.serving.errors import ApiError
 from seesay.serving.settings import ServerSettings
@@ -157,8 +158,12 @@ class AdmissionMiddleware:
             self._gate.leave(turn, body.num_bytes)
 
     def _check_announced(self, scope: Scope) -> None:
-        """Refuse a body whose `Content-Length` is too large, before it is read."""
+        """Refuse a body whose `Content-Length` is too large, or which is encoded, before it is read."""
         for name, value in scope["headers"]:
+            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+                raise _refuse_coding(415, "Content-Encoding", value, "send the body as it is", "unsupported_encoding")
+            if name == b"transfer-encoding" and value.strip().lower() not in (b"", b"identity", b"chunked"):
+                raise _refuse_coding(501, "Transfer-Encoding", value, "only chunked is", "unsupported_coding")
             if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
                 raise _too_large(self._max_bytes)
 
@@ -198,6 +203,12 @@ class _BoundedBody:
             self.num_bytes += num_new
             self._is_complete = not message.get("more_body", False)
         return message
+
+
+def _refuse_coding(status: int, header: str, value: bytes, advice: str, code: str) -> ApiError:
+    shown = show(value.decode("latin-1"))
+    message = f"{header}: {shown} is not supported: {advice}"
+    return ApiError(status, message, code=code, headers={"Connection": "close"})  # the body is not read
 
 
 def _too_large(max_bytes: int) -> ApiError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from seesay.engine.asking import AsyncAsking
 from seesay.errors import ErrorCode, RequestError
+from seesay.hashing import digest
 from seesay.serving.caller import NOBODY, Caller
 from seesay.serving.errors import ApiError
 from seesay.serving.field_names import ENGINE_NAMES, FieldNames
@@ -122,6 +123,14 @@ class Answering:
         for running in list(self._running):
             running.end(error)
 
+    def _own(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
+        """Return a request with its owner. What one key has computed is cached for that key alone, unless all keys are
+        one tenant's."""
+        salt = request.cache_salt
+        if isinstance(caller.turn, bytes) and not self._settings.share_caches:
+            salt = digest(caller.turn, salt.encode("utf-8", "surrogatepass")).hex()
+        return replace(request, owner=caller.turn, cache_salt=salt)
+
     async def deltas(
         self,
         requests: Sequence[GenerationRequest],
@@ -136,7 +145,7 @@ class Answering:
         Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
         fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
         """
-        asking = AsyncAsking(self._engine, [replace(request, owner=caller.turn) for request in requests])
+        asking = AsyncAsking(self._engine, [self._own(request, caller) for request in requests])
         timeout_s = self._settings.request_timeout_s
         timer = asyncio.get_running_loop().call_later(timeout_s, asking.end, _timed_out(timeout_s))
         ticket = self._places.enter(

@@ -13,7 +13,8 @@ from seesay.serving.docs_page import DOCS_PATHS
 from seesay.serving.errors import ApiError
 
 # Load balancers, browsers and client generators read these without a key. None of them reveals anything of a request.
-_OPEN_PATHS = DOCS_PATHS | {"/health", "/version"}
+ADMIN_PATHS = frozenset(["/sleep", "/wake_up", "/wakeup", "/update_weights"])
+_OPEN_PATHS = DOCS_PATHS | {"/health", "/ready", "/version"}
 _MAX_KEYS = 4  # in one request
 
 
@@ -28,8 +29,8 @@ def owner_of(scope: Scope) -> bytes:
 
 
 def require_admin(request: Request) -> None:
-    """Raise `ApiError` for a request that has none of the server's admin keys. Called by the routes themselves: a body
-    route has no dependencies."""
+    """Raise `ApiError` for a request that has none of the server's admin keys. Called before the body of such a route
+    is read, and by the routes themselves, under whatever path they are mounted."""
     if not request.app.state.server.settings.admin_keys:
         raise ApiError(
             403,
@@ -70,6 +71,8 @@ class ApiKeyMiddleware:
             owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
             scope.setdefault("state", {})["owner"] = owner
             scope["state"]["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
+            if scope["path"] in ADMIN_PATHS and scope["method"] == "POST":
+                require_admin(Request(scope))  # before the body is read
             scope["state"]["turn"] = owner if self._known and owner else _network_of(scope)
         await self._app(scope, receive, send)
 

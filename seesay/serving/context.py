@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from seesay.processors.media.library_messages import request_id as media_request_id
 from seesay.serving.answers import ClientGoneError
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.metrics import ServerMetrics
@@ -44,6 +45,7 @@ class ContextMiddleware:
             return
         request_id = choose_id(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id
+        media_request_id.set(request_id)
         started_at = time.perf_counter()
         status = 0
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 from http import HTTPStatus
+from socket import SO_ERROR, SOL_SOCKET
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,9 +21,17 @@ _LINGER_S = 1.0
 _MAX_DISCARDED_BYTES = 1 << 20
 
 
+_MIN_BODY_BYTES = 16 << 10
+"""A body that brings less in `HEAD_TIMEOUT_S`, although it is read, is not waited for."""
+_PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
+"""Sent to a client that has shut its side down: one that closed its connection answers with a reset."""
+_PROBE_LOOKS_S = (0.05, 0.2, 1.0, 5.0)
+
+
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answer 431 to a head of more than `MAX_HEAD_BYTES`. Close a connection whose head is not complete
-    `HEAD_TIMEOUT_S` after its first byte."""
+    """Answer 431 to a head of more than `MAX_HEAD_BYTES`, and 400 to one without exactly one Host. Close a connection
+    whose head is not complete `HEAD_TIMEOUT_S` after its first byte, and answer 408 to a body that only drips. A client
+    that shuts its side down behind a request still gets the answer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -31,6 +40,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._is_head_too_large = False
         self._is_refused = False  # further bytes are discarded
         self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._num_body_bytes = 0  # in the present period of the timer
+        self._has_ended = False  # the client sends nothing any more
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -38,6 +50,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_body_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -60,15 +73,45 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._is_head_too_large = True
             raise ValueError("head too large")  # ends in `send_400_response`
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() != "1.0"):
+            raise ValueError("a request must have one Host header")
         super().on_headers_complete()
+        self._num_body_bytes = 0
+        self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
 
     def on_body(self, body: bytes) -> None:
         self._num_unused = 0
+        self._num_body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._num_unused = 0
+        self._stop_body_timer()
         super().on_message_complete()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for the answer to a whole request, unless the client has closed it altogether."""
+        if not self._is_answering() or self._is_reading_body() or not self.transport.can_write_eof():
+            return False
+        self._has_ended = True
+        assert self.cycle is not None
+        if not self.cycle.response_started and self.scope["http_version"] != "1.0":
+            self.transport.write(_PROBE)
+        for delay_s in _PROBE_LOOKS_S:
+            self.loop.call_later(delay_s, self._close_if_reset)
+        return True
+
+    def _close_if_reset(self) -> None:
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and not self.transport.is_closing() and sock.getsockopt(SOL_SOCKET, SO_ERROR):
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        is_last = self._has_ended and not self.pipeline
+        super().on_response_complete()
+        if is_last:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Answer a request that the parser refuses. uvicorn's own answer would be plain text."""
@@ -116,6 +159,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _check_body(self) -> None:
+        """End a body that has brought next to nothing for a while, although it was read."""
+        if self._num_body_bytes < _MIN_BODY_BYTES and not self.flow.read_paused:
+            message = f"the body brought less than {_MIN_BODY_BYTES} bytes in {HEAD_TIMEOUT_S:g} s"
+            self._body_timer = None
+            self._refuse(ApiError(408, message, code="body_timeout"))
+            return
+        self._num_body_bytes = 0
+        self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
 
     def _end_slow_head(self) -> None:
         self._head_timer = None

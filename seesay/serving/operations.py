@@ -1,4 +1,4 @@
-"""`/health`, `/version`, `/metrics` and `/reset_caches`, for the operator of the server."""
+"""`/health`, `/ready`, `/version`, `/metrics` and `/reset_caches`, for the operator of the server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from seesay.engine.commands import make_sleeping_error
 from seesay.serving.admission import shutting_down
 from seesay.serving.errors import ApiError
 from seesay.serving.metrics import CONTENT_TYPE
@@ -38,10 +39,7 @@ def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["operations"])
 
-    @router.get("/health")
-    async def health() -> Health:
-        """Report whether requests are answered: 503 while the server shuts down, and while the engine does not work. A
-        server that sleeps works: it answers requests with 503, and waits to be woken up."""
+    def read_health() -> Health:
         if state.gate.is_draining:
             raise shutting_down()
         status = state.engine.status
@@ -52,6 +50,19 @@ def make_router(state: ServerState) -> APIRouter:
             weights_epoch=status.epoch,
             frontends_up=state.home.num_fronts_up,
         )
+
+    @router.get("/health")
+    async def health() -> Health:
+        """Report whether requests are answered: 503 while the server shuts down, and while the engine does not work. A
+        server that sleeps works: it answers requests with 503, and waits to be woken up."""
+        return read_health()
+
+    @router.get("/ready")
+    async def ready() -> Health:
+        """Report whether a request would be computed now: like `/health`, and 503 also while the server sleeps."""
+        if state.engine.status.asleep and not state.gate.is_draining:
+            raise ApiError.from_error(make_sleeping_error(state.engine.status))
+        return read_health()
 
     @router.get("/version")
     async def version() -> Version:

@@ -10,6 +10,7 @@ from typing import Literal
 from seesay.config import MediaLimits
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
+from seesay.liveness import LIMIT_S
 from seesay.log import LEVELS
 from seesay.templates.parsers.choose import check_parser_names
 
@@ -27,6 +28,8 @@ class ServerSettings:
     api_keys: keys that requests may use; without keys the server is open to everyone.
     admin_keys: keys for the routes that put the engine to sleep, wake it up and replace its weights; without them these
         are refused. They are accepted by all other routes, too.
+    share_caches: let keys share cached prefixes, embeddings and pictures. Without it, each key has its own, so that no
+        key learns by usage or timing what another one has sent. For keys that all belong to one tenant.
     allowed_weights_path: a folder from which such a request may load weights. None: it must send them.
     cors_origins: origins whose browser pages may call the server ('*': all). Empty: none but the server's own.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
@@ -56,12 +59,13 @@ class ServerSettings:
     host: str = "0.0.0.0"
     port: int = 23333
     num_frontends: int = 1
-    frontend_timeout_s: float = 120.0
+    frontend_timeout_s: float = LIMIT_S
     model_name: str | None = None
     model_aliases: Sequence[str] = ()
     any_model_name: bool = False
     api_keys: Sequence[str] = field(default=(), repr=False)
     admin_keys: Sequence[str] = field(default=(), repr=False)
+    share_caches: bool = False
     allowed_weights_path: str | None = None
     cors_origins: Sequence[str] = ()
     cors_methods: Sequence[str] = ("GET", "POST", "DELETE", "OPTIONS")

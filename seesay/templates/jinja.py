@@ -31,6 +31,10 @@ class _TemplateDefault:
         return "<the template's own>"
 
 
+class _StoppedError(RequestError):
+    """A template exceeded the limits of a rendering."""
+
+
 class JinjaTemplate(ChatTemplate):
     """A template from the checkpoint.
 
@@ -188,7 +192,7 @@ class JinjaTemplate(ChatTemplate):
             if error.kind in _BLAMED:  # the checkpoint's fault, of which clients must not learn the path
                 logger.warning("%s: its chat template %s: %s", self.name, _BLAMED[error.kind], error)
                 why = f"{self._subject} {_BLAMED[error.kind]}: {error}"
-                raise RequestError(ErrorCode.INTERNAL, why) from None
+                raise (_StoppedError if error.kind == "limit" else RequestError)(ErrorCode.INTERNAL, why) from None
             if error.kind == "unavailable":
                 raise RequestError(ErrorCode.INTERNAL, str(error)) from None
             if error.kind == "raised":  # by raise_exception: roles must alternate, no system message, …
@@ -247,8 +251,12 @@ class JinjaTemplate(ChatTemplate):
         return {"role": role, "content": text if self._takes_strings else [{"type": "text", "text": text}]}
 
     def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str | None:
+        """Return what the template makes of a conversation that finds something out, or None where it refuses. Raises
+        `CheckpointError` for a template that was stopped: each further probe would take as long."""
         try:
             return self._run(**self._variables, messages=messages, tools=tools, add_generation_prompt=False)
+        except _StoppedError as error:
+            raise CheckpointError(f"{self.name}: {error.message}") from None
         except RequestError:
             return None
 

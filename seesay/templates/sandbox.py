@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from seesay.liveness import Progress
 from seesay.templates.json_pieces import dump_in_pieces
 from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTAX, TEXT, UNSAFE
 
@@ -32,6 +33,7 @@ MAX_CHARS = 32 << 20
 MAX_PROCESSES = 4
 _PATIENCE_S = 0.01
 """After this wait for a free process, another one is started."""
+_LOOK_S = 0.5
 _MAX_TEMPLATES = 64
 """Number of templates that a process compiles before it is replaced."""
 
@@ -72,6 +74,13 @@ class RenderError(Exception):
         self.kind = kind
 
 
+class _StuckError(RenderError):
+    """The process does not run, although it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("unavailable", "the process that renders chat templates does not respond: send it again")
+
+
 class BoundedTemplate:
     """A template that is compiled when it is created, by a process of `pool`, or else of the one that this process has.
     Raises RenderError if `source` is invalid. Thread-safe."""
@@ -89,6 +98,12 @@ class BoundedTemplate:
         return self._ask(context)
 
     def _ask(self, context: Mapping[str, Any] | None) -> str:
+        try:
+            return self._ask_once(context)
+        except _StuckError:  # the process is replaced
+            return self._ask_once(context)
+
+    def _ask_once(self, context: Mapping[str, Any] | None) -> str:
         message = {"key": self._key, "context": context}
         worker = self._pool.take()
         is_fine = False
@@ -187,8 +202,12 @@ class _Worker:
     def _wait(self, descriptor: int, event: int, deadline: float) -> None:
         poll = select.poll()
         poll.register(descriptor, event)
-        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-            raise RenderError("limit", f"it ran longer than {self._limits.wall_s:g} s")
+        progress = Progress(self._process.pid)
+        while not poll.poll(1000 * max(0.0, min(_LOOK_S, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise RenderError("limit", f"it ran longer than {self._limits.wall_s:g} s")
+            if progress.is_stuck():
+                raise _StuckError
 
     def _explain_end(self) -> RenderError:
         """Return why the process ended in the middle of a request."""

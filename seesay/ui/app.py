@@ -136,7 +136,7 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
     from starlette.middleware import Middleware
 
     from seesay.ui.page import EXAMPLES_FOLDER, FAVICON_FILE, SCRIPT_FILES, STYLE_FILES, build_page, make_theme
-    from seesay.ui.policy import PolicyMiddleware
+    from seesay.ui.policy import PolicyMiddleware, find_hosts
 
     page = build_page(client, models)
     set_up_queue(page)
@@ -160,7 +160,7 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
             favicon_path=str(FAVICON_FILE),
             theme=make_theme(),
             css_paths=[str(file) for file in STYLE_FILES],
-            app_kwargs={"middleware": [Middleware(PolicyMiddleware)]},
+            app_kwargs={"middleware": [Middleware(PolicyMiddleware, hosts=find_hosts(server_name))]},
             head="".join(f"<script>{file.read_text()}</script>" for file in SCRIPT_FILES),
         )
         host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name

@@ -307,7 +307,66 @@ def test_exceptions_are_restored(error: Exception) -> None:
         assert type(restored) is type(error) and str(restored) == str(error)
 
 
+BOUNDARIES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("random_seed", {"random_seed": 1 << 64}),
+    ("max_new_tokens", {"max_new_tokens": 10**30}),
+    ("max_new_tokens", {"max_new_tokens": 10**4000}),
+    ("priority", {"priority": 2**100}),
+    ("priority", {"priority": "high"}),
+    ("cache_salt", {"cache_salt": "\ud800"}),
+    ("continuation", {"continuation": (1, 10**6)}),
+    ("continuation", {"continuation": (-1,)}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["thread", "process"])
+def test_values_beyond_their_limits_are_refused_by_name(own: bool, path: Path) -> None:
+    """In every form of the engine, and the greatest ones that are allowed are taken."""
+    with load(path, own=own) as engine:
+        for name, change in BOUNDARIES:
+            config = {"max_new_tokens": 2, **{k: v for k, v in change.items() if k in vars(GenerationConfig())}}
+            request = replace(parse(["hi"], **config)[0], **{k: v for k, v in change.items() if k not in config})
+            error = ask(engine, [request])[0].error
+            assert isinstance(error, RequestError), change
+            assert error.code is ErrorCode.INVALID_REQUEST and error.param == name, error
+            assert error.message.startswith(f"{name} must be") and len(error.message) < 300, error
+        largest = replace(
+            parse(["hi"], max_new_tokens=2, random_seed=(1 << 64) - 1)[0],
+            priority=(1 << 63) - 1, cache_salt="é" * 4096, truncate_prompt_tokens=-1, continuation=(1,),
+        )  # fmt: skip
+        answers = [ask(engine, [replace(largest, gen_config=replace(largest.gen_config, do_sample=True))])[0]]
+        answers += ask(
+            engine, parse(["hi"], max_new_tokens=engine.session_len, stop_token_ids=[*range(engine.vocab_size)])
+        )
+        assert all(answer.error is None for answer in answers)
+
+
 # --- death ------------------------------------------------------------------------------------------------------------
+
+
+def test_silence_is_reported_at_once_and_ends_with_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds."""
+    monkeypatch.setattr("seesay.engine.process.core.LIMIT_S", 8.0)
+    with load(path, own=True) as engine, TestClient(create_app(engine, ServerSettings())) as client:
+        before = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
+        for sent_on in (True, False):
+            first = pid_of(engine)
+            os.kill(first, signal.SIGSTOP)
+            wait_until(lambda: engine.fault is not None)
+            assert "said nothing" in client.get("/health").json()["error"]["message"]
+            assert client.get("/ready").status_code == 503
+            if sent_on:
+                os.kill(first, signal.SIGCONT)
+                wait_until(lambda: engine.fault is None)
+                assert client.get("/ready").status_code == client.get("/health").status_code == 200
+                assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
+        lost = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
+        assert isinstance(lost.error, RequestError) and "said nothing" in str(lost.error)
+        wait_until(lambda: engine.fault is None)
+        assert pid_of(engine) != first
+        assert_same(ask(engine, parse(["warm up"], max_new_tokens=2))[0], before)
 
 
 def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, folder: Path) -> None:
@@ -332,9 +391,9 @@ def test_an_engine_that_dies_or_hangs_is_started_again_and_says_so(path: Path, f
             wait_until(lambda: not engine._preparing)
             may_start.clear()
             os.kill(first, sent)
-            wait_until(lambda: engine.fault is not None)
+            wait_until(lambda: (found := engine.fault) is not None and "is started again" in found.reason)
             fault = engine.fault
-            assert fault is not None and words in fault.reason and "started again" in fault.reason
+            assert fault is not None and words in fault.reason
             waiting = submit(engine, parse(["meanwhile"], max_new_tokens=2, ignore_eos=True))
             gone = submit(engine, parse(["nobody waits"], max_new_tokens=2, ignore_eos=True))
             wait_until(lambda: not engine._preparing)

@@ -459,6 +459,23 @@ def test_a_processor_sees_what_a_mask_left() -> None:
     assert seen[0].isfinite().nonzero()[:, 0].tolist() == [4, 9]
 
 
+def test_a_processor_lifts_nothing_that_is_forbidden() -> None:
+    """A mask and bans hold, whatever a processor makes of the logits; where it leaves no other token, it is named."""
+
+    def lift(ids: Any, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, 1.0).index_fill_(0, torch.tensor([5, 6]), 9.0)
+
+    def only_five(ids: Any, scores: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(scores, float("-inf")).index_fill_(0, torch.tensor([5]), 1.0)
+
+    masked: dict[str, Any] = {"mask": make_mask([4, 6])}
+    banned: dict[str, Any] = {"bad_token_ids": (5,)}
+    rows = [make_row(greedy=True, processors=(lift,), **options) for options in (masked, banned, {})]
+    assert [choice.token_id for choice in sample(make_logits(3), rows)] == [6, 6, 5]
+    [lost] = sample(make_logits(1), [make_row(greedy=True, processors=(only_five,), **masked)])
+    assert lost.error is not None and lost.error.param == "logits_processors"
+
+
 def test_equally_likely_tokens_stay_together() -> None:
     """Top-k keeps both of the second best, as in Transformers; top-p, too, whatever order a sort would give them."""
     logits = torch.tensor([[1.0, 3.0, 2.0, 0.0, 2.0]])

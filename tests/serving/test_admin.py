@@ -123,6 +123,7 @@ async def test_sleep_and_wake_up(level: int, wake: str, http: httpx.AsyncClient)
     assert (status, code) == (503, "sleeping") and "/wake_up" in message and refused.headers["retry-after"] == "5"
     health = await http.get("/health")
     assert health.status_code == 200 and health.json()["status"] == "sleeping"
+    assert error_of(await http.get("/ready"))[:2] == (503, "sleeping")
     assert 'seesay_sleeping{part="kv_cache"} 1.0' in (await http.get("/metrics")).text
     assert (await http.post("/reset_caches")).status_code == 200
     assert (await http.post(f"{wake}?tags=weights")).json()["asleep"] == ["kv_cache"]
@@ -131,6 +132,7 @@ async def test_sleep_and_wake_up(level: int, wake: str, http: httpx.AsyncClient)
     assert (await http.post(wake)).status_code == 200
     assert 'seesay_sleeping{part="kv_cache"} 0.0' in (await http.get("/metrics")).text
     assert (await http.get("/health")).json()["status"] == "ok"
+    assert (await http.get("/ready")).json() == (await http.get("/health")).json()
     assert await chat(http) == before
 
 

@@ -16,8 +16,9 @@ from live_server import wait_until
 
 from seesay import EngineConfig, serve
 from seesay.engine.process.link import LinkClosedError
+from seesay.liveness import Silence
 from seesay.serving.fronts import messages
-from seesay.serving.fronts.pulse import Silence, start_beating
+from seesay.serving.fronts.pulse import start_beating
 
 
 class Clock:
@@ -127,13 +128,15 @@ def test_a_front_that_hangs_is_started_again_and_loses_its_own_requests_alone(
 
         wait_until(lambda: find_up() == 2)
         os.kill(second, signal.SIGSTOP)  # it takes no connection, so the other one gets this
+        wait_until(lambda: find_up() == 1)  # it is no longer counted, long before it is killed
+        assert second in find_fronts(server.pid)
         chat = f"{server.api_server_url}/v1/chat/completions"
         with httpx.stream("POST", chat, json={**body, "stream": True}, timeout=90) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")
             os.kill(first, signal.SIGSTOP)
             os.kill(second, signal.SIGCONT)
-            assert find_up() == 2, "the other front answers before anybody has noticed"
+            assert find_up() in (1, 2), "the other front answers before anybody has noticed"
             with pytest.raises(httpx.RemoteProtocolError):
                 list(lines)
         wait_until(lambda: find_up() == 2 and first not in find_fronts(server.pid))

@@ -150,6 +150,7 @@ def running(
     model: str, port: int, folder: Path, *options: str, program: Sequence[str] = COMMAND, **variables: str
 ) -> Iterator[Server]:
     command = [*program, model, "--server-port", str(port), "--frontends", "2", *OPTIONS, *options]
+    command += ["--frontend-timeout", "300"]  # `only` stops the others for as long as a model loads
     environment = {**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1", **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     server = Server(f"http://127.0.0.1:{port}", process, folder)

@@ -29,7 +29,8 @@ KEEPS_NOTHING = {
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/reset_caches"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/wakeup"),
     ("POST", "/update_weights"), ("GET", "/is_sleeping"),
-    ("GET", "/health"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"), ("GET", "/openapi.json"),
+    ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
+    ("GET", "/openapi.json"),
     ("GET", "/docs/swagger-ui.css"), ("GET", "/docs/swagger-ui-bundle.js"),
 }  # fmt: skip
 
@@ -49,6 +50,28 @@ SPELLINGS = [
     {BEARER: "Bearer a"}, {BEARER: "bearer a"}, {BEARER: "BEARER   a "}, {"x-api-key": "a"}, {"X-API-Key": " a "},
     {BEARER: "Bearer a", "x-api-key": "a"},
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/responses", CHAT])
+@pytest.mark.parametrize("shares", [False, True], ids=["own caches", "--share-caches"])
+async def test_what_one_key_has_cached_is_not_used_for_another(engine: AsyncEngine, shares: bool, route: str) -> None:
+    """Hits would tell by usage and timing what another key has sent."""
+    settings = make_settings(api_keys=("a", "b"), admin_keys=("admin",), share_caches=shares)
+    transport = httpx.ASGITransport(app=create_app(engine, settings))
+    text = f"{route} {shares}: only one key knows this sentence. " * 2
+    body: dict[str, Any] = {
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}], "max_tokens": 1},
+        "/v1/responses": {"input": text, "max_output_tokens": 1},
+        CHAT: {"prompt": text, "session_id": -1, "request_output_len": 1},
+    }[route]
+    async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
+        hits = []
+        for key in ("a", "a", "b", "b", "admin"):
+            before = engine.stats().total_prefix_hit_tokens
+            answer = await client.post(route, json=body, headers={"x-api-key": key})
+            assert answer.status_code == 200, answer.text
+            hits.append(engine.stats().total_prefix_hit_tokens > before)
+    assert hits == ([False, True, True, True, True] if shares else [False, True, False, True, False])
 
 
 @pytest.fixture(params=["with keys", "open to all"])

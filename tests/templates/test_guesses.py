@@ -22,7 +22,7 @@ ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("published.json
 
 class FakeTokenizer:
     special_tokens = ("<s>", "</s>")
-    chat_template = None
+    chat_template: str | None = None
     template_variables = {"bos_token": "<s>", "eos_token": "</s>"}  # noqa: RUF012
 
 

@@ -15,12 +15,14 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from waiting import wait_until
 
+from seesay.liveness import Progress
 from seesay.templates import sandbox
 from seesay.templates.sandbox import BoundedTemplate, RenderError, RenderLimits, RenderPool
 
@@ -230,6 +232,21 @@ def test_the_clock_bounds_one_that_only_waits() -> None:
     pool.close()
 
 
+def test_one_that_does_not_respond_is_replaced_and_the_new_one_asked(
+    pool: RenderPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient = RenderPool(RenderLimits(wall_s=60.0))
+    monkeypatch.setattr(sandbox, "Progress", partial(Progress, limit_s=1.0))
+    template = BoundedTemplate("{{ x }}", patient)
+    [pid] = processes(patient)
+    os.kill(pid, signal.SIGSTOP)
+    assert template.render({"x": "a"}) == "a"
+    wait_until_gone([pid])
+    slow = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{{ x }}"
+    assert BoundedTemplate(slow, patient).render({"x": "b"}) == "b", "one that computes is left alone"
+    patient.close()
+
+
 def test_a_process_that_was_killed_is_replaced(pool: RenderPool) -> None:
     template = BoundedTemplate("{{ x }}", pool)
     for _ in range(3):
@@ -288,6 +305,7 @@ def test_a_forked_child_has_processes_of_its_own(pool: RenderPool) -> None:
 
 SCRIPT = """
 import os, sys, threading, time
+from seesay.liveness import Progress
 from seesay.templates import sandbox
 template = sandbox.BoundedTemplate("{{ x }}")
 template.render({"x": 1})

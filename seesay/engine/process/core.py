@@ -27,6 +27,7 @@ from seesay.engine.process.state import ProcessState
 from seesay.engine.process.waker import Waker
 from seesay.engine.watchdog import ENGINE, Fault, find_hung, hang_limit_s
 from seesay.errors import ErrorCode, RequestError, SeesayError
+from seesay.liveness import LIMIT_S, SUSPECT_S, Silence, is_stopped
 from seesay.llm.sampling_params import NamedProcessor
 from seesay.values import EngineStats, FinishReason
 
@@ -38,6 +39,8 @@ BEAT_S = 1.0
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.2, 10.0
 """The system is asked again for a process after a while, which doubles each time."""
 _POLL_S = 0.5
+_JOINED_S = 5.0
+"""The owner of a process ends it first: another front that ended its connection would join the same process again."""
 _LAST_WORDS_S = 0.2
 """Messages of a process that has died are waited for no longer."""
 
@@ -131,7 +134,7 @@ class ProcessCore:
     @property
     def fault(self) -> Fault | None:
         """Why no request is computed now."""
-        return self._state.fault
+        return self._state.fault or self._state.silence
 
     @property
     def status(self) -> ModelStatus:
@@ -345,7 +348,7 @@ class ProcessCore:
 
     def _hear(self, child: Child) -> Exception:
         """Take the messages of a process until it has ended, hangs, or is to end. Returns why."""
-        heard_at_s = time.monotonic()
+        silence = self._watch()
         while True:
             self._requests.hand_out()
             if self._is_closing:
@@ -353,7 +356,8 @@ class ProcessCore:
             if self._state.deaf is child:
                 return self._hear_out(child)
             if child.wait(_POLL_S, self._waker.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
-                heard_at_s = time.monotonic()
+                silence.hear()
+                self._state.silence = None
                 error = self._take(child, child.link.receive())
                 if error is not None:
                     return error
@@ -363,9 +367,27 @@ class ProcessCore:
                 self._refuse_waiting()
             if end := child.find_end():
                 return SeesayError(f"the engine process died ({end})")
-            silent_s = time.monotonic() - heard_at_s
-            if self._state.child is child and silent_s > self._limit_s() + 2 * self._beat_s:
-                return HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
+            if hung := self._find_silence(child, silence):
+                return hung
+
+    def _watch(self) -> Silence:
+        """Return the judge of a process that has just been started or joined."""
+        limit_s = LIMIT_S if self._step_timeout_s is None else min(LIMIT_S, self._step_timeout_s + 2 * self._beat_s)
+        silence = Silence(limit_s if self._origin.is_owner else limit_s + _JOINED_S)
+        silence.hear()
+        return silence
+
+    def _find_silence(self, child: Child, silence: Silence) -> HungError | None:
+        """Report a process that does not beat. Returns why it is to be killed, if it is. One that still loads does not
+        beat; it is at fault only when it was stopped."""
+        if self._state.child is not child and (child.pid is None or not is_stopped(child.pid)):
+            silence.hear()
+        silent_s = silence.look()[0]
+        if silent_s > silence.limit_s:
+            return HungError(Fault(ENGINE, f"it has said nothing for {silent_s:.0f} s"))
+        if silent_s > SUSPECT_S:
+            self._state.silence = Fault(ENGINE, f"the engine process has said nothing for {silent_s:.0f} s")
+        return None
 
     def _hear_out(self, child: Child) -> Exception:
         """Take what a process has said to which nothing can be sent any more. Returns why it ended, or must end."""

@@ -20,7 +20,8 @@ class ProcessState:
 
     child: the process, while it takes requests. deaf: one to which a message could not be sent. facts: those of the
     first process; None until it was loaded. status: as the process has told it last. fault: why no request is computed
-    now. failure: why no process is started again. is_over: whether the core is closed, so that none is waited for.
+    now. silence: that the process has not been heard for a while, as long as that is so. failure: why no process is
+    started again. is_over: whether the core is closed, so that none is waited for.
     """
 
     def __init__(self, origin: Origin) -> None:
@@ -31,6 +32,7 @@ class ProcessState:
         self.status = ModelStatus()
         self.fault: Fault | None = Fault(ENGINE, "the engine process is being started")
         self.failure: Exception | None = None
+        self.silence: Fault | None = None
         self.is_over = False
         self.num_restarts = 0
         self._origin = origin
@@ -59,7 +61,7 @@ class ProcessState:
             self.facts = facts
             self.status = status
             self.child = child
-            self.fault = None
+            self.fault = self.silence = None
             self.changed.notify_all()
 
     def note_tokens(self) -> None:
@@ -82,7 +84,7 @@ class ProcessState:
         """A process has ended, or could not be started. Decides whether another one is started; returns what to tell
         those who lost their requests."""
         with self.changed:
-            self.child = self.deaf = None
+            self.child = self.deaf = self.silence = None
             self._num_deaths += 1
             self.num_restarts += 1
             if self.facts is None:

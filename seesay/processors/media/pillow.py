@@ -16,6 +16,8 @@ from PIL import Image, UnidentifiedImageError
 
 from seesay.config import MediaLimits, Transparency
 from seesay.errors import ErrorCode, RequestError
+from seesay.processors.media.library_messages import logged_messages
+from seesay.processors.media.png_chunks import PNG_SIGNATURE, check_chunks
 
 _FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 _ORIENTATION_TAG = 0x0112
@@ -39,8 +41,11 @@ _PNG_MODES = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")
 def open_image(data: bytes, name: str) -> Image.Image:
     """Return the (first) picture in `data` with its header read. `name` is what messages call it. Raises
     `RequestError`."""
+    if data.startswith(PNG_SIGNATURE):
+        check_chunks(data, name)
     try:
-        return Image.open(io.BytesIO(data), formats=_known_formats())
+        with logged_messages(name):
+            return Image.open(io.BytesIO(data), formats=_known_formats())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # a warning where warnings are errors
         raise _too_many_pixels(name, "more than Pillow's own limit (PIL.Image.MAX_IMAGE_PIXELS)") from None
     except UnidentifiedImageError:
@@ -89,7 +94,7 @@ def to_rgb(image: Image.Image, limits: MediaLimits, name: str, *, transparency: 
     "drop" they show the colour beneath. Raises `RequestError`."""
     check_size(image.size, limits, name)
     try:
-        with _lock_of(image):
+        with _lock_of(image), logged_messages(name):
             image.load()
             transposition = _UPRIGHT.get(_orientation(image))
         return _turn(_convert(image, transparency), transposition)

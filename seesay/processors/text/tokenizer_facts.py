@@ -15,6 +15,7 @@ from seesay.checkpoint import check_tokenizer_files
 from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.errors import CheckpointError
 from seesay.processors.text import sentencepiece_folder, tiktoken_folder
+from seesay.processors.text.tokenizer_trial import check_growth, try_tokenizer
 
 _CONVERTED = {
     sentencepiece_folder.FILE: sentencepiece_folder.load_sentencepiece,
@@ -27,7 +28,7 @@ _READ_BY_TRANSFORMERS = (
     *_TOKENIZER_FILES, "added_tokens.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja",
     "chat_template.json", "config.json", "processor_config.json",
 )  # fmt: skip
-_KEPT = "tokenizer-1"
+_KEPT = "tokenizer-2"
 """The number counts the fields of `TokenizerFacts` and how they are read, also from tokenizer.model: raise it with a
 change."""
 
@@ -53,6 +54,7 @@ class TokenizerFacts:
                 "save it with a tokenizer.json"
             )
         state = json.loads(hf.backend_tokenizer.to_str())
+        check_growth(state)
         state["truncation"] = state["padding"] = None  # prompts are never truncated or padded
         return cls(
             backend=json.dumps(state),
@@ -81,6 +83,8 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
             return TokenizerFacts(**kept)
         except TypeError:  # a damaged file
             pass
+    if (path / "tokenizer.json").is_file():
+        try_tokenizer(path / "tokenizer.json")
     facts = TokenizerFacts.of(load_hf(path, trust_remote_code=trust_remote_code))
     if _make_key(path, names) == key:  # the files were not replaced meanwhile
         keep(key, asdict(facts))

@@ -40,8 +40,13 @@ class _Front:
     """A front, for as long as its process lives. `figures`: the latest of its own."""
 
     is_listening: bool = False
+    is_silent: bool = False
     figures: list[Family] = field(default_factory=list)
     turns: dict[int, Session] = field(default_factory=dict)  # by the number of the question that began them
+
+    @property
+    def is_up(self) -> bool:
+        return self.is_listening and not self.is_silent
 
 
 class SharedHome:
@@ -90,6 +95,13 @@ class SharedHome:
             del self._rounds[number]
         for number in list(self._rounds):
             self._note_answer(number, index)
+
+    def note_silence(self, index: int, *, is_silent: bool) -> None:
+        """A front has stopped responding, or responds again. One that does not is not waited for."""
+        self._fronts[index].is_silent = is_silent
+        if is_silent:
+            for number in list(self._rounds):
+                self._note_answer(number, index)
 
     @property
     def next_deadline_s(self) -> float:
@@ -157,7 +169,7 @@ class SharedHome:
 
     def _ask_all(self, asker: int, number: int, *, is_reset: bool) -> None:
         """Ask the fronts for figures, those of the asker excepted, or for their caches to be reset."""
-        asked = {index for index, front in self._fronts.items() if front.is_listening}
+        asked = {index for index, front in self._fronts.items() if front.is_up}
         if not is_reset:
             asked.discard(asker)
         own, deadline_s = next(self._numbers), time.monotonic() + (self._reset_s if is_reset else self._gather_s)
@@ -182,9 +194,9 @@ class SharedHome:
         self._send(found.asker, messages.GatheredFigures(found.number, figures))
 
     def _own_figures(self) -> list[Family]:
-        listening = {index for index, front in self._fronts.items() if front.is_listening}
+        answering = {index for index, front in self._fronts.items() if front.is_up}
         up = [
-            Sample("seesay_front_up", {"front": str(index)}, float(index in listening))
+            Sample("seesay_front_up", {"front": str(index)}, float(index in answering))
             for index in range(self._num_fronts)
         ]
         restarts = [Sample("seesay_front_restarts_total", {}, float(self._num_restarts))]

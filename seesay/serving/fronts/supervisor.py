@@ -30,11 +30,11 @@ from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
+from seesay.liveness import SUSPECT_S, Silence
 from seesay.serving.draining import log_first_signal
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.fronts import messages
 from seesay.serving.fronts.connection_counts import ConnectionCounts
-from seesay.serving.fronts.pulse import Silence
 from seesay.serving.fronts.shared_home import SharedHome
 
 logger = logging.getLogger("seesay")
@@ -57,6 +57,7 @@ class _Slot:
     index: int
     child: Child | None = None
     is_listening: bool = False
+    is_silent: bool = False  # its event loop has not run for `SUSPECT_S`
     delay_s: float = 0.0  # before the next start
     start_at_s: float = 0.0  # by `time.monotonic`
 
@@ -195,11 +196,17 @@ class Supervisor:
             self._note_end(slot, end)
 
     def _end_hung(self) -> None:
-        """Kill fronts whose event loops hang. Those that drain have a deadline."""
-        hung = {} if self._is_draining else self._silence.find_hung()
-        for index, silent_s in hung.items():
-            self._close(self._slots[index])
-            self._note_end(self._slots[index], f"killed, its event loop has not run for {silent_s:.0f} s")
+        """Report fronts whose event loops do not run, and kill them in the end. Those that drain have a deadline."""
+        silences = {} if self._is_draining else dict(self._silence.look())
+        for index, silent_s in silences.items():
+            slot = self._slots[index]
+            if slot.is_silent != (silent_s > SUSPECT_S):
+                slot.is_silent = not slot.is_silent
+                self._home.note_silence(index, is_silent=slot.is_silent)
+                self._tell_num_up()
+            if silent_s > self._silence.limit_s:
+                self._close(slot)
+                self._note_end(slot, f"killed, its event loop has not run for {silent_s:.0f} s")
 
     def _take(self, slot: _Slot, child: Child, message: messages.ToSupervisor) -> None:
         match message:
@@ -257,7 +264,7 @@ class Supervisor:
     def _close(self, slot: _Slot) -> None:
         assert slot.child is not None
         slot.child.end()
-        slot.child, slot.is_listening = None, False
+        slot.child, slot.is_listening, slot.is_silent = None, False, False
         self._silence.forget(slot.index)
         self._counts.leave(slot.index)
         self._home.leave(slot.index)
@@ -265,8 +272,9 @@ class Supervisor:
 
     def _tell_num_up(self) -> None:
         listening = [slot.index for slot in self._slots if slot.is_listening]
+        num_up = sum(not self._slots[index].is_silent for index in listening)
         for index in listening:
-            self._send(index, messages.FrontsUp(len(listening)))
+            self._send(index, messages.FrontsUp(num_up))
 
     def _note_end(self, slot: _Slot, end: str) -> None:
         """A front has ended: another one is started, at once if it had served."""

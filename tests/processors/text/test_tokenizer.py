@@ -391,3 +391,39 @@ def test_a_tokenizer_that_was_kept_and_is_damaged_is_read_again(
     ids = Tokenizer.load(tmp_path / "model").encode("[INST] the")
     assert ids == published.encode("[INST] the", add_special_tokens=False).ids
     assert file.read_text() == whole
+
+
+def write_hostile(folder: Path, tiny: Path, steps: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    data = json.loads((tiny / "tokenizer.json").read_text())
+    data["normalizer"] = {"type": "Sequence", "normalizers": steps}
+    (folder / "tokenizer.json").write_text(json.dumps(data))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ({"String": "a"}, "crashes|more than"),
+        ({"Regex": "a"}, "crashes|more than"),
+        ({"String": "rare"}, "characters of one"),
+    ],
+)
+def test_a_tokenizer_that_takes_all_memory_ends_another_process(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, pattern: dict[str, str], words: str
+) -> None:
+    """Five replacements, each with a thousand times the text: of a letter in every text, or of a word in few."""
+    steps = [{"type": "Replace", "pattern": pattern, "content": "rare" * 250 + "a" * 1000} for _ in range(5)]
+    folder = write_hostile(tmp_path / "hostile", tiny_checkpoint("llama"), steps)
+    with pytest.raises(CheckpointError, match=words):
+        Tokenizer.load(folder)
+
+
+def test_usual_replacements_are_fine(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    steps = [
+        {"type": "Prepend", "prepend": "\u2581"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+        {"type": "Replace", "pattern": {"String": "``"}, "content": '"'},
+    ]
+    assert Tokenizer.load(write_hostile(tmp_path / "usual", tiny_checkpoint("llama"), steps)).encode("a b")
