@@ -420,7 +420,7 @@ def test_a_tokenizer_that_takes_all_memory_ends_another_process(
 
 
 def test_usual_replacements_are_fine(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"type": "Prepend", "prepend": "\u2581"},
         {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
