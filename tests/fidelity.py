@@ -28,11 +28,16 @@ SIBLINGS: Mapping[str, str] = {
 """Of the checkpoints whose architecture Transformers does not have: the class of the equal model that is compared with
 in its place (`enrolment.SIBLING`)."""
 BY_CHOICE: Mapping[str, str] = {
-    "deepseek_vl_original": "pictures are fitted as the authors' code does, not as Transformers' class does",
-    "deepseek_vl_hybrid_original": "pictures are fitted as the authors' code does, not as Transformers' class does",
-    "ovis2_original": "tiles are cut as the authors' code does, not as Transformers' class does",
     "glm4v": "pictures and videos may stand in one prompt, which Transformers refuses",
     "glm46v": "pictures and videos may stand in one prompt, which Transformers refuses",
+    "internlm2": "dynamic rotary scaling follows the length of the prompt, in the published code that of each step",
+    "qwen": "the NTK factor of the prompt holds for the whole answer",
+    "phi3_longrope": "a text that grows beyond the trained length is computed again with the long factors",
+    "phi3_v": "a text that grows beyond the trained length is computed again with the long factors; the published code "
+    "keeps the keys that it has",
+    "minicpmv_4_5": "whether it thinks is the chat template's default; the published chat turns it off",
+    "xcomposer2d5": "frames of a video are pictures; the published code joins them into one",
+    "molmo": "each of several pictures has its own places; the published processor gives all rows to the first",
 }
 """Where seesay differs from a model's own class by choice, or the class was changed for the comparison."""
 _HEAD = """\
@@ -119,8 +124,10 @@ def find_references() -> Mapping[str, str]:
 
 def reference_of(name: str, tiny: Tiny, references: Mapping[str, str]) -> str | None:
     """Return the module of `tests/reference` that a checkpoint is compared with; None for a class of Transformers."""
-    if name in SIBLINGS or tiny.published_as is not None:
+    if name in SIBLINGS:
         return None
+    if tiny.published_as is not None:
+        return references.get(tiny.published_as)
     if name == "baichuan2_13b":  # Baichuan 2 of 7B equals a Llama
         return references["baichuan"]
     architecture, _, tower = tiny.architecture.partition("/")
