@@ -200,12 +200,12 @@ def test_requests_behind_an_update_wait_for_it(two: Callable[[str], list[Path]])
 
 def test_running_requests_may_be_aborted(first_pipe: Pipeline, two: Callable[[str], list[Path]]) -> None:
     _, second = two("llama")
-    running = stream(first_pipe, 5000)
+    running = stream(first_pipe, 2000)
     next(running)
     first_pipe.update_weights(second, running="abort")
     assert list(running)[-1].finish_reason == "abort"
     assert answers(first_pipe, "llama") == fresh(second, "llama")
-    running = stream(first_pipe, 5000)
+    running = stream(first_pipe, 2000)
     next(running)
     first_pipe.sleep(running="abort")
     assert list(running)[-1].finish_reason == "abort"
@@ -217,7 +217,7 @@ def test_running_requests_may_be_aborted(first_pipe: Pipeline, two: Callable[[st
 def test_closing_ends_an_update_that_waits(two: Callable[[str], list[Path]]) -> None:
     first, second = two("llama")
     pipe = load(first)
-    running = stream(pipe, 5000)
+    running = stream(pipe, 2000)
     next(running)
     errors: list[BaseException] = []
 
