@@ -197,7 +197,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         if name not in {*CHECKPOINTS, *MODULES, *VISION_MODULES, *OWN_CODE}:
             pytest.fail(without_checkpoint(name))
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
-            pytest.importorskip(package, reason=f"the tower of {name} is compared with that of {package}")
+            pytest.importorskip(package, reason=f"{name} is compared with a model that needs {package}")
         if name not in made:
             made[name] = make_once(shared / "checkpoints" / name, partial(write, name))
         return made[name]

@@ -110,7 +110,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
     "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),
     "idefics3": Tiny(architecture="Idefics3ForConditionalGeneration"),
-    "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration"),
+    "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration", needs="num2words"),
     "deepseek_vl": Tiny(architecture="DeepseekVLForConditionalGeneration"),
     "deepseek_vl_original": _original("MultiModalityCausalLM", "DeepseekVLForConditionalGeneration"),
     "deepseek_vl_hybrid_original": _original("MultiModalityCausalLM", "DeepseekVLHybridForConditionalGeneration"),
