@@ -134,12 +134,17 @@ def test_settings_of_the_processor_choose_frames(
     assert family.default_sampling == {"fps": change["fps"], "min_frames": 2, "max_frames": most}
 
 
-def test_a_rate_of_nothing_is_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rate", "message"), [(-1, "fps must be a number from 0 to"), (0, "setting fps must be a number above 0, got '0'")]
+)
+def test_a_rate_of_nothing_is_refused(
+    rate: int, message: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
     def edit(data: dict[str, Any]) -> None:
-        data["video_processor"]["fps"] = -1
+        data["video_processor"]["fps"] = rate
 
     path = edit_json(tiny_checkpoint("glm4v"), tmp_path / "q", "processor_config.json", edit)
-    with pytest.raises(CheckpointError, match="setting fps must be a number above 0, got '-1'"):
+    with pytest.raises(CheckpointError, match=message):
         load_family(path)
 
 
