@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
+from published_originals import list_published, read_published, take_values
 
 Json = dict[str, Any]
 State = Mapping[str, torch.Tensor]
@@ -84,8 +85,13 @@ def as_baichuan2_13b(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Te
 
 
 def as_mpt(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
-    """MPT with the name of the class beside the weights."""
-    return {**tiny, "architectures": ["MPTForCausalLM"]}, dict(state)
+    """MPT with the fields of its published config.json, and the tensors that its published code has."""
+    fields = read_published("mpt_chat")
+    assert set(state) == set(list_published("mpt_chat"))
+    attention = take_values(fields["attn_config"], tiny["attn_config"])
+    return {**take_values(fields, tiny, ("architectures", "auto_map", "attn_config")), "attn_config": attention}, dict(
+        state
+    )
 
 
 def as_minicpm(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:

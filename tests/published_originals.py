@@ -23,8 +23,13 @@ _GOLDEN = Path(__file__).with_name("golden")
 
 def fill_published(name: str, is_taken: Callable[[str], bool] = lambda _: True) -> State:
     """Return tensors under the names and in the shapes that the published model `name` of `tests/golden` has."""
-    shapes = json.loads((_GOLDEN / name / "tensors.json").read_text())
-    return {own: fill(own, shape) for own, shape in shapes.items() if is_taken(own)}
+    return {own: fill(own, shape) for own, shape in list_published(name).items() if is_taken(own)}
+
+
+def list_published(name: str) -> Mapping[str, Iterable[int]]:
+    """Return the shapes of the tensors of the published model `name`, by their names."""
+    shapes: Mapping[str, Iterable[int]] = json.loads((_GOLDEN / name / "tensors.json").read_text())
+    return shapes
 
 
 def read_published(name: str) -> Json:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -46,11 +46,12 @@ def fill(name: str, shape: Iterable[int]) -> torch.Tensor:
     return values if is_table else values * 1.2 / math.sqrt(math.prod(shape[1:]))
 
 
-def fill_model(model: torch.nn.Module) -> dict[str, tuple[int, ...]]:
-    """Give every parameter of a model its formula, by its name there; return names and shapes."""
+def fill_model(model: torch.nn.Module, scales: Mapping[str, float] | None = None) -> dict[str, tuple[int, ...]]:
+    """Give every parameter of a model its formula, by its name there, times its factor in `scales`; return names and
+    shapes. Embeddings that are the head, too, are scaled down: else each token is followed by itself."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(fill(name, parameter.shape))
+            parameter.copy_(fill(name, parameter.shape) * (scales or {}).get(name, 1.0))
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
 
 

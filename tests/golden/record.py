@@ -17,7 +17,7 @@ EMBEDDING = -1
 """Stands for the id of a position that takes a row of the tower."""
 NUM_VALUES = 4
 """Values that are kept of a row."""
-_OWN_FILES = ("numbers.json", "tensors.json", "differences.json")
+_OWN_FILES = ("numbers.json", "tensors.json", "differences.json", "scales.json")
 _CODE = "raise RuntimeError('code of a checkpoint was run')\n"
 
 
@@ -76,6 +76,13 @@ def read_origin(folder: Path) -> dict[str, Any]:
     return origin
 
 
+def read_scales(folder: Path) -> dict[str, float]:
+    """Return the factors of tensors that have another size than their formula, by name."""
+    file = folder / "scales.json"
+    scales: dict[str, float] = json.loads(file.read_text()) if file.exists() else {}
+    return scales
+
+
 def write_checkpoint(folder: Path, path: Path) -> Path:
     """Write the checkpoint of a folder to `path`: its files, its tensors by their formula, and for the code that its
     config.json names files that must not be run."""
@@ -87,7 +94,9 @@ def write_checkpoint(folder: Path, path: Path) -> Path:
         if source.is_file() and source.name not in _OWN_FILES:
             (path / source.name).write_bytes(source.read_bytes())
     shapes = json.loads((folder / "tensors.json").read_text())
-    save_file({name: fill(name, shape) for name, shape in shapes.items()}, path / "model.safetensors", {"format": "pt"})
+    scales = read_scales(folder)
+    tensors = {name: fill(name, shape) * scales.get(name, 1.0) for name, shape in shapes.items()}
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
     auto_map = json.loads((path / "config.json").read_text()).get("auto_map", {})
     for target in auto_map.values():
         module = target.rpartition("--")[2].partition(".")[0]

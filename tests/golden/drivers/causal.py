@@ -12,7 +12,7 @@ import jinja2
 from golden.cases import Case
 from golden.drivers.greedy import answer
 from golden.formula import fill_model
-from golden.record import Record, note_pixels
+from golden.record import Record, note_pixels, read_scales
 
 
 class Loaded(NamedTuple):
@@ -38,7 +38,7 @@ def load_causal(
     published = made(config).float().eval()
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     template = json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
-    return Loaded(published, tokenizer, jinja2.Template(template)), fill_model(published)
+    return Loaded(published, tokenizer, jinja2.Template(template)), fill_model(published, read_scales(folder))
 
 
 def run(loaded: Loaded, case: Case) -> Record:
