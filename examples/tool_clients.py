@@ -1,7 +1,7 @@
 """Structured output and tools with two clients that are not ours, `instructor` and `langchain-openai`.
 
     pip install instructor langchain-openai
-    seesay serve api_server MODEL --chat-template examples/tools.jinja
+    seesay serve api_server MODEL --chat-template qwen-tools
     python examples/tool_clients.py http://localhost:23333/v1
 
 Without an address, it starts a server of the built-in model, which calls functions only where it is forced to.
@@ -10,7 +10,6 @@ Without an address, it starts a server of the built-in model, which calls functi
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any, Literal
 
 from openai import OpenAI
@@ -87,6 +86,5 @@ if __name__ == "__main__":
     else:
         import seesay
 
-        template = str(Path(__file__).parent / "tools.jinja")
-        with seesay.serve(chat_template_config=template, server_name="127.0.0.1", server_port=0) as server:
+        with seesay.serve(chat_template_config="qwen-tools", server_name="127.0.0.1", server_port=0) as server:
             main(f"{server.api_server_url}/v1")

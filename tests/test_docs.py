@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import re
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,7 +57,6 @@ def server() -> Iterator[LiveServer]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     SCENE.images[0].save(tmp_path / "scene.png")
-    shutil.copy(ROOT / "examples" / "tools.jinja", tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -107,6 +108,25 @@ def test_examples_print_what_the_pages_show(
     for number, shown in outputs.items():
         expected = examples[number].expected or ""
         assert is_same(expected, shown), f"{page}, example {number} prints\n{shown}\nand not\n{expected}"
+
+
+@needs_checkpoint
+def test_examples_of_tools_need_no_clone(tmp_path: Path) -> None:
+    """They run in an empty folder, with the package alone to import."""
+    page = (ROOT / "docs/tools.md").read_text(encoding="utf-8")
+    examples = [example for example in read_examples(page) if example.language == "python"]
+    package = tmp_path / "site" / "seesay"
+    shutil.copytree(ROOT / "seesay", package, ignore=shutil.ignore_patterns("__pycache__"))
+    here = tmp_path / "here"
+    here.mkdir()
+    script = here / "script.py"
+    guarded = textwrap.indent("\n".join(example.code for example in examples), "    ")
+    script.write_text(f"if __name__ == '__main__':\n{guarded}", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, check=False, cwd=here, env=environment, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
+    assert is_same("".join(example.expected or "" for example in examples), done.stdout)
 
 
 def check_answers(shown: str, place: str) -> None:

@@ -69,7 +69,8 @@ class Tools:
         if template is not None and not template.writes_tools:
             raise bad_request(
                 f"tools: the chat template {template.name!r} does not support tools; choose one that does with "
-                "--chat-template (chat_template_config), or send tool_choice none",
+                "--chat-template (chat_template_config), such as qwen-tools for models of Qwen, or send "
+                "tool_choice none",
                 "tools",
                 code="unsupported_parameter",
             )

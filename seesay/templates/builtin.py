@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from pathlib import Path
 
 from seesay.errors import ConfigError
 from seesay.templates.pieces import Pieces
@@ -377,13 +378,16 @@ _BUILTIN: dict[str, Pieces] = {
 Match = Callable[[str], str | None]
 """From a model's path or hub id to the name of its template, or None."""
 
+_FILES = Path(__file__).parent / "files"
+"""Templates that are Jinja, by name: NAME.jinja."""
+
 _registered: dict[str, Pieces] = {}
 _matches: dict[str, Match] = {}
 
 
 def names() -> list[str]:
     """Return the template names that `ChatTemplateConfig(model_name=…)` accepts, in alphabetical order."""
-    return sorted({*_BUILTIN, *_registered})
+    return sorted({*_BUILTIN, *_registered, *(file.stem for file in _FILES.glob("*.jinja"))})
 
 
 def register(name: str, template: Pieces, *, match: Match | None = None, replace: bool = False) -> None:
@@ -393,7 +397,7 @@ def register(name: str, template: Pieces, *, match: Match | None = None, replace
     replace: the name may be taken.
     Raises ConfigError if the name is taken or `template` is not a `Pieces`.
     """
-    if not replace and (name in _BUILTIN or name in _registered):
+    if not replace and name in names():
         raise ConfigError(f"model_name={name!r}: there is already a chat template with this name")
     if not name or not isinstance(template, Pieces):
         raise ConfigError(f"model_name={name!r}: register() takes seesay.templates.Pieces(…), got {template!r}")
@@ -403,8 +407,15 @@ def register(name: str, template: Pieces, *, match: Match | None = None, replace
 
 
 def find(name: str) -> Pieces | None:
-    """Return the template with this name, or None."""
+    """Return the pieces of the template with this name, or None: it is unknown, or Jinja (`find_file`)."""
     return _registered.get(name) or _BUILTIN.get(name)
+
+
+def find_file(name: str) -> Path | None:
+    """Return the file of the template with this name if it is Jinja and nothing was registered under the name, or
+    None."""
+    is_known = name not in _registered and name in {file.stem for file in _FILES.glob("*.jinja")}
+    return _FILES / f"{name}.jinja" if is_known else None
 
 
 def find_registered(name: str) -> Pieces | None:

@@ -68,13 +68,19 @@ def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTempla
     """Return the configuration for `chosen`: a configuration, a template's name, a Jinja file, a model's folder, or a
     .json file or JSON text for `ChatTemplateConfig.from_json`. A known name takes precedence over a file or folder."""
     if isinstance(chosen, ChatTemplateConfig):
-        return chosen
+        return _with_file(chosen)
     given = os.fspath(chosen)
     if given.endswith(".json") or given.lstrip().startswith("{"):
         return ChatTemplateConfig.from_json(given)
-    if given.endswith((".jinja", ".j2")) or (builtin.find(given) is None and Path(given).exists()):
+    if given.endswith((".jinja", ".j2")) or (given not in builtin.names() and Path(given).exists()):
         return ChatTemplateConfig(model_name=Path(given).stem, model_path=given)
-    return ChatTemplateConfig(model_name=given)
+    return _with_file(ChatTemplateConfig(model_name=given))
+
+
+def _with_file(config: ChatTemplateConfig) -> ChatTemplateConfig:
+    """Return the configuration with the path of its template, if it names one that is Jinja."""
+    file = None if config.model_path is not None else builtin.find_file(config.model_name)
+    return config if file is None else replace(config, model_path=file)
 
 
 def check_choice(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:

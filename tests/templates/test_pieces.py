@@ -80,7 +80,7 @@ def test_every_name_builds_and_renders() -> None:
     for name in templates.names():
         template = build(name)
         assert "A" in template.render([user("A")]).text
-        assert name == "base" or template.stop_words
+        assert name == "base" or template.stop_words or isinstance(template, templates.JinjaTemplate)
 
 
 def test_default_system_and_changing_it() -> None:
@@ -245,3 +245,14 @@ def test_jinja_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: not valid JSON"):
         build("mine", model_path=str(tmp_path))
+
+
+def test_a_name_of_a_jinja_template_is_its_file() -> None:
+    """However the name is given, also to another process."""
+    for given in ("qwen-tools", ChatTemplateConfig("qwen-tools")):
+        for config in (templates.as_config(given), templates.check_choice(given), templates.as_portable(given)):
+            assert config is not None and Path(str(config.model_path)).name == "qwen-tools.jinja"
+    with pytest.raises(ConfigError, match="already a chat template"):
+        templates.register("qwen-tools", templates.Pieces())
+    with pytest.raises(ConfigError, match="user cannot be set for the jinja template"):
+        templates.check_choice(ChatTemplateConfig("qwen-tools", user="x"))

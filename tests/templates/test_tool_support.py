@@ -11,7 +11,7 @@ from templates.tool_templates import DEEPSEEK, HERMES, HERMES_WITH_PICTURES, MIS
 import seesay.demo
 from seesay.errors import RequestError
 from seesay.templates import JinjaTemplate
-from seesay.templates.builtin import find
+from seesay.templates.builtin import find, find_file
 from seesay.templates.pieces import PiecesTemplate
 from seesay.values import MediaPart, Message, Modality, TextPart
 
@@ -51,11 +51,13 @@ def image(name: str = "a.png") -> MediaPart:
     return MediaPart(modality=Modality.IMAGE, source=name)
 
 
-EXAMPLE = (Path(__file__).parents[2] / "examples" / "tools.jinja").read_text(encoding="utf-8")
+_FILE = find_file("qwen-tools")
+assert _FILE is not None
+QWEN_TOOLS = _FILE.read_text(encoding="utf-8")
 BUILT_IN = (Path(seesay.demo.__file__).parent / "checkpoint" / "chat_template.jinja").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("source", [HERMES, HERMES_WITH_PICTURES, EXAMPLE, DEEPSEEK, MISTRAL, XML])
+@pytest.mark.parametrize("source", [HERMES, HERMES_WITH_PICTURES, QWEN_TOOLS, DEEPSEEK, MISTRAL, XML])
 def test_a_template_with_tools(source: str) -> None:
     assert make(source).writes_tools and "look" in make(source).render([say("user", "hi")], tools=TOOLS).text
 
@@ -71,7 +73,7 @@ def test_a_template_without_tools() -> None:
     ("source", "written"),
     [
         (HERMES, '"arguments": {"at": "the sky", "far": [1, true]}}\n'),
-        (EXAMPLE, '"arguments": {"at": "the sky", "far": [1, true]}}\n'),
+        (QWEN_TOOLS, '"arguments": {"at": "the sky", "far": [1, true]}}\n'),
         (DEEPSEEK, '```json\n{"at": "the sky", "far": [1, true]}\n```'),
         (MISTRAL, '"arguments": {"at": "the sky", "far": [1, true]}'),
         (XML, "<parameter=at>the sky</parameter><parameter=far>[1, true]</parameter>"),
@@ -106,16 +108,16 @@ def test_ids_are_shortened_for_templates_that_take_short_ones_only() -> None:
     assert make(MISTRAL).render(short, tools=TOOLS).text.count("abcdefgh9") == 2
 
 
-def test_the_example_is_the_built_in_template_where_there_are_no_tools() -> None:
+def test_qwen_tools_is_the_template_of_the_built_in_model_where_there_are_no_tools() -> None:
     for messages in (
         [say("user", "a", image(), "b"), say("assistant", "c"), say("user", "d")],
         [say("system", "e"), say("user", "f")],
     ):
-        written = [make(source).render(messages, markers=MARKERS).text for source in (EXAMPLE, BUILT_IN)]
+        written = [make(source).render(messages, markers=MARKERS).text for source in (QWEN_TOOLS, BUILT_IN)]
         assert written[0] == written[1]
 
 
-@pytest.mark.parametrize("source", [HERMES_WITH_PICTURES, EXAMPLE])
+@pytest.mark.parametrize("source", [HERMES_WITH_PICTURES, QWEN_TOOLS])
 def test_a_picture_stays_in_a_result_that_has_a_place_for_it(source: str) -> None:
     messages = [say("user", "hi"), call(), result("seen: ", image())]
     rendered = make(source).render(messages, tools=TOOLS, markers=MARKERS)
