@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Never
@@ -16,10 +17,12 @@ from PIL import Image
 
 import seesay
 from seesay import cli
+from seesay.checkpoint.model_path import DEMO_MODEL
 from seesay.commands.command import Command
 from seesay.demo import tour
+from seesay.demo.scenes import sample_scene
 from seesay.engine.response import Response
-from seesay.errors import CheckpointError
+from seesay.errors import CheckpointError, ConfigError
 from seesay.values import StageTimings, Usage
 
 
@@ -125,7 +128,8 @@ def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pipe = FakePipe()
     status, shown = run(monkeypatch, tmp_path, pipe, seed=3)
     assert status == 0
-    assert f"drew a sample picture: {tmp_path / 'seesay-demo.png'}" in shown
+    folder = tmp_path / "seesay-demo-files"
+    assert f"drew scene.png, pair.png and clip.gif in {folder}\n" in shown
     assert "you       describe this image\nmodel     a red circle.\n          And more.\nas drawn" in shown
     assert shown.count("\nmodel ") == 5 and shown.count("\nyou ") == 5
     assert "\x1b" not in shown
@@ -137,27 +141,58 @@ def test_tour(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert len(pipe.prompts[2][1]) == 2
     assert pipe.prompts[3][0]["content"][0]["type"] == "video"
     assert isinstance(pipe.prompts[4], str)
-    assert sorted(p.name for p in tmp_path.iterdir()) == [
-        "seesay-demo-clip.gif",
-        "seesay-demo-pair.png",
-        "seesay-demo.png",
-    ]
+    assert list(tmp_path.iterdir()) == [folder], "nothing is scattered"
+    assert sorted(file.name for file in folder.iterdir()) == ["clip.gif", "pair.png", "scene.png"]
+
+
+def test_the_tours_folder_may_exist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only the files of the tour are replaced. A folder of the default name is not taken for the model."""
+    folder = tmp_path / "seesay-demo-files"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    for seed in (1, 2):
+        assert run(monkeypatch, tmp_path, FakePipe(), seed=seed)[0] == 0
+        assert (folder / "scene.png").read_bytes() and (folder / "notes.txt").read_text() == "mine"
+    assert len(list(folder.iterdir())) == 4 and tour.FOLDER_NAME != DEMO_MODEL
+    with Image.open(folder / "scene.png") as saved:
+        assert saved.tobytes() == sample_scene(2).images[0].tobytes()
 
 
 def test_tour_of_a_model_without_video(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     status, shown = run(monkeypatch, tmp_path, FakePipe(fails_at_clips=True), out=tmp_path / "new" / "scene")
     assert status == 1
     assert "this model takes no video" in shown
-    assert (tmp_path / "new" / "scene.png").is_file()
+    assert (tmp_path / "new" / "scene" / "scene.png").is_file()
     assert "clip               failed" in shown
 
 
 def test_tour_where_nothing_can_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "missing")
+    """The files go to a temporary folder, and where there is none, the tour goes on without them."""
+    (tmp_path / "seesay-demo-files").touch()
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     status, shown = run(monkeypatch, tmp_path, FakePipe())
-    assert status == 0
-    path = Path(shown.split("picture: ", 1)[1].splitlines()[0])
-    assert path.is_file() and tmp_path not in path.parents
+    [folder] = temporary.iterdir()
+    assert status == 0 and sorted(file.name for file in folder.iterdir()) == ["clip.gif", "pair.png", "scene.png"]
+    assert (
+        f"cannot write to seesay-demo-files (File exists); drew scene.png, pair.png and clip.gif in {folder}" in shown
+    )
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    status, shown = run(monkeypatch, tmp_path, FakePipe())
+    assert status == 0 and "(File exists): the pictures are shown to the model only\n" in shown
+
+
+def test_a_tour_that_cannot_write_where_it_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It says so before a model is loaded. A picture's name, which was asked for once, makes no folder."""
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"--out: cannot write to .*/file/new \(Not a directory\): give another"):
+        run(monkeypatch, tmp_path, None, out=tmp_path / "file" / "new")
+    with pytest.raises(
+        ConfigError, match=r"--out must be a folder, in which the picture is scene\.png, got '.*a\.PNG'"
+    ):
+        run(monkeypatch, tmp_path, None, out=tmp_path / "a.PNG")
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
 
 
 def test_demo_takes_the_model_like_the_other_commands(monkeypatch: pytest.MonkeyPatch) -> None:

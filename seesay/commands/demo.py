@@ -10,7 +10,7 @@ from seesay.commands.options import add_model, add_plugins
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download
-  seesay demo --seed 7 --out scene.png     another picture, saved as scene.png
+  seesay demo --seed 7 --out pictures      other pictures, saved in the folder pictures
   seesay demo --html demo.html             save the tour as a web page
   seesay demo Qwen/Qwen2.5-VL-3B-Instruct  ask another model the same questions
 """
@@ -20,7 +20,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn pictures (default: 0)")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="file of the sample picture (default: ./seesay-demo.png)"
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder for scene.png, pair.png and clip.gif, which are replaced there (default: ./seesay-demo-files, or "
+        "a temporary folder where that cannot be written)",
     )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also save pictures, answers and timelines as a web page"

@@ -5,12 +5,14 @@ Answers are written as plain text while they are generated, in the same way to a
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
 import textwrap
 import time
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -18,6 +20,8 @@ from seesay.config import EngineConfig, GenerationConfig
 from seesay.demo.page import Answered, check_writable, make_page
 from seesay.demo.scenes import CLIP_FPS, Example, Turn, make_example, sample_scene
 from seesay.engine.response import Response
+from seesay.errors import ConfigError
+from seesay.values import IMAGE_SUFFIXES
 from seesay.version import __version__
 
 if TYPE_CHECKING:
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
     from seesay.offline.pipeline import Pipeline
     from seesay.offline.session import Session
 
-_FILE_NAME = "seesay-demo.png"
+FOLDER_NAME = "seesay-demo-files"
+"""The default folder of the files, in the current one. It is not named as the model is: a folder of that name would be
+taken for the model."""
+_PICTURE, _PAIR, _CLIP = "scene.png", "pair.png", "clip.gif"
 _LABEL_WIDTH = 10
 _GAP_PX = 8
 _GEN_CONFIG = GenerationConfig(max_new_tokens=128)
@@ -42,18 +49,19 @@ def run_tour(
     plugins: Sequence[str] = (),
     stream: TextIO | None = None,
 ) -> int:
-    """Run the demo and return the exit status. `html` is the file to which it is saved as a page. plugins: see
-    `EngineConfig`.
+    """Run the demo and return the exit status.
 
-    Raises CheckpointError or ConfigError if the model cannot be loaded or the page cannot be written.
+    out: the folder for the pictures and the clip, made if it is missing. None is `FOLDER_NAME` in the current folder,
+        or where that cannot be written a temporary folder.
+    html: the file to which the demo is saved as a page. plugins: see `EngineConfig`.
+    Raises CheckpointError or ConfigError if the model cannot be loaded, or `out` or the page cannot be written.
     """
     if html is not None:
         check_writable(html)
     screen = _Screen(stream or sys.stdout)
-    scene = sample_scene(seed)
-    path = _save(scene.images[0], out)
+    drawn = _draw(seed)
     screen.line(f"seesay {__version__}")
-    screen.line(f"drew a sample picture: {path}")
+    screen.line(_save(drawn, out))
     screen.line(f"loading {model} ...")
     from seesay.offline.pipeline import pipeline
 
@@ -61,7 +69,7 @@ def run_tour(
     with pipeline(model, backend_config=EngineConfig(device_type=device, plugins=plugins)) as pipe:
         ready_s = time.perf_counter() - started
         screen.line(f"ready after {ready_s:.1f} s")
-        answers = _ask_everything(pipe, screen, scene, path, seed)
+        answers = _ask_everything(pipe, screen, drawn)
     screen.line()
     screen.table(answers)
     if html is not None:
@@ -71,7 +79,7 @@ def run_tour(
     return 1 if any(answered.response.finish_reason == "error" for answered in answers) else 0
 
 
-def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path, seed: int) -> list[Answered]:
+def _ask_everything(pipe: Pipeline, screen: _Screen, drawn: _Drawn) -> list[Answered]:
     answers: list[Answered] = []
     title = ""
 
@@ -91,28 +99,23 @@ def _ask_everything(pipe: Pipeline, screen: _Screen, scene: Example, path: Path,
         screen.line(f"-- {text}")
         return pipe.session()
 
-    session = begin(f"one picture: {path.name}")
+    scene, pair, clip = drawn.scene, drawn.pair, drawn.clip
+    session = begin(f"one picture: {_PICTURE}")
     first, follow_up = scene.turns[:2]
     ask("describe", session, first, (first[0], scene.images[0]), images=(scene.images[0],))
     ask("follow-up", session, follow_up)
 
-    pair = make_example("compare", seed)
-    pair_path = path.with_name(f"{path.stem}-pair.png")
-    _side_by_side(pair.images).save(pair_path)
-    session = begin(f"two pictures: {pair_path.name}")
+    session = begin(f"two pictures: {_PAIR}")
     ask("two pictures", session, pair.turns[0], (pair.turns[0][0], list(pair.images)), images=tuple(pair.images))
 
-    clip = make_example("motion", seed)
-    clip_path = path.with_name(f"{path.stem}-clip.gif")
     frames = tuple(clip.clip)
-    frames[0].save(clip_path, save_all=True, append_images=frames[1:], duration=int(1000 / CLIP_FPS), loop=0)
-    session = begin(f"a clip of {len(frames) / CLIP_FPS:g} s: {clip_path.name}")
+    session = begin(f"a clip of {len(frames) / CLIP_FPS:g} s: {_CLIP}")
     video = {"type": "video", "video": list(frames), "fps": CLIP_FPS}
     content = [video, {"type": "text", "text": clip.turns[0][0]}]
     ask("clip", session, clip.turns[0], [{"role": "user", "content": content}], frames=frames)
 
     session = begin("no picture")
-    ask("text", session, make_example("arithmetic", seed).turns[0])
+    ask("text", session, drawn.sum.turns[0])
     return answers
 
 
@@ -127,19 +130,55 @@ def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> R
     return session.response
 
 
-def _save(image: Image.Image, out: Path | None) -> Path:
-    """Save the sample picture to `out`, else to the current folder, else to a temporary folder."""
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        image.save(out if out.suffix else out.with_suffix(".png"))
-        return (out if out.suffix else out.with_suffix(".png")).resolve()
-    path = Path.cwd() / _FILE_NAME
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """What is asked about: a picture, a pair of pictures, a clip, and a sum without a picture."""
+
+    scene: Example
+    pair: Example
+    clip: Example
+    sum: Example
+
+
+def _draw(seed: int) -> _Drawn:
+    return _Drawn(
+        scene=sample_scene(seed),
+        pair=make_example("compare", seed),
+        clip=make_example("motion", seed),
+        sum=make_example("arithmetic", seed),
+    )
+
+
+def _save(drawn: _Drawn, out: Path | None) -> str:
+    """Write the files to `out`, else to the default folder, else to a temporary one. Returns a line that says where
+    they are, or why there are none. Raises ConfigError if `out` cannot be written, or names a picture."""
+    folder = out or Path(FOLDER_NAME)
+    if folder.suffix.lower() in IMAGE_SUFFIXES and not folder.is_dir():
+        raise ConfigError(f"--out must be a folder, in which the picture is {_PICTURE}, got {str(folder)!r}")
     try:
-        image.save(path)
+        return _write_files(drawn, folder)
+    except OSError as error:
+        reason = f"cannot write to {folder} ({error.strerror or error})"
+        if out is not None:
+            raise ConfigError(f"--out: {reason}: give another folder") from None
+    temporary = None
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f"{FOLDER_NAME}-"))
+        return f"{reason}; {_write_files(drawn, temporary)}"
     except OSError:
-        path = Path(tempfile.mkdtemp(prefix="seesay-")) / _FILE_NAME
-        image.save(path)
-    return path
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return f"{reason}: the pictures are shown to the model only"
+
+
+def _write_files(drawn: _Drawn, folder: Path) -> str:
+    """Write the pictures and the clip to `folder`, which is made if it is missing. Returns a line that says so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn.scene.images[0].save(folder / _PICTURE)
+    _side_by_side(drawn.pair.images).save(folder / _PAIR)
+    first, *others = drawn.clip.clip
+    first.save(folder / _CLIP, save_all=True, append_images=others, duration=int(1000 / CLIP_FPS), loop=0)
+    return f"drew {_PICTURE}, {_PAIR} and {_CLIP} in {folder.resolve()}"
 
 
 def _side_by_side(images: Sequence[Image.Image]) -> Image.Image:

@@ -52,7 +52,7 @@ def outline(html: str) -> Outline:
 def test_a_run_of_the_demo_becomes_a_page(tmp_path: Path) -> None:
     shown = io.StringIO()
     page = tmp_path / "new" / "demo.html"
-    assert tour.run_tour(out=tmp_path / "scene.png", device="cpu", html=page, stream=shown) == 0
+    assert tour.run_tour(out=tmp_path / "files", device="cpu", html=page, stream=shown) == 0
     assert f"saved as a page: {page}" in shown.getvalue()
     html = page.read_text(encoding="utf-8")
     parsed = outline(html)
@@ -94,7 +94,7 @@ def test_an_answer_that_failed_has_no_timeline() -> None:
 
 def test_a_page_that_cannot_be_written_is_told_before_a_model_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--html: cannot write .*: Is a directory"):
-        tour.run_tour("no/such-model", html=tmp_path, out=tmp_path / "a.png", stream=io.StringIO())
+        tour.run_tour("no/such-model", html=tmp_path, out=tmp_path / "a", stream=io.StringIO())
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
         check_writable(tmp_path / "file" / "demo.html")
