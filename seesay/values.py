@@ -97,19 +97,6 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grammar:
-    """The rules that the text of an answer must follow.
-
-    kind: 'json_schema', 'regex', 'ebnf', 'choice' (`source` is a JSON list of strings) or 'structural_tag'. is_open:
-    objects of the schema may have properties that it does not name, where it does not forbid them.
-    """
-
-    kind: str
-    source: str
-    is_open: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtRule:
     """The thought with which an answer may begin, and its longest length.
 

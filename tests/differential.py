@@ -25,6 +25,7 @@ from llm.fake_engine import check_row_table
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
+from seesay.config.grammar import Grammar
 from seesay.encoders.store import Lookup
 from seesay.engine.core import EngineCore
 from seesay.engine.jumps import JumpRule
@@ -43,7 +44,7 @@ from seesay.llm.step_plan import StepPlan
 from seesay.llm.step_policy import StepPolicy, TimedSteps
 from seesay.llm.step_times import StepTimes
 from seesay.prompt_logprobs import PromptLogprobs
-from seesay.values import Grammar, MediaItem, Modality, MultimodalInput
+from seesay.values import MediaItem, Modality, MultimodalInput
 
 HIDDEN = 60
 SESSION_LEN = 96

@@ -108,7 +108,7 @@ def test_what_a_family_declares(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 TWO = """
 from seesay.vl.families.internvl import InternVL
-from seesay.vl.families.text import TextFamily
+from seesay.vl.text_family import TextFamily
 
 
 class Words(TextFamily):
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_another_family(
     tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["llava", "--checkpoint", str(tiny_checkpoint("llama"))]) == 1
-    assert "is a LlamaForCausalLM: its family is text (TextFamily)" in capsys.readouterr().err
+    assert "is a LlamaForCausalLM: its family is text (LlamaLike)" in capsys.readouterr().err
     assert main(["no_such_family"]) == 1
     assert "there is no family 'no_such_family': `seesay list` shows all" in capsys.readouterr().err
     assert main(["llava", "--plugin", "no_such_file.py"]) == 1

@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from seesay.config import foreign as foreign_options
 from seesay.config.checks import accept_defaults, check_types, require
-from seesay.config.grammar import read_grammar
+from seesay.config.grammar import Grammar, read_grammar
 from seesay.config.processor_calls import check_processor
 from seesay.errors import ConfigError
-from seesay.values import Grammar
 
 UNLIMITED_TOKENS = 1 << 24
 """`max_new_tokens` of an answer that only its EOS, `max_length` or the model are to end."""

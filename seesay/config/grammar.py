@@ -8,10 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from seesay.errors import ConfigError, show
-from seesay.values import Grammar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """The rules that the text of an answer must follow.
+
+    kind: 'json_schema', 'regex', 'ebnf', 'choice' (`source` is a JSON list of strings) or 'structural_tag'. is_open:
+    objects of the schema may have properties that it does not name, where it does not forbid them.
+    """
+
+    kind: str
+    source: str
+    is_open: bool = False
+
 
 MAX_SOURCE_CHARS = 1 << 18
 """Most characters of a schema, a regular expression, a list of choices or a grammar."""

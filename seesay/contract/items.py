@@ -12,7 +12,7 @@ import numpy as np
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Family, Features, MediaPlan
-from seesay.vl.media import PreparedMedia
+from seesay.vl.media_items import PreparedMedia
 from seesay.vl.prompt import build_input, tokenize
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO

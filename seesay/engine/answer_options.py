@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import GenerationConfig
+from seesay.config.grammar import Grammar
 from seesay.engine.choices import check_single
 from seesay.engine.model_texts import ModelTexts
 from seesay.engine.opened_model import OpenedModel
@@ -19,7 +20,7 @@ from seesay.llm.sampling_params import SamplingParams
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.processors.text.spelling import spells_text
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import GenerationRequest, Grammar
+from seesay.values import GenerationRequest
 
 
 class AnswerOptions(NamedTuple):

@@ -25,10 +25,10 @@ from seesay.llm.step_plan import Row, StepPlan, TokenMasks
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from seesay.config.grammar import Grammar
     from seesay.grammars.bad_words import BadWords, CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
     from seesay.llm.sequence import Sequence
-    from seesay.values import Grammar
 
 
 class GrammarRows:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seesay.config.grammar import Grammar
 from seesay.encoders.worker import EncodeTiming
 from seesay.engine.messages import TokenOutput, TokenReport, TokenRequest
 from seesay.errors import RequestError
 from seesay.llm.sequence import EmbeddingState
 from seesay.llm.sequence import Sequence as TokenSequence
 from seesay.prompt_logprobs import PromptLogprobs
-from seesay.values import FinishReason, Grammar, ThoughtRule
+from seesay.values import FinishReason, ThoughtRule
 
 if TYPE_CHECKING:
     from seesay.llm.launched_step import RowResult

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from seesay.config.grammar import Grammar
     from seesay.errors import RequestError
     from seesay.llm.sampling_params import SamplingParams
     from seesay.prompt_logprobs import PromptLogprobs
-    from seesay.values import FinishReason, Grammar, MultimodalInput, ThoughtRule
+    from seesay.values import FinishReason, MultimodalInput, ThoughtRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

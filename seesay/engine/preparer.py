@@ -33,7 +33,8 @@ from seesay.values import (
     ThoughtRule,
     Usage,
 )
-from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.vl.media import MediaFront
+from seesay.vl.media_items import PreparedMedia
 from seesay.vl.prompt import extend, hash_item
 
 PreparedRequest = tuple[TokenRequest, LiveAnswer]

@@ -18,8 +18,9 @@ from seesay.llm.scheduler import check_prompt_length, check_run_length
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Wording
-from seesay.vl.media import MediaFront, OpenRequest, PreparedMedia
+from seesay.vl.media import MediaFront
 from seesay.vl.media_batch import MediaBatch
+from seesay.vl.media_items import OpenRequest, PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 from seesay.vl.truncation import cut_front
 from seesay.vl.video_advice import describe_longest_video

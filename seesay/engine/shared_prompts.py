@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
 
 from seesay.values import GenerationRequest, MultimodalInput
-from seesay.vl.media import PreparedMedia
 from seesay.vl.media_batch import MediaBatch
+from seesay.vl.media_items import PreparedMedia
 
 PreparedPrompt = tuple[MultimodalInput, list[PreparedMedia]]
 

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.compile import compile_program, make_compiler
 from seesay.grammars.forced_tokens import ForcedTokens
 from seesay.grammars.vocabulary import Vocabulary
 from seesay.thread_pool import ThreadPool
-from seesay.values import Grammar
 
 MAX_COMPILED_BYTES = 256 << 20
 MAX_MASK_S = 1.0

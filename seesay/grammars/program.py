@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.grammars.ebnf import rewrite_ebnf
 from seesay.grammars.json_schema import rewrite_schema
 from seesay.grammars.regex import rewrite_regex
-from seesay.values import Grammar
 
 _MAX_DEPTH = 32
 _FORMATS: Mapping[str, tuple[str, ...]] = {

@@ -19,10 +19,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import IO
 
+from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.grammars.program import make_program
 from seesay.liveness import HELPER_LIMIT_S, Silence
-from seesay.values import Grammar
 
 logger = logging.getLogger("seesay")
 

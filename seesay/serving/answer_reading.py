@@ -21,9 +21,9 @@ from seesay.templates.parsers.call_syntax import Form, json_form, or_form, regex
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
 
 if TYPE_CHECKING:
+    from seesay.config.grammar import Grammar
     from seesay.engine.engine import AsyncEngine
     from seesay.templates.parsers.choose import AnswerFormat
-    from seesay.values import Grammar
 
 _ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 _ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")

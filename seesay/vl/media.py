@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,15 +21,16 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.hashing import digest
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options
-from seesay.processors.media.open import DECODE_OPTIONS, OpenedMedia, open_media
+from seesay.processors.media.open import DECODE_OPTIONS, open_media
 from seesay.processors.media.video import LoadedVideo, Video
 from seesay.processors.media.video_frame import VideoFrame, split_video
 from seesay.thread_pool import ThreadPool
 from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
-from seesay.vl.family import Family, Features, MediaPlan, Wording
+from seesay.vl.family import Family, Features, MediaPlan
 from seesay.vl.feature_cache import FeatureCache
 from seesay.vl.media_batch import MediaBatch
+from seesay.vl.media_items import OpenItem, OpenRequest, PreparedMedia
 from seesay.vl.pixel_gate import PixelGate
 
 _FETCH_THREADS = 32
@@ -38,56 +39,6 @@ _PIXELS_AT_ONCE = 256 << 20
 _PICTURES_OF_A_VIDEO = 8
 """Frames that are taken of a video for a model that takes pictures only, where neither request nor family say more."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedMedia:
-    """One picture or video, ready for a tower.
-
-    `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
-    that of the decoded frames, and `plan` what the family makes of that size. `load_features` is set when the media was
-    not decoded, because its embedding is cached: `features` then lack their arrays. If the embedding is gone when it is
-    needed, `load_features` decodes the media and returns all features. `place` is named by errors.
-    """
-
-    modality: Modality
-    features: Features
-    plan: MediaPlan
-    key: bytes
-    size: MediaSize
-    place: MediaPlace | None = None
-    load_features: Callable[[], Features] | None = None
-    fetch_s: float = 0.0
-    decode_s: float = 0.0
-    preprocess_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenItem:
-    """One picture or video that was read or fetched, and not decoded.
-
-    `options` are the checked preprocessing options, `preprocessing_key` is what they, the family's settings and the
-    request's salt add to the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only
-    decoding tells the size. `wording` is the plan's, as far as it is known. `place` is named by errors.
-    """
-
-    media: OpenedMedia
-    place: MediaPlace | None
-    options: Mapping[str, int]
-    preprocessing_key: bytes
-    size: MediaSize | None
-    plan: MediaPlan | None
-    num_tokens: int | None
-    wording: Wording | None
-    fetch_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRequest:
-    """The opened media of one request, and what they may still cost."""
-
-    items: Sequence[OpenItem]
-    allowance: Allowance
 
 
 class MediaFront:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from seesay.processors.media.picture import Picture
 
 if TYPE_CHECKING:
-    from seesay.vl.media import OpenItem, PreparedMedia
+    from seesay.vl.media_items import OpenItem, PreparedMedia
 
 
 class MediaBatch:

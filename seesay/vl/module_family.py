@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.spec import DecoderConfig
-from seesay.vl.families.text import TextFamily
 from seesay.vl.family import Backbone, Family
 from seesay.vl.nearest_models import describe_nearest
+from seesay.vl.text_family import TextFamily
 from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:

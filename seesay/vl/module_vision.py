@@ -136,7 +136,7 @@ class ModuleVisionFamily(ModuleTextFamily):
         try:
             with self.model.blaming("its modules fail in a trial with pictures", verdict=_NO_PICTURES):
                 try:
-                    check_pictures(self, self._tower, decoder)
+                    check_pictures(self, self.processor, self._tower, decoder)
                 except RequestError as error:
                     raise CheckpointError(str(error)) from error
         except CheckpointError as error:

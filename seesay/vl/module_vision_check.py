@@ -16,13 +16,14 @@ import torch
 from seesay.errors import CheckpointError
 from seesay.llm.models.module_check import CheckedPrompt, check_media
 from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
-from seesay.vl.media import PreparedMedia
+from seesay.vl.media_items import PreparedMedia
 from seesay.vl.prompt import build_input, tokenize
 
 if TYPE_CHECKING:
     from seesay.encoders.module_tower import ModuleTower
     from seesay.llm.models.module_decoder import ModuleDecoder
-    from seesay.vl.module_vision import ModuleVisionFamily
+    from seesay.vl.family import Family
+    from seesay.vl.module_processor import ModuleProcessor
 
 _PROMPTS = (((72, 40),), ((40, 56), (64, 48), (33, 90)))
 """(height, width) of the pictures of each prompt."""
@@ -31,25 +32,25 @@ _LARGE = ((900, 1400), (800, 600), (1300, 700))
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
 
 
-def check_pictures(family: ModuleVisionFamily, tower: ModuleTower, decoder: ModuleDecoder) -> None:
+def check_pictures(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
     """Raise `CheckpointError` saying in which way a prompt with pictures is computed otherwise."""
     rng = np.random.default_rng(0)
     prompts = []
     for sizes in _PROMPTS:
         pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-        prompts.append(_make_prompt(family, tower, decoder, pictures))
+        prompts.append(_make_prompt(family, processor, tower, decoder, pictures))
     check_media(decoder, prompts)
-    _make_input(family, [np.zeros((*size, 3), dtype=np.uint8) for size in _LARGE])
+    _make_input(family, processor, [np.zeros((*size, 3), dtype=np.uint8) for size in _LARGE])
 
 
 def _make_input(
-    family: ModuleVisionFamily, pictures: list[npt.NDArray[np.uint8]]
+    family: Family, processor: ModuleProcessor, pictures: list[npt.NDArray[np.uint8]]
 ) -> tuple[MultimodalInput, dict[str, npt.NDArray[Any]]]:
     """Return our prompt with these pictures, and what the model's processor makes of it, which has the same tokens."""
-    rendered = _render(family.processor.marker, len(pictures))
+    rendered = _render(processor.marker, len(pictures))
     media = [_prepare(family, picture) for picture in pictures]
     made = build_input(tokenize(rendered, family.tokenizer), media, family=family, model_digest=bytes(32))
-    theirs = family.processor.process_prompt(rendered.text, pictures)
+    theirs = processor.process_prompt(rendered.text, pictures)
     if theirs["input_ids"][0].tolist() != made.token_ids.tolist():
         raise CheckpointError(
             f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(pictures)} picture(s), "
@@ -59,9 +60,13 @@ def _make_input(
 
 
 def _make_prompt(
-    family: ModuleVisionFamily, tower: ModuleTower, decoder: ModuleDecoder, pictures: list[npt.NDArray[np.uint8]]
+    family: Family,
+    processor: ModuleProcessor,
+    tower: ModuleTower,
+    decoder: ModuleDecoder,
+    pictures: list[npt.NDArray[np.uint8]],
 ) -> CheckedPrompt:
-    made, theirs = _make_input(family, pictures)
+    made, theirs = _make_input(family, processor, pictures)
     rows = []
     for item in made.items:
         assert item.features is not None
@@ -88,7 +93,7 @@ def _render(marker: str, count: int) -> RenderedPrompt:
     return RenderedPrompt(text=text, media=parts, markers=tuple(spans))
 
 
-def _prepare(family: ModuleVisionFamily, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
+def _prepare(family: Family, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
     media = DecodedMedia(modality=Modality.IMAGE, frames=picture[None], digest=bytes(32))
     plan = family.plan_media(media.modality, media.size, {})
     features = family.preprocess(media, plan.measures)

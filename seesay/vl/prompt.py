@@ -21,7 +21,7 @@ from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.vl.family import Family, Wording
-    from seesay.vl.media import PreparedMedia
+    from seesay.vl.media_items import PreparedMedia
 
 logger = logging.getLogger("seesay.prompts")
 

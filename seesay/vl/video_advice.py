@@ -15,7 +15,7 @@ from seesay.values import Modality
 
 if TYPE_CHECKING:
     from seesay.vl.family import Family
-    from seesay.vl.media import OpenItem
+    from seesay.vl.media_items import OpenItem
     from seesay.vl.prompt import TokenizedPrompt
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from seesay.config.grammar import Grammar
 from seesay.grammars.compile import compile_program, make_compiler
 from seesay.grammars.program import make_program
-from seesay.values import Grammar
 
 END = 256
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from grammars.byte_grammar import END, compile_grammar
 
+from seesay.config.grammar import Grammar
 from seesay.errors import RequestError
 from seesay.grammars.ebnf import rewrite_ebnf
-from seesay.values import Grammar
 
 PROBES = ("a", "-", "z", "]", "^", '"', "\n", "\ud7ff", "\ue000", "\uffff", "😀", "\U0010ffff")
 

@@ -16,11 +16,11 @@ import pytest
 from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_schema, walk
 
+from seesay.config.grammar import Grammar
 from seesay.errors import RequestError
 from seesay.grammars.formats import FORMATS
 from seesay.grammars.json_schema import keywords, rewrite_schema
 from seesay.grammars.program import make_program
-from seesay.values import Grammar
 
 INT, STR = {"type": "integer"}, {"type": "string"}
 

@@ -10,9 +10,9 @@ import pytest
 from cpu_time import check_cpu_s
 from grammars.byte_grammar import accepts, compile_grammar, compile_schema
 
+from seesay.config.grammar import Grammar
 from seesay.errors import RequestError
 from seesay.grammars.regex import MAX_LENGTH, rewrite_regex
-from seesay.values import Grammar
 
 PATTERNS = [
     "a*", "a+?b", "(ab|cd)*", "[a-c]{2,3}", r"\d+\.\d{2}", r"\w+\s\w+", "^abc$", "a|b|", "(?:a|b)c", "(?P<x>a)b", ".",

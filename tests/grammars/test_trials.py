@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 from grammars.byte_grammar import END
 
+from seesay.config.grammar import Grammar
 from seesay.engine.process.python import python_command
 from seesay.errors import MissingExtraError, RequestError
 from seesay.grammars import trials as trials_module
 from seesay.grammars.masks import CompiledGrammars, MaskRow, MaskThreads, Matcher
 from seesay.grammars.trial_child import CPU_S
 from seesay.grammars.trials import GrammarTrials
-from seesay.values import Grammar
 
 TOKENS = [*(bytes([i]) for i in range(256)), b""]
 

@@ -23,7 +23,8 @@ from seesay.processors.media.video_file import VideoFile
 from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality
 from seesay.vl.decoded_before import SeenContents, SeenMedia
 from seesay.vl.family import Family
-from seesay.vl.media import MediaFront, PreparedMedia
+from seesay.vl.media import MediaFront
+from seesay.vl.media_items import PreparedMedia
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 

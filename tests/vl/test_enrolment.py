@@ -12,8 +12,8 @@ from enrolment import BACKBONES, CHECKPOINTS, ENROLLED, FAMILIES, MROPE_FAMILIES
 from seesay.checkpoint import ORIGINALS, Checkpoint
 from seesay.vl.families.internvl import InternVL
 from seesay.vl.families.qwen2_vl import Qwen2VL
-from seesay.vl.families.text import TextFamily
 from seesay.vl.registry import list_families
+from seesay.vl.text_family import TextFamily
 
 
 def test_every_architecture_of_the_registry_has_a_checkpoint() -> None:

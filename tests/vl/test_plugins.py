@@ -18,11 +18,12 @@ from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError
 from seesay.vl import plugins
 from seesay.vl.families.llava import Llava
-from seesay.vl.families.text import TextFamily
+from seesay.vl.families.text import LlamaLike
 from seesay.vl.registry import find_family, open_registry
+from seesay.vl.text_family import TextFamily
 
 TEXT = """
-from seesay.vl.families.text import TextFamily
+from seesay.vl.text_family import TextFamily
 
 class Mine(TextFamily):
     architectures = {architectures!r}
@@ -31,7 +32,7 @@ EVEN = """
 from dataclasses import fields
 
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.vl.families.text import TextFamily
+from seesay.vl.text_family import TextFamily
 from seesay.vl.family import Backbone
 
 
@@ -129,7 +130,7 @@ def test_a_broken_package_stops_no_other_model(
 ) -> None:
     origin = install("seesay_broken", source, value)
     registry = open_registry()
-    assert find_family("LlamaForCausalLM", registry=registry) is TextFamily
+    assert find_family("LlamaForCausalLM", registry=registry) is LlamaLike
     [record] = caplog.records
     assert record.levelno == logging.WARNING and origin in record.getMessage() and reason in record.getMessage()
     with pytest.raises(CheckpointError, match=f"'Unknown' is not supported; .*; not usable: {origin}"):
@@ -149,7 +150,7 @@ def test_a_package_that_claims_a_model_of_ours(install: Callable[..., str], tmp_
             find_family(contested, registry=registry)
         assert contested not in registry.readers
     assert find_family("OneForCausalLM", registry=registry).__name__ == "Mine"
-    assert find_family("Qwen2ForCausalLM", registry=registry) is TextFamily
+    assert find_family("Qwen2ForCausalLM", registry=registry) is LlamaLike
     chosen = open_registry(["seesay_claiming"])
     assert find_family("LlamaForCausalLM", registry=chosen).__module__ == "seesay_claiming"
 
@@ -243,7 +244,7 @@ def test_families_of_a_file_are_listed_by_what_they_take(tmp_path: Path, capsys:
 
 MAP = """
 from seesay.vl.families.llava import Llava
-from seesay.vl.families.text import TextFamily
+from seesay.vl.text_family import TextFamily
 
 class Mine(TextFamily):
     pass
@@ -260,7 +261,7 @@ def test_a_module_map_outranks_all(tmp_path: Path) -> None:
     for architecture in ("OneForCausalLM", "LlamaForCausalLM"):
         assert find_family(architecture, registry=registry).__module__.endswith(".map")
     assert find_family("TwoForConditionalGeneration", registry=registry) is Llava
-    given = open_registry((), {"ThreeForCausalLM": "seesay.vl.families.text.TextFamily"})
+    given = open_registry((), {"ThreeForCausalLM": "seesay.vl.text_family.TextFamily"})
     assert find_family("ThreeForCausalLM", registry=given) is TextFamily
 
 
@@ -327,7 +328,7 @@ def test_a_family_reads_its_own_configuration(tiny_checkpoint: Callable[[str], P
     source = """
 from seesay.checkpoint import StandIn
 from seesay.llm.models.kinds import DecoderKind
-from seesay.vl.families.text import TextFamily
+from seesay.vl.text_family import TextFamily
 
 class Own(TextFamily):
     architectures = ("OwnForCausalLM",)

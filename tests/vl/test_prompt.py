@@ -12,7 +12,7 @@ from seesay.errors import RequestError
 from seesay.values import Expansion, MediaPart, MediaSize, Modality, RenderedPrompt
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 from seesay.vl.family import MediaPlan
-from seesay.vl.media import PreparedMedia
+from seesay.vl.media_items import PreparedMedia
 from seesay.vl.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 
 MARKERS = {Modality.IMAGE: "[I]", Modality.VIDEO: "[V]"}

@@ -19,7 +19,7 @@ from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.families.glm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
 from seesay.vl.families.pixtral import Pixtral
-from seesay.vl.families.text import TextFamily
+from seesay.vl.families.text import LlamaLike
 from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS
 from seesay.vl.module_family import ModuleTextFamily
@@ -164,8 +164,8 @@ def test_what_does_not_run_by_name_has_a_nearest_that_does() -> None:
         ("iquestcoder", "LlamaForCausalLM", ModuleTextFamily),
         ("iquestcoder", "IQuestCoderForCausalLM", ModuleTextFamily),
         ("kimi_k25", "KimiK25ForConditionalGeneration", ModuleVisionFamily),
-        ("llama", "LlamaForCausalLM", TextFamily),
-        ("internlm3", "InternLM3ForCausalLM", TextFamily),
+        ("llama", "LlamaForCausalLM", LlamaLike),
+        ("internlm3", "InternLM3ForCausalLM", LlamaLike),
         ("llama", "MyForCausalLM", None),
         ("qwen2_vl", "MyForConditionalGeneration", None),
     ],

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint.given_tensors import GivenTensor
+from seesay.config.grammar import Grammar
 from seesay.engine import commands
 from seesay.engine.messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.sampling_params import NamedProcessor, SamplingParams
 from seesay.prompt_logprobs import PromptLogprobs
-from seesay.values import EngineStats, FinishReason, Grammar, MediaItem, Modality, MultimodalInput, ThoughtRule
+from seesay.values import EngineStats, FinishReason, MediaItem, Modality, MultimodalInput, ThoughtRule
 
 Array = npt.NDArray[Any]
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from seesay.errors import CheckpointError
 from seesay.llm.kv_cache import KVCache, make_layouts
-from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import RowLayout
 from seesay.llm.token_runs import TokenRuns
-
-if TYPE_CHECKING:
-    from seesay.llm.models.module_decoder import ModuleDecoder
 
 _BLOCK_SIZE = 64
 _LENGTHS = (11, 6)
@@ -41,7 +38,20 @@ class CheckedPrompt:
     expected: torch.Tensor
 
 
-def check_decoder(decoder: ModuleDecoder) -> None:
+class CheckedDecoder(Decoder, Protocol):
+    """A decoder that can also compute with its modules' own attention."""
+
+    @property
+    def named_tokens(self) -> frozenset[int]:
+        """The ids of tokens that the configuration names."""
+        ...
+
+    def compute_alone(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return float32 logits [T, vocab] of one text int64 [T]."""
+        ...
+
+
+def check_decoder(decoder: CheckedDecoder) -> None:
     """Raise `CheckpointError` if a text in a packed step has other logits than alone, as the model computes them: if
     its modules mix tokens of different texts, do not take positions, or keep something of what came before."""
     ids = _draw_ids(decoder)
@@ -64,7 +74,7 @@ def check_decoder(decoder: ModuleDecoder) -> None:
             )
 
 
-def _draw_ids(decoder: ModuleDecoder) -> torch.Tensor:
+def _draw_ids(decoder: CheckedDecoder) -> torch.Tensor:
     """Return random ids of tokens of text, int64 [2, T]: the whole model takes those of media for places of rows."""
     is_text = torch.ones(decoder.traits.vocab_size, dtype=torch.bool)
     named = [token for token in decoder.named_tokens if 0 <= token < len(is_text)]
@@ -74,7 +84,7 @@ def _draw_ids(decoder: ModuleDecoder) -> torch.Tensor:
     return known[drawn].to(decoder.device)
 
 
-def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> None:
+def check_media(decoder: CheckedDecoder, prompts: Sequence[CheckedPrompt]) -> None:
     """Raise `CheckpointError` if a prompt with media in a packed step has other hidden states than alone, as the whole
     model computes them: if tokens of a picture see later ones, have positions of several axes, are added to further
     layers, or are told apart in another way."""
@@ -91,7 +101,7 @@ def check_media(decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt]) -> Non
             )
 
 
-def _find_runs(decoder: ModuleDecoder, prompt: CheckedPrompt) -> TokenRuns:
+def _find_runs(decoder: CheckedDecoder, prompt: CheckedPrompt) -> TokenRuns:
     """Return the runs of tokens that see each other."""
     return TokenRuns.of_media([prompt.places.cpu().numpy()] if decoder.traits.media_run else [])
 
@@ -102,7 +112,7 @@ def _without_cut(runs: TokenRuns, stop: int) -> int:
     return int(last) + 1 if first < stop else stop
 
 
-def _limit(decoder: ModuleDecoder) -> float:
+def _limit(decoder: CheckedDecoder) -> float:
     return _MAX_ERROR.get(decoder.dtype, _MAX_ROUGH_ERROR)
 
 
@@ -118,7 +128,7 @@ def _compare(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _compute_packed(
-    decoder: ModuleDecoder, prompts: Sequence[CheckedPrompt], steps: Sequence[Sequence[int]]
+    decoder: CheckedDecoder, prompts: Sequence[CheckedPrompt], steps: Sequence[Sequence[int]]
 ) -> list[torch.Tensor]:
     """Return hidden states [T, hidden] of all prompts, computed beside each other. `steps`: the known tokens of each
     prompt after every step."""

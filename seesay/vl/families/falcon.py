@@ -3,8 +3,8 @@ queries, keys and values, with those of a group of heads together; rotary positi
 
 from __future__ import annotations
 
-from seesay.vl.families.text import TextFamily
 from seesay.vl.published import Published
+from seesay.vl.text_family import TextFamily
 from seesay.vl.weight_map import WeightMap
 
 HEADS_TOGETHER = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from seesay.vl.families.text import TextFamily
 from seesay.vl.published import Published
+from seesay.vl.text_family import TextFamily
 
 
 class Granite(TextFamily):

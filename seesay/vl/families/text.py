@@ -1,19 +1,15 @@
-"""Text-only checkpoints: the same stream with no media in it."""
+"""Text-only checkpoints with the tensor names of Llama."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-from seesay.frame_chain import Chain
-from seesay.values import Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features
 from seesay.vl.published import Published
-from seesay.vl.weight_map import BARE_DECODER, WeightMap
+from seesay.vl.text_family import TextFamily
 
 
-class TextFamily(Family):
-    """Decoders without a tower."""
+class LlamaLike(TextFamily):
+    """Decoders whose tensors are named as Llama's."""
 
     architectures: ClassVar[tuple[str, ...]] = (
         "Gemma2ForCausalLM",
@@ -57,20 +53,3 @@ class TextFamily(Family):
         Published(decoder="qwen3", names=("Qwen/Qwen3-8B",), architecture="Qwen3ForCausalLM"),
         Published(decoder="smollm3", names=("HuggingFaceTB/SmolLM3-3B",), architecture="SmolLM3ForCausalLM"),
     )
-    weights = WeightMap(decoder={**BARE_DECODER, "model.": "", "lm_head.": "lm_head."})
-
-    @property
-    def markers(self) -> Mapping[Modality, str]:
-        return {}
-
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
-        raise AssertionError("a text model has no media to preprocess")
-
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
-        raise AssertionError("a text model has no media to measure")
-
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
-        raise AssertionError("a text model has no media to expand")
-
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
-        raise AssertionError("a text model has no media to encode")
