@@ -321,6 +321,8 @@ class MediaReport:
     """Report on how the model received one picture or video of a request.
 
     num_frames, height, width: of the input; for a video, of its sampled frames.
+    timestamps_s: time in the video of each sampled frame; empty for a picture. Where a model takes pictures only, each
+        frame of a video has a report of its own, with its time.
     resized_height, resized_width: in pixels, after preprocessing.
     num_tiles: tiles of all frames that go through the tower, 1 for a picture that is not cut. num_patches: patches of
         all tiles. num_tokens: its positions in the prompt.
@@ -337,6 +339,7 @@ class MediaReport:
     num_patches: int
     num_tokens: int
     is_cached: bool
+    timestamps_s: tuple[float, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)  # one for each token: a frozen one takes three times as long to make

@@ -208,4 +208,5 @@ def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
         num_patches=item.num_units,
         num_tokens=len(item.slots),
         is_cached=False,
+        timestamps_s=media.timestamps_s,
     )

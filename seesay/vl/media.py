@@ -217,6 +217,7 @@ class MediaFront:
             key=seen.key,
             size=seen.size,
             place=item.place,
+            timestamps_s=_timestamps_s(item, seen.size),
             load_features=load,
             fetch_s=item.fetch_s,
         )
@@ -248,6 +249,7 @@ class MediaFront:
                 key=key,
                 size=decoded.size,
                 place=item.place,
+                timestamps_s=_timestamps_s(item, decoded.size),
                 fetch_s=item.fetch_s,
                 decode_s=decode_done - started,
                 preprocess_s=time.perf_counter() - decode_done,
@@ -258,6 +260,10 @@ class MediaFront:
         if item.plan is not None and item.size == size:
             return item.plan
         return self._family.plan_media(item.media.modality, size, item.options)
+
+
+def _timestamps_s(item: OpenItem, size: MediaSize) -> tuple[float, ...]:
+    return (item.media.timestamp_s,) if isinstance(item.media, VideoFrame) else size.timestamps_s
 
 
 def _num_pixels_at_once(item: OpenItem) -> int | None:

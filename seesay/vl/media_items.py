@@ -18,7 +18,8 @@ class PreparedMedia:
     `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
     that of the decoded frames, and `plan` what the family makes of that size. `load_features` is set when the media was
     not decoded, because its embedding is cached: `features` then lack their arrays. If the embedding is gone when it is
-    needed, `load_features` decodes the media and returns all features. `place` is named by errors.
+    needed, `load_features` decodes the media and returns all features. `place` is named by errors. `timestamps_s` has
+    the time in the video of each frame, also of one that became a picture of its own.
     """
 
     modality: Modality
@@ -27,6 +28,7 @@ class PreparedMedia:
     key: bytes
     size: MediaSize
     place: MediaPlace | None = None
+    timestamps_s: tuple[float, ...] = ()
     load_features: Callable[[], Features] | None = None
     fetch_s: float = 0.0
     decode_s: float = 0.0

@@ -310,7 +310,7 @@ def test_timings_when_asked_by_header(server: LiveServer) -> None:
     assert details["timings"]["total_s"] > details["timings"]["encode_s"] > 0
     [seen] = details["media"]
     assert seen["modality"] == "image" and (seen["height"], seen["width"]) == (30, 40) and not seen["is_cached"]
-    assert seen["num_tokens"] > 0 and seen["num_patches"] > 0
+    assert seen["num_tokens"] > 0 and seen["num_patches"] > 0 and seen["timestamps_s"] == []
     assert "seesay" not in server.post(PATH, body).json()
     events = read_events(server.post(PATH, {**body, "stream": True}, headers=headers).text)
     assert [("seesay" in event) for event in events] == [False] * (len(events) - 1) + [True]

@@ -450,3 +450,20 @@ def test_reports_tell_sizes_and_caches(engine: AsyncEngine) -> None:
     same = collect(engine, parse([("now?", [third, first])], max_new_tokens=2))[0]
     assert [report.is_cached for report in same[-1].media] == [True, True]
     assert all(not delta.media for delta in same[:-1])
+
+
+def test_reports_tell_which_frames_of_a_video_were_taken(engine: AsyncEngine) -> None:
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        for number in range(40):
+            shade = np.full((48, 64, 3), 6 * number, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(shade, format="rgb24")))
+        container.mux(stream.encode(None))
+    video = {"type": "video", "video": buffer.getvalue(), "num_frames": 4}
+    picture = {"type": "image", "image": make_picture(30, 30, 1)}
+    for is_cached in (False, True):
+        [answer] = ask(engine, parse([[{"role": "user", "content": [picture, video, "?"]}]], max_new_tokens=1))
+        assert [report.is_cached for report in answer.media] == [is_cached, is_cached]
+        assert answer.media[0].timestamps_s == () and answer.media[1].timestamps_s == pytest.approx((0, 1.3, 2.6, 3.9))

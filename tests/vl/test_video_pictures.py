@@ -85,6 +85,11 @@ def test_frames_are_asked_about_as_pictures_are(
     assert seen.error is None and seen.token_ids == expected.token_ids
     assert seen.usage is not None and seen.usage.num_images == len(frames) == len(seen.media)
     assert seen.input_token_len == expected.input_token_len
+    times_s = load_video(clip, **(options or {"num_frames": 8})).timestamps_s
+    assert [report.timestamps_s for report in seen.media] == [(time_s,) for time_s in times_s]
+    [again] = ask(engine, parse([talk("before ", video, " after")], max_new_tokens=8))
+    assert [report.timestamps_s for report in again.media] == [(time_s,) for time_s in times_s], "recalled"
+    assert not any(report.timestamps_s for report in expected.media)
     assert tokens(engine, talk("before ", video, " after")) == tokens(engine, talk("before ", *frames, " after"))
 
 

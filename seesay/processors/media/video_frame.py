@@ -37,14 +37,14 @@ class _SharedDecoding:
 
 
 class VideoFrame:
-    """One of the frames that are taken of a video, as a picture of `size`. Its methods are those of `Picture`."""
+    """One of the frames that are taken of a video of `video_size`, as a picture. Its methods are those of `Picture`."""
 
     modality = Modality.IMAGE
 
-    def __init__(self, decoding: _SharedDecoding, index: int, size: MediaSize) -> None:
+    def __init__(self, decoding: _SharedDecoding, index: int, video_size: MediaSize) -> None:
         self._decoding = decoding
         self._index = index
-        self._video_size = size
+        self._video_size = video_size
 
     def size(self) -> MediaSize:
         """Return the size of the frame."""
@@ -53,6 +53,11 @@ class VideoFrame:
     def decode(self) -> DecodedMedia:
         """Return the pixels, in memory of their own. The first frame that is decoded decodes all of them."""
         return self._decoding.take(self._index)
+
+    @property
+    def timestamp_s(self) -> float:
+        """Its time in the video."""
+        return self._video_size.timestamps_s[self._index]
 
     @cached_property
     def content_key(self) -> bytes | None:

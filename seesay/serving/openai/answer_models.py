@@ -87,7 +87,8 @@ class ChatChoice(AnswerModel):
 
 class SeenMedia(AnswerModel):
     """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
-    pieces for the vision tower and of tokens; and whether it was cached, so that the tower did not run."""
+    pieces for the vision tower and of tokens; whether it was cached, so that the tower did not run; and the time in
+    the video of each frame that was taken."""
 
     modality: Literal["image", "video"]
     num_frames: int
@@ -99,6 +100,7 @@ class SeenMedia(AnswerModel):
     num_patches: int
     num_tokens: int
     is_cached: bool
+    timestamps_s: list[float]
 
 
 class SeesayDetails(AnswerModel):
