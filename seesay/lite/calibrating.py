@@ -17,7 +17,7 @@ from seesay.lite.dataset import LoadCalibrationSet
 from seesay.lite.layers import Passage
 from seesay.lite.opened import open_source
 from seesay.lite.plain_layer import PlainLayer, Source
-from seesay.lite.progress import track_layers
+from seesay.lite.progress import Progress
 from seesay.lite.run import make_prompts
 from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
@@ -59,10 +59,12 @@ def _collect(source: Source, prompts: Sequence[Prompt], batch_size: int) -> tupl
     """Return the statistics by the checkpoint's names, and the number of tokens."""
     passage = Passage(source, prompts, (), batch_size)
     tensors: dict[str, Tensor] = {}
-    for index in track_layers("calibrate", source.config.num_layers):
-        layer = PlainLayer(source, index)
-        tensors |= _name_tensors(layer, passage.observe(layer))
-        passage.advance(layer, None)
+    with Progress("calibrate", source.config.num_layers, "layers") as progress:
+        for index in range(source.config.num_layers):
+            layer = PlainLayer(source, index)
+            tensors |= _name_tensors(layer, passage.observe(layer))
+            passage.advance(layer, None)
+            progress.advance()
     return tensors, passage.num_tokens
 
 

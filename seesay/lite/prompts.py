@@ -18,6 +18,7 @@ from seesay.engine.shared_prompts import SharedPrompts
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.lite.batches import Prompt
 from seesay.lite.dataset import CalibrationSet, Conversation
+from seesay.lite.progress import Progress
 from seesay.templates import choose_template
 from seesay.values import GenerationRequest, Message, MultimodalInput
 
@@ -100,7 +101,11 @@ class PromptMaker:
             is_encoded=lambda _: False,
         )
         try:
-            prompts = [self._make(preparer, conversation) for conversation in chosen]
+            prompts = []
+            with Progress("calibration prompts", len(chosen), "conversations") as progress:
+                for conversation in chosen:
+                    prompts.append(self._make(preparer, conversation))
+                    progress.advance()
         finally:
             preparer.close()
         found = [prompt for prompt in prompts if prompt is not None]

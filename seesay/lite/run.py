@@ -23,7 +23,7 @@ from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
 from seesay.lite.opened import Opened, open_source
 from seesay.lite.output import make_config, write_checkpoint
 from seesay.lite.plain_layer import PlainLayer, Source
-from seesay.lite.progress import track_layers
+from seesay.lite.progress import Progress
 from seesay.lite.prompts import PromptMaker
 from seesay.lite.report import Report
 from seesay.lite.settings import LiteSettings
@@ -94,7 +94,11 @@ def _write(
         staged = work.stage()
         write_checkpoint(staged, opened.model.checkpoint, parts, config, replaced)
     if score is not None:
-        report.scores = score(opened.folder), score(staged)
+        with Progress("scores", 2, "models") as progress:
+            before = score(opened.folder)
+            progress.advance()
+            report.scores = before, score(staged)
+            progress.advance()
     with writing(work.path):
         report.write(staged)
         work.publish()
@@ -170,17 +174,19 @@ def _quantize_layers(
     if work.num_finished:
         logger.warning("%s: going on with an interrupted run, %d layers are done", work.path, work.num_finished)
     parts = []
-    for index in track_layers(method.name, source.config.num_layers):
-        name = f"layer-{index:03d}"
-        part = work.find(name)
-        if part is None:
-            tensors, notes = _quantize_layer(PlainLayer(source, index), method, passage)
-            part = work.finish(name, tensors, config, notes)
-        notes = work.read_notes(name)
-        if passage is not None:
-            notes["output"] = passage.advance(PlainLayer(source, index), part)
-        report.layers.append({"layer": index, **notes})
-        parts.append(part)
+    with Progress(method.name, source.config.num_layers, "layers") as progress:
+        for index in range(source.config.num_layers):
+            name = f"layer-{index:03d}"
+            part = work.find(name)
+            if part is None:
+                tensors, notes = _quantize_layer(PlainLayer(source, index), method, passage)
+                part = work.finish(name, tensors, config, notes)
+            notes = work.read_notes(name)
+            if passage is not None:
+                notes["output"] = passage.advance(PlainLayer(source, index), part)
+            report.layers.append({"layer": index, **notes})
+            parts.append(part)
+            progress.advance()
     if passage is not None:
         report.num_held_out, *both = passage.perplexities()
         if report.num_held_out:

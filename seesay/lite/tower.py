@@ -16,6 +16,7 @@ from seesay.lite.batches import Prompt
 from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
 from seesay.lite.opened import Opened
 from seesay.lite.plain_layer import only, split_tensors, torch_type
+from seesay.lite.progress import Progress
 from seesay.lite.statistics import InputObserver, InputStatistics
 
 
@@ -66,11 +67,13 @@ class Tower:
         statistics = self._observe(prompts)
         tensors: dict[str, Tensor] = {}
         errors: dict[str, float] = {}
-        for path, linear in self._linears.items():
-            plain = self._read(path, linear, statistics.get(path))
-            quantized = self._method.quantize(plain)
-            tensors |= split_tensors(linear, path, self._loader, quantized.tensors, self._stored_as)
-            errors[path] = relative_error(quantized, plain)
+        with Progress("vision tower", len(self._linears), "matrices") as progress:
+            for path, linear in self._linears.items():
+                plain = self._read(path, linear, statistics.get(path))
+                quantized = self._method.quantize(plain)
+                tensors |= split_tensors(linear, path, self._loader, quantized.tensors, self._stored_as)
+                errors[path] = relative_error(quantized, plain)
+                progress.advance()
         return {name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, errors
 
     def _observe(self, prompts: Sequence[Prompt]) -> Mapping[str, InputStatistics]:
