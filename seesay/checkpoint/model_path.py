@@ -12,6 +12,7 @@ from seesay.errors import CheckpointError
 DEMO_MODEL = "seesay-demo"
 HUB_PATTERNS = ("*.json", "*.safetensors", "tokenizer*", "*.jinja", "*.txt", "*.model", "*.tiktoken")
 CODE_PATTERNS = ("*.py",)
+CONFIG_PATTERNS = ("config.json", "generation_config.json", "hf_quant_config.json")
 
 
 def resolve_checkpoint(
@@ -27,6 +28,26 @@ def resolve_checkpoint(
     too. They apply to hub ids only.
     Raises `CheckpointError` if there is no such folder or the download fails.
     """
+    patterns = [*HUB_PATTERNS, *CODE_PATTERNS] if with_code else list(HUB_PATTERNS)
+    return _find_folder(model_path) or _download(
+        os.fspath(model_path), revision=revision, download_dir=download_dir, patterns=patterns
+    )
+
+
+def resolve_config(
+    model_path: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    download_dir: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Return a folder as `resolve_checkpoint` does, but of a model of the hub download the configuration alone."""
+    return _find_folder(model_path) or _download(
+        os.fspath(model_path), revision=revision, download_dir=download_dir, patterns=list(CONFIG_PATTERNS)
+    )
+
+
+def _find_folder(model_path: str | os.PathLike[str]) -> Path | None:
+    """Return the folder on this machine; None for a hub id. Raises `CheckpointError` for what is neither."""
     if not isinstance(model_path, str | os.PathLike):
         raise TypeError(f"model_path must be the path of a folder or a hub id, got {type(model_path).__name__}")
     name = os.fspath(model_path)
@@ -44,8 +65,7 @@ def resolve_checkpoint(
             f"model path {name!r}: no such folder. Pass a folder with config.json and safetensors files, "
             f"a hub id like 'Qwen/Qwen2.5-VL-3B-Instruct', or {DEMO_MODEL!r}"
         )
-    patterns = [*HUB_PATTERNS, *CODE_PATTERNS] if with_code else list(HUB_PATTERNS)
-    return _download(name, revision=revision, download_dir=download_dir, patterns=patterns)
+    return None
 
 
 def _download(

@@ -31,11 +31,11 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: _AddOptions | N
         default=argparse.SUPPRESS,
         metavar="PATH",
         help="a .txt or .jsonl file, a folder with texts and pictures, or ptb, wikitext2, c4, pileval with the package "
-        "datasets (default: ptb; for the built-in model its scenes)",
+        "datasets (default: built-in, texts and pictures that come with seesay; for the built-in model its scenes)",
     )
     for name, least, text in (
         ("--calib-samples", 2, "number of prompts (default: 128)"),
-        ("--calib-seqlen", 8, "longest prompt in tokens (default: 2048)"),
+        ("--calib-seqlen", 8, "longest prompt in tokens (default: 2048, or what the model takes)"),
         ("--batch-size", 1, "prompts that are computed together (default: 1)"),
     ):
         group.add_argument(name, type=whole(least), default=argparse.SUPPRESS, metavar="N", help=text)
@@ -156,13 +156,13 @@ COMMAND = Command(
             "auto_awq",
             "quantize to 4 bits with AWQ",
             _add_awq,
-            "Qwen/Qwen2.5-VL-7B-Instruct --calib-dataset prompts.jsonl --work-dir qwen2.5-vl-7b-awq",
+            "Qwen/Qwen2.5-VL-7B-Instruct --work-dir qwen2.5-vl-7b-awq",
         ),
         _make(
             "auto_gptq",
             "quantize to 4 or 8 bits with GPTQ",
             _add_gptq,
-            "Qwen/Qwen2.5-VL-7B-Instruct --calib-dataset prompts.jsonl --work-dir qwen2.5-vl-7b-gptq",
+            "Qwen/Qwen2.5-VL-7B-Instruct --work-dir qwen2.5-vl-7b-gptq",
         ),
         _make(
             "smooth_quant",
@@ -180,7 +180,7 @@ COMMAND = Command(
             "calibrate",
             "write statistics of the inputs of linear layers",
             None,
-            "Qwen/Qwen2.5-VL-7B-Instruct --calib-dataset prompts.jsonl --work-dir statistics",
+            "Qwen/Qwen2.5-VL-7B-Instruct --work-dir statistics",
         ),
     ),
     examples="""\

@@ -50,24 +50,36 @@ class OpenedModel:
         return [b"" if token_id in special_ids else token for token_id, token in enumerate(self.grammar_tokens())]
 
 
-def _check_config(checkpoint: Checkpoint, config: EngineConfig, registry: Registry) -> None:
-    """Raise `CheckpointError` for a model that does not run, as far as its config.json says so alone."""
+def read_config(folder: Path, config: EngineConfig) -> Checkpoint:
+    """Return the model's configuration, without tensors. Raises `CheckpointError` for a model that does not run, as far
+    as its config.json says so alone, and `ConfigError` for a plugin that cannot be used."""
+    registry = open_registry(config.plugins, config.custom_module_map)
+    options = _load_options(config, registry)
+    return _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), config, registry)
+
+
+def _load_options(config: EngineConfig, registry: Registry) -> dict[str, Any]:
+    return {
+        "quantization": config.quantization,
+        "readers": registry.readers,
+        "runs_code": config.trust_remote_code,
+    }
+
+
+def _check_config(checkpoint: Checkpoint, config: EngineConfig, registry: Registry) -> Checkpoint:
     family_type, checkpoint = find_model(checkpoint, registry)
     if issubclass(family_type, ModuleDecoderFamily) and checkpoint.code is None:
         model = family_type.build_modules(checkpoint)
         if issubclass(family_type, ModuleVisionFamily) and not config.disable_vision_encoder:
             check_positions(checkpoint, model)
+    return checkpoint
 
 
 def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     """Read the model in `folder`, but for its weights. Raises `CheckpointError` for one that cannot be served, and
     `ConfigError` for a plugin that cannot be used."""
     registry = open_registry(config.plugins, config.custom_module_map)
-    options: dict[str, Any] = {
-        "quantization": config.quantization,
-        "readers": registry.readers,
-        "runs_code": config.trust_remote_code,
-    }
+    options = _load_options(config, registry)
     try:
         checkpoint = Checkpoint.load(folder, config.hf_overrides, **options)
     except NoWeightsError:  # whoever downloads them should know before that the model does not run

@@ -19,12 +19,13 @@ from seesay.lite.calibrating import write_statistics
 from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet, open_dataset
 from seesay.lite.eight_bits import EightBits, QuantDtype
 from seesay.lite.gptq import GptqMethod
+from seesay.lite.included import INCLUDED, included_calibration
 from seesay.lite.method import Method
+from seesay.lite.opened import check_model
 from seesay.lite.report import Report
 from seesay.lite.run import Score, quantize
 from seesay.lite.settings import LiteSettings
 
-_DEFAULT_DATASET = "ptb"
 _SCORED_SCENES = 20
 _SCORING_BLOCKS = 512
 """KV blocks for all scenes of a task at once. More would only take memory from other programs."""
@@ -124,25 +125,29 @@ def calibrate(model: Folder, work_dir: Folder = "./work_dir", **settings: Any) -
     """Write statistics of the inputs of every linear layer to calibration.safetensors in `work_dir`. Returns a summary.
     settings: see `LiteSettings`."""
     given = LiteSettings(model=model, work_dir=work_dir, **settings)
+    check_model(given)
     load_calibration = _find_calibration(given, is_needed=True)
     assert load_calibration is not None
     return write_statistics(given, load_calibration)
 
 
 def _run(method: Method, options: dict[str, Any], settings: LiteSettings) -> Report:
+    check_model(settings)
     score = _score_on(settings.device) if _is_builtin(settings) else None
     return quantize(settings, method, options, _find_calibration(settings, is_needed=method.needs_inputs), score)
 
 
 def _find_calibration(settings: LiteSettings, *, is_needed: bool) -> LoadCalibrationSet | None:
-    """Return what loads the calibration set that is asked for; by default the built-in one for the built-in model, and
-    for others none where it is not needed. It is checked at once if the model may have to be downloaded, and otherwise
-    when it is loaded, after the model."""
+    """Return what loads the calibration set that is asked for; by default the scenes of the built-in model for that,
+    and for others the set that comes with seesay, or none where it is not needed. It is checked at once if the model
+    may have to be downloaded, and otherwise when it is loaded, after the model."""
     if settings.calib_dataset is None and _is_builtin(settings):
         return partial(builtin_calibration, settings.calib_samples)
     if settings.calib_dataset is None and not is_needed:
         return None
-    name = os.fspath(settings.calib_dataset or _DEFAULT_DATASET)
+    name = os.fspath(settings.calib_dataset or INCLUDED)
+    if name == INCLUDED and not Path(name).exists():
+        return partial(included_calibration, settings.calib_samples)
     if Path(settings.model).expanduser().is_dir():
         return partial(_load_dataset, name)
     return open_dataset(name)

@@ -22,7 +22,8 @@ _MAX_LINE_BYTES = 4 << 20
 _MAX_FILES = 20_000
 _QUESTION = "Describe this image."
 _ADVICE = (
-    "pass a .txt file, a .jsonl file with a 'text' or 'messages' in each line, or a folder with such files and pictures"
+    "pass 'built-in', a .txt file, a .jsonl file with a 'text' or 'messages' in each line, or a folder with such files "
+    "and pictures"
 )
 _HUB = {
     "ptb": ("ptb_text_only", "penn_treebank", "sentence"),
@@ -44,12 +45,14 @@ class Conversation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationSet:
     """Texts, of which pieces are taken, and whole conversations. name: for messages. folder: the only one from which
-    media are read; None where they are at hand."""
+    media are read; None where they are at hand. fits_any_model: conversations that a model cannot take, because it has
+    no vision tower or its chat template refuses them, are left out; otherwise they are an error."""
 
     name: str
     texts: tuple[str, ...] = ()
     conversations: tuple[Conversation, ...] = ()
     folder: Path | None = None
+    fits_any_model: bool = False
 
 
 LoadCalibrationSet = Callable[[], CalibrationSet]

@@ -7,26 +7,30 @@ from pathlib import Path
 
 import torch
 
-from seesay.checkpoint import resolve_checkpoint
+from seesay.checkpoint import Checkpoint, resolve_checkpoint, resolve_config
 from seesay.config import EngineConfig
 from seesay.device.query import pick_device
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.engine.loading import ResolvedConfig, build_encoder, resolve
-from seesay.engine.opened_model import OpenedModel, open_model
+from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.plain_layer import Source
 from seesay.lite.settings import LiteSettings
 
+_MAX_TOKENS = 2048
+"""Tokens of a calibration prompt unless `calib_seqlen` says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opened:
-    """An unquantized model, its settled options, and its decoder."""
+    """An unquantized model, its settled options, and its decoder. max_tokens: of a calibration prompt."""
 
     folder: Path
     model: OpenedModel
     config: EngineConfig
     resolved: ResolvedConfig
     source: Source
+    max_tokens: int
 
     @property
     def device(self) -> torch.device:
@@ -44,6 +48,19 @@ class Opened:
             return build_encoder(self.model, self.config, self.resolved)
 
 
+def check_model(settings: LiteSettings) -> None:
+    """Raise `CheckpointError` for a model that is not there, cannot run or is quantized already, as far as its
+    config.json says so alone. Of a model of the hub only that is downloaded."""
+    folder = resolve_config(settings.model, revision=settings.revision, download_dir=settings.download_dir)
+    _check_plain(read_config(folder, EngineConfig(plugins=settings.plugins)))
+
+
+def _check_plain(checkpoint: Checkpoint) -> None:
+    quantization = checkpoint.quantization
+    if quantization is not None:
+        raise CheckpointError(f"{checkpoint.path} is quantized already ({quantization.format}): give the plain model")
+
+
 def open_source(settings: LiteSettings) -> Opened:
     """Open the model that `settings` name. Raises `CheckpointError` for one that is quantized already, and
     `ConfigError`. The device is looked for before a model is downloaded."""
@@ -54,22 +71,22 @@ def open_source(settings: LiteSettings) -> Opened:
     config = EngineConfig(device_type=settings.device, dtype=settings.dtype, eager_mode=True, plugins=settings.plugins)
     model = open_model(folder, config)
     checkpoint = model.checkpoint
-    if checkpoint.quantization is not None:
-        raise CheckpointError(f"{folder} is quantized already ({checkpoint.quantization.format}): give the plain model")
+    _check_plain(checkpoint)
     with checkpoint.blamed():
         resolved = resolve(config, checkpoint, model.backbone)
-        if settings.calib_seqlen > resolved.session_len:
+        max_tokens = settings.calib_seqlen or min(_MAX_TOKENS, resolved.session_len)
+        if max_tokens > resolved.session_len:
             raise ConfigError(
                 f"calib_seqlen must be at most {resolved.session_len}, the model's longest text, "
                 f"got {settings.calib_seqlen}"
             )
         source = Source(
             checkpoint,
-            model.backbone.decoder_config(session_len=settings.calib_seqlen),
+            model.backbone.decoder_config(session_len=max_tokens),
             model.backbone.decoder_name,
             device=resolved.device,
             dtype=resolved.dtype,
         )
     if source.config.media_rows is not None:
         raise ConfigError(f"{folder}: models whose pictures have linear layers of their own cannot be quantized here")
-    return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source)
+    return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source, max_tokens=max_tokens)

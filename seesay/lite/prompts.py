@@ -20,7 +20,7 @@ from seesay.lite.batches import Prompt
 from seesay.lite.dataset import CalibrationSet, Conversation
 from seesay.lite.progress import Progress
 from seesay.templates import choose_template
-from seesay.values import GenerationRequest, Message, MultimodalInput
+from seesay.values import GenerationRequest, MediaPart, Message, MultimodalInput
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
@@ -80,10 +80,10 @@ class PromptMaker:
         return MultimodalInput(token_ids=token_ids, positions=positions, next_position=next_position)
 
     def _render(self, calibration: CalibrationSet, num_prompts: int) -> list[Prompt]:
-        chosen = _spread(calibration.conversations, num_prompts)
+        takes_media = self._encoder is not None and bool(self._model.family.modalities)
+        chosen = _spread(_fitting(calibration, takes_media=takes_media), num_prompts)
         if not chosen:
             return []
-        family = self._model.family
         limits = MediaLimits()
         if calibration.folder is not None:
             limits = MediaLimits(allowed_local_media_path=calibration.folder)
@@ -95,7 +95,7 @@ class PromptMaker:
             ModelTexts(tokenizer, template),
             session_len=self._max_tokens,
             max_prefill_token_num=self._max_tokens,
-            takes_media=self._encoder is not None and bool(family.modalities),
+            takes_media=takes_media,
             vision_config=VisionConfig(),
             media_limits=limits,
             is_encoded=lambda _: False,
@@ -104,17 +104,30 @@ class PromptMaker:
             prompts = []
             with Progress("calibration prompts", len(chosen), "conversations") as progress:
                 for conversation in chosen:
-                    prompts.append(self._make(preparer, conversation))
+                    prompts.append(self._try_make(preparer, conversation, calibration))
                     progress.advance()
         finally:
             preparer.close()
         found = [prompt for prompt in prompts if prompt is not None]
         if len(found) < len(prompts):
             logger.warning(
-                "calibration: %d of %d conversations have more than %d tokens (calib_seqlen) and are left out",
+                "calibration: %d of %d conversations have more than %d tokens (calib_seqlen)%s and are left out",
                 len(prompts) - len(found), len(prompts), self._max_tokens,
+                " or are refused by the chat template" if calibration.fits_any_model else "",
             )  # fmt: skip
         return found
+
+    def _try_make(
+        self, preparer: RequestPreparer, conversation: Conversation, calibration: CalibrationSet
+    ) -> Prompt | None:
+        """Return the prompt of a conversation; None also for one that is wrong, if the set is for any model."""
+        try:
+            return self._make(preparer, conversation)
+        except ConfigError as error:
+            if not calibration.fits_any_model:
+                raise
+            logger.info("%s", error)
+            return None
 
     def _make(self, preparer: RequestPreparer, conversation: Conversation) -> Prompt | None:
         """Return the prompt of a conversation; None if it is too long or too short. Raises `ConfigError` for one that
@@ -148,6 +161,17 @@ class PromptMaker:
                 return None
             raise ConfigError(f"calib_dataset: {where}: {prepared.message}")
         return prepared[0].prompt
+
+
+def _fitting(calibration: CalibrationSet, *, takes_media: bool) -> Sequence[Conversation]:
+    """Return the conversations without those that a model cannot take, if the set is for any model."""
+    if takes_media or not calibration.fits_any_model:
+        return calibration.conversations
+    return [
+        conversation
+        for conversation in calibration.conversations
+        if not any(isinstance(part, MediaPart) for message in conversation.messages for part in message.parts)
+    ]
 
 
 def _spread(values: Sequence[T], count: int) -> list[T]:

@@ -108,7 +108,7 @@ def _write(
 def make_prompts(opened: Opened, settings: LiteSettings, calibration: CalibrationSet) -> list[Prompt]:
     """Return the prompts of the calibration set. Raises `ConfigError` if there are none."""
     encoder = opened.build_encoder() if calibration.conversations else None
-    maker = PromptMaker(settings.model, opened.model, encoder, max_tokens=settings.calib_seqlen)
+    maker = PromptMaker(settings.model, opened.model, encoder, max_tokens=opened.max_tokens)
     return maker.make(calibration, settings.calib_samples)
 
 

@@ -17,9 +17,11 @@ class LiteSettings:
     """model: folder, hub id or 'seesay-demo'. work_dir: a new or empty folder for the result, or that of an interrupted
     run with the same options, which goes on.
 
-    calib_dataset: a .txt or .jsonl file, a folder with texts and pictures, or 'ptb', 'wikitext2', 'c4', 'pileval' (with
-        the `datasets` package); None is the built-in set for the built-in model, and 'ptb' for others.
-    calib_samples: prompts, of at most `calib_seqlen` tokens each. batch_size: prompts that are computed together.
+    calib_dataset: a .txt or .jsonl file, a folder with texts and pictures, 'built-in' for the texts and pictures that
+        come with seesay, or 'ptb', 'wikitext2', 'c4', 'pileval' (with the `datasets` package). None is 'built-in', for
+        the built-in model its scenes.
+    calib_samples: prompts, of at most `calib_seqlen` tokens each; None is 2048, or the model's longest text where that
+        is shorter. batch_size: prompts that are computed together.
     dtype: of activations; 'auto' is the checkpoint's on a GPU, float32 on the CPU. device: 'auto', 'cuda', 'cuda:N' or
         'cpu'.
     vision: quantize the vision tower, too.
@@ -31,7 +33,7 @@ class LiteSettings:
     work_dir: str | os.PathLike[str]
     calib_dataset: str | os.PathLike[str] | None = None
     calib_samples: int = 128
-    calib_seqlen: int = 2048
+    calib_seqlen: int | None = None
     batch_size: int = 1
     dtype: Literal["auto", "float16", "bfloat16", "float32"] = "auto"
     device: str = "auto"
@@ -48,6 +50,8 @@ class LiteSettings:
             ("batch_size", 1, _MOST_BATCH),
         ):
             value = getattr(self, name)
+            if value is None:
+                continue
             require(least <= value <= most, name, value, f"must be in [{least}, {most}]")
         require(bool(os.fspath(self.work_dir)), "work_dir", self.work_dir, "must be the path of a folder")
         is_named = self.calib_dataset is None or bool(os.fspath(self.calib_dataset))

@@ -267,8 +267,8 @@ def write(folder: Path, name: str, content: bytes) -> str:
 
 
 BAD_SETS: dict[str, tuple[Callable[[Path], str], str]] = {
-    "nothing": (lambda d: str(d / "no.txt"), r"there is no such file or folder; pass a \.txt file"),
-    "empty file": (lambda d: write(d, "a.txt", b""), r"has no text in it: pass a \.txt file"),
+    "nothing": (lambda d: str(d / "no.txt"), r"there is no such file or folder; pass 'built-in', a \.txt file"),
+    "empty file": (lambda d: write(d, "a.txt", b""), r"has no text in it: pass 'built-in', a \.txt file"),
     "blank lines": (lambda d: write(d, "a.jsonl", b"\n \n"), "has no text in it"),
     "empty folder": (str, "has no text in it"),
     "not UTF-8": (lambda d: write(d, "a.txt", b"ab\xff"), "must be UTF-8 text, byte 2 is not"),
@@ -304,9 +304,10 @@ def test_what_is_wrong_with_a_data_set_is_one_error(
 
 
 def test_names_of_the_datasets_package(tmp_path: Path, tiny_checkpoint: Callable[[str], Path]) -> None:
-    """Neither is the package here nor the hub."""
-    with pytest.raises(ConfigError, match=r"calib_dataset='ptb'.*pass a \.txt file, a \.jsonl file"):
-        lite.auto_gptq(tiny_checkpoint("llama"), tmp_path / "out", device="cpu", calib_seqlen=64, w_group_size=32)
+    """LMDeploy's default is still there by name. Neither is the package here nor the hub."""
+    options: dict[str, Any] = {"device": "cpu", "calib_seqlen": 64, "w_group_size": 32, "calib_dataset": "ptb"}
+    with pytest.raises(ConfigError, match=r"calib_dataset='ptb'.*pass 'built-in', a \.txt file, a \.jsonl file"):
+        lite.auto_gptq(tiny_checkpoint("llama"), tmp_path / "out", **options)
 
 
 # --- models, folders and options --------------------------------------------------------------------------------------
@@ -364,6 +365,66 @@ def test_options(
         quantize(deep, tmp_path / "out", **{**SMALL, "calib_dataset": text, **options})
 
 
+@pytest.fixture
+def hub(tmp_path: Path, deep: Path) -> Callable[..., dict[str, Any]]:
+    """Makes a cache of the hub with the config.json of a model, and no weights. Returns the options that name it."""
+
+    def make(**changes: Any) -> dict[str, Any]:
+        config = json.loads((deep / "config.json").read_text()) | changes
+        snapshot = tmp_path / "cache" / "models--nobody--has-this" / "snapshots" / ("0" * 40)
+        snapshot.mkdir(parents=True)
+        (snapshot / "config.json").write_text(json.dumps(config))
+        (snapshot.parents[1] / "refs").mkdir()
+        (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+        return {"model": "nobody/has-this", "download_dir": tmp_path / "cache"}
+
+    return make
+
+
+NEVER_READ: dict[str, Any] = {"work_dir": "/proc/no", "device": "cuda:7", "calib_dataset": "ptb"}
+"""Options that are wrong, too."""
+
+
+@pytest.mark.parametrize("quantize", [lite.auto_awq, lite.calibrate])
+def test_the_model_is_looked_at_first(
+    quantize: Callable[..., Any], tiny_checkpoint: Callable[[str], Path], tmp_path: Path, hub: Callable[..., Any]
+) -> None:
+    """What is wrong with it is told before anything is downloaded, loaded or complained about."""
+    for model, message in (
+        ("no-such-folder", "model path 'no-such-folder': no such folder"),
+        (tmp_path / "none", "no such folder"),
+        ("nobody/at-all", "is not in the local cache and the Hugging Face hub cannot be reached"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            quantize(model, **NEVER_READ)
+    quantized, _ = write_quantized(tiny_checkpoint("llama"), tmp_path / "made", FORMS["compressed-tensors, channels"])
+    with pytest.raises(CheckpointError, match=r"is quantized already \(fp8\): give the plain model"):
+        quantize(quantized, **NEVER_READ)
+    strange = tmp_path / "strange"
+    shutil.copytree(tiny_checkpoint("llama"), strange)
+    config = json.loads((strange / "config.json").read_text())
+    (strange / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchModel"], "model_type": "no"}))
+    with pytest.raises(CheckpointError, match="NoSuchModel"):
+        quantize(strange, **NEVER_READ)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architectures": ["NoSuchModel"], "model_type": "no"}, "NoSuchModel"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            r"quantized already \(fp8\)",
+        ),
+    ],
+)
+def test_a_model_of_the_hub_is_looked_at_before_its_weights_are_downloaded(
+    changes: dict[str, Any], message: str, hub: Callable[..., dict[str, Any]]
+) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        lite.auto_awq(**hub(**changes), **NEVER_READ)
+
+
 @pytest.mark.parametrize(
     ("quantize", "options", "message"),
     [
@@ -376,12 +437,22 @@ def test_options(
     ],
 )
 def test_errors_of_options_come_before_a_download(
-    quantize: Callable[..., Any], options: dict[str, Any], message: str, tmp_path: Path, text: str
+    quantize: Callable[..., Any],
+    options: dict[str, Any],
+    message: str,
+    tmp_path: Path,
+    text: str,
+    hub: Callable[..., dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def download(*_: Any, **__: Any) -> Path:
+        raise AssertionError("the weights are downloaded")
+
+    monkeypatch.setattr("seesay.lite.opened.resolve_checkpoint", download)
     (tmp_path / "file").touch()
-    given = {**SMALL, "work_dir": "out", "calib_dataset": text, **options}
+    given = {**SMALL, "work_dir": "out", "calib_dataset": text, **hub(), **options}
     with pytest.raises(ConfigError, match=message):
-        quantize("nobody/has-this", **{**given, "work_dir": tmp_path / given["work_dir"]})
+        quantize(**{**given, "work_dir": tmp_path / given["work_dir"]})
 
 
 def test_numbers_that_are_not_finite(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
