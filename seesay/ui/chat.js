@@ -29,7 +29,7 @@
     document.addEventListener(kind, (event) => event.target?.closest?.("#chat") && (followed = null), { passive: true });
   }
 
-  // --- copy button for questions with pictures; the strip of pictures holds the text as typed ---
+  // --- copy buttons: below answers, and for questions with pictures, whose strip holds the text as typed ---
   const COPY_ICON =
     '<svg viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.8" aria-hidden="true">' +
     '<rect x="9" y="9" width="11" height="11" rx="2"/><path d="M5 15V6a2 2 0 0 1 2-2h8"/></svg>';
@@ -37,6 +37,7 @@
     const question = wrapper.closest(".message-buttons")?.previousElementSibling?.querySelector("[data-question]");
     const present = wrapper.querySelector(".seesay-copy");
     const is_wanted = Boolean(question?.dataset.question) && !wrapper.querySelector('[aria-label="Cancel"]');
+    if (present) present.dataset.copy = question?.dataset.question ?? "";
     if (is_wanted === Boolean(present)) return;
     if (present) return present.remove();
     const button = document.createElement("button");
@@ -45,19 +46,25 @@
     button.title = "Copy";
     button.setAttribute("aria-label", "Copy message");
     button.innerHTML = COPY_ICON;
-    button.addEventListener("click", async () => {
-      const strip = wrapper.closest(".message-buttons").previousElementSibling.querySelector("[data-question]");
-      await navigator.clipboard.writeText(strip.dataset.question);
-      button.classList.add("seesay-copied");
-      setTimeout(() => button.classList.remove("seesay-copied"), 1200);
-    });
+    button.dataset.copy = question.dataset.question;
     wrapper.prepend(button);
   };
   on_change(() => document.querySelectorAll("#chat .message-buttons-right .icon-button-wrapper").forEach(add_copy_button));
+  document.addEventListener("click", async (event) => {
+    const button = event.target?.closest?.(".seesay-copy");
+    if (!button) return;
+    await navigator.clipboard.writeText(button.dataset.copy);
+    button.classList.add("seesay-copied");
+    setTimeout(() => button.classList.remove("seesay-copied"), 1500);
+  });
 
   // --- accessible names and roles that Gradio leaves out ---
   on_change(() => {
-    for (const editor of document.querySelectorAll("#chat textarea:not([aria-label])")) editor.setAttribute("aria-label", "Edit the question");
+    for (const editor of document.querySelectorAll("#chat textarea:not([aria-label])")) {
+      editor.setAttribute("aria-label", "Edit the question");
+      editor.focus({ preventScroll: true });
+      requestAnimationFrame(() => editor.scrollIntoView({ block: "nearest" }));
+    }
     for (const examples of document.querySelectorAll('#chat .examples[role="list"]')) {
       examples.setAttribute("role", "group");
       examples.setAttribute("aria-label", "Examples");
@@ -77,7 +84,7 @@
     dialog.className = className;
     dialog.setAttribute("aria-label", label);
     dialog.addEventListener("close", () => dialog.remove());
-    document.querySelector(".gradio-container").append(dialog);
+    document.querySelector(".gradio-container .contain").append(dialog); // whose style rules apply here
     dialog.showModal();
     return dialog;
   };

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from seesay.ui.conversation import Seen
+from seesay.ui.frames import group_reports, make_frames
 from seesay.ui.thumbnails import make_reference, make_thumbnail
 from seesay.ui.timeline import draw_timeline, format_seconds, make_timeline
 
@@ -69,8 +70,9 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     listed = " ".join(f"<i>{escape(fact)}{' ·' if fact is not facts[-1] else ''}</i>" for fact in facts)
     origin = "from cache" if report["is_cached"] else "encoded now"
     kind = "cached" if report["is_cached"] else "fresh"
+    is_wide = " seesay-wide" if "seesay-frames" in picture else ""
     return (
-        f'<figure class="seesay-card">{picture}<figcaption>'
+        f'<figure class="seesay-card{is_wide}">{picture}<figcaption>'
         f'<span class="seesay-name" title="{escape(Path(path).name)}">{escape(Path(path).name)}</span>'
         f"<span>{listed}</span>"
         f'<span class="seesay-origin seesay-{kind}">{origin}</span></figcaption></figure>'
@@ -79,11 +81,13 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
 
 def _make_cards(seen: Seen, files: Sequence[str], earlier_files: Sequence[str]) -> str:
     """Return the cards of this question's media, then those of earlier turns."""
-    reports = list(zip([*earlier_files, *files], seen.media))
+    reports = group_reports([*earlier_files, *files], seen.media)
     earlier, own = reports[: len(earlier_files)], reports[len(earlier_files) :]
     html = ""
     if own:
-        cards = "".join(make_card(path, report, make_thumbnail(path, report)) for path, report in own)
+        cards = "".join(
+            make_card(path, report, make_frames(path, report) or make_thumbnail(path, report)) for path, report in own
+        )
         html += f'<div class="seesay-heading">What the model saw</div><div class="seesay-cards">{cards}</div>'
     if earlier:
         heading = "From earlier in the conversation" if own else "What the model saw, from earlier in the conversation"

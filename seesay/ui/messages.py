@@ -15,6 +15,12 @@ from seesay.ui.thumbnails import make_address
 
 _WAITING = '<span class="seesay-wait" role="status" aria-label="The answer is coming"><i></i><i></i><i></i></span>'
 
+_COPY = 'class="seesay-copy" title="Copy" aria-label="Copy the answer"'
+_COPY_ICON = (
+    '<svg viewBox="0 0 24 24" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.8" '
+    'aria-hidden="true"><rect x="9" y="9" width="11" height="11" rx="2"/><path d="M5 15V6a2 2 0 0 1 2-2h8"/></svg>'
+)
+
 
 def make_messages(turns: Sequence[Turn]) -> list[Any]:
     """Return two messages per turn: message i belongs to turn i // 2."""
@@ -61,5 +67,12 @@ def _make_answer(turn: Turn) -> list[Any]:
         return [gr.HTML(f'<div class="seesay-error" role="alert">{escape(turn.error)}</div>')]
     if not turn.answer and not turn.is_done:
         return [gr.HTML(_WAITING)]
-    below = (f'<div class="seesay-note">{escape(turn.note)}</div>' if turn.note else "") + turn.details
-    return [*([escape_answer(turn.answer)] if turn.answer else []), *([gr.HTML(below)] if below else [])]
+    answer = [escape_answer(turn.answer)] if turn.answer else []
+    return [*answer, gr.HTML(make_below(turn))] if turn.is_done else answer
+
+
+def make_below(turn: Turn) -> str:
+    """Return HTML below an answer that is complete: its copy button, which holds its Markdown, its note and details."""
+    copy = f'<button type="button" {_COPY} data-copy="{escape(turn.answer)}">{_COPY_ICON}</button>'
+    note = f'<div class="seesay-note">{escape(turn.note)}</div>' if turn.note else ""
+    return f'<div class="seesay-below">{copy if turn.answer else ""}{note}{turn.details}</div>'

@@ -28,10 +28,25 @@
 // Remove the escapes of escaping.py when a text is copied or edited.
 (() => {
   const unescape_text = (text) => text.replace(/\u2064\\?/g, "");
-  const clipboard = navigator.clipboard;
-  if (clipboard) {
-    const write = clipboard.writeText.bind(clipboard);
-    clipboard.writeText = (text) => write(unescape_text(String(text)));
+  if (navigator.clipboard) {
+    const write = navigator.clipboard.writeText.bind(navigator.clipboard);
+    navigator.clipboard.writeText = (text) => write(unescape_text(String(text)));
+  } else {
+    // Browsers have no clipboard for pages without HTTPS, as on another machine of the network.
+    const writeText = async (text) => {
+      const area = document.createElement("textarea");
+      area.value = unescape_text(String(text));
+      area.setAttribute("readonly", "");
+      area.style.cssText = "position: fixed; top: 0; opacity: 0";
+      const focused = document.activeElement;
+      document.body.append(area);
+      area.select();
+      const is_copied = document.execCommand("copy");
+      area.remove();
+      focused?.focus({ preventScroll: true });
+      if (!is_copied) throw new Error("the browser does not copy");
+    };
+    Object.defineProperty(navigator, "clipboard", { value: { writeText } });
   }
   document.addEventListener("copy", (event) => {
     const text = document.getSelection()?.toString() ?? "";

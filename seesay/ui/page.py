@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
 FAVICON_FILE = FOLDER / "favicon.svg"
 STYLE_FILES = (FOLDER / "style.css", TIMELINE_STYLE_FILE)
-SCRIPT_FILES = (FOLDER / "page.js", FOLDER / "chat.js")
+SCRIPT_FILES = tuple(FOLDER / name for name in ("theme.js", "page.js", "chat.js", "frames.js"))
 
 _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Describe this image.", "shapes.png", ("shapes.png",)),
@@ -30,6 +30,13 @@ _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 _FONT = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Arial", "sans-serif")
 _MONO = ("ui-monospace", "SFMono-Regular", "Consolas", "Liberation Mono", "monospace")
 _KEPT_S = 24 * 3600
+_THEME_SWITCH = '<fieldset class="seesay-theme"><legend>Theme</legend>{}</fieldset>'.format(
+    "".join(
+        f'<label><input type="radio" name="seesay-theme" value="{name.lower()}"><span>{name}</span></label>'
+        for name in ("System", "Light", "Dark")
+    )
+)
+_TELL_THEME = "document.dispatchEvent(new Event('seesay:theme'));"
 _TELL_NEW = "(...values) => { document.dispatchEvent(new Event('seesay:new')); return values; }"
 
 
@@ -140,6 +147,7 @@ def _build_settings(models: Sequence[str]) -> _Controls:
         with gr.Row():
             top_k = gr.Slider(0, 200, default.top_k, step=1, label="Top-k (0: off)", elem_id="top-k")
             max_tokens = gr.Slider(1, 8192, default.max_tokens, step=1, label="Max tokens", elem_id="max-tokens")
+        gr.HTML(_THEME_SWITCH, js_on_load=_TELL_THEME, elem_id="theme", apply_default_css=False)
     return _Controls(panel, [model, system_prompt, temperature, top_p, top_k, max_tokens])
 
 

@@ -13,6 +13,7 @@ from seesay.ui.conversation import STOPPED, Seen, Turn
 _MAX_TURNS = 1000
 _MAX_FILES = 100
 _MAX_CHARACTERS = 1_000_000
+_MAX_FRAMES = 10_000
 _MAX_NUMBER = 1 << 40
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _USAGE = ("prompt_tokens", "completion_tokens")
@@ -72,6 +73,7 @@ def _report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
         **_numbers(report, _REPORT),
         "modality": "video" if report.get("modality") == "video" else "image",
         "is_cached": bool(report.get("is_cached")),
+        "timestamps_s": _times(report.get("timestamps_s")),
     }
 
 
@@ -116,6 +118,13 @@ def _read_report(report: Any) -> dict[str, Any]:
     if len(numbers) != len(_REPORT) or not all(isinstance(number, int) and number > 0 for number in numbers.values()):
         raise ValueError("sizes of media must be positive integers")
     return _report_as_json({**report, **numbers})
+
+
+def _times(values: Any) -> list[float]:
+    """Return `values` if it is a list of times in seconds, else an empty list: servers of others report none."""
+    is_list = isinstance(values, (list, tuple)) and len(values) <= _MAX_FRAMES
+    is_valid = is_list and all(type(value) in (int, float) and 0 <= value <= _MAX_NUMBER for value in values)
+    return list(values) if is_valid else []
 
 
 def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:

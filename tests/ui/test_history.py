@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import OpenPage, ask, count, text_of, wait_for_answers, wait_until_true
+from browsing import (
+    READ_RECORDS,
+    OpenPage,
+    ask,
+    count,
+    text_of,
+    wait_for_answers,
+    wait_until_kept,
+    wait_until_true,
+)  # fmt: skip
 from PIL import Image
 
 from seesay.ui.escaping import MARK
@@ -22,38 +31,6 @@ def pictures(tmp_path: Path) -> list[Path]:
         paths.append(tmp_path / f"{name}.png")
         Image.new("RGB", (160, 120), name).save(paths[-1])
     return paths
-
-
-READ_RECORDS = """
-const request = indexedDB.open("seesay", 1);
-request.onupgradeneeded = () => request.transaction.abort();  // the page has not made it yet
-const database = await new Promise(resolve => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => resolve(null);
-});
-if (!database) return false;
-const transaction = database.transaction(["records", "files"]);
-const get = request => new Promise(resolve => request.onsuccess = () => resolve(request.result));
-const records = await get(transaction.objectStore("records").getAll());
-const files = await get(transaction.objectStore("files").getAllKeys());
-database.close();
-"""
-"""JavaScript that reads what the browser has kept. It returns false before the page has made its database: to open one
-makes it, without the page's stores."""
-
-
-def wait_until_kept(page: Any, num_turns: int, *, num_records: int = 1) -> None:
-    """Until the browser has a record with so many turns, and the files of all."""
-    wait_until_true(
-        page,
-        f"""async ([numTurns, numRecords]) => {{
-            {READ_RECORDS}
-            const used = new Set(records.flatMap(r => r.turns.flatMap(t => t.files)));
-            return records.length == numRecords && used.size == files.length
-                && (!numRecords || records.some(r => r.turns.length == numTurns && r.turns.every(t => t.is_done)));
-        }}""",
-        [num_turns, num_records],
-    )
 
 
 def test_a_reload_keeps_the_conversation(

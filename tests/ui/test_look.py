@@ -46,7 +46,7 @@ def report_on_all(scripted: Any) -> Callable[[dict[str, Any]], Iterator[str]]:
 
 @pytest.fixture
 def run_axe() -> Callable[[Any], list[str]]:
-    """The critical and serious findings of axe-core on a page, one line each."""
+    """The findings of axe-core on a page, one line each."""
     found = importlib.util.find_spec("axe_playwright_python")
     if found is None or found.origin is None:
         pytest.skip("not installed: axe-playwright-python, which brings axe-core")
@@ -62,7 +62,6 @@ def run_axe() -> Callable[[Any], list[str]]:
         return [
             f"{found['impact']}: {found['id']}: {node['html'][:200]}"
             for found in result["violations"]
-            if found["impact"] in ("critical", "serious")
             for node in found["nodes"]
         ]
 
@@ -70,7 +69,7 @@ def run_axe() -> Callable[[Any], list[str]]:
 
 
 @parametrize_sweep(scheme=["light", "dark"], width=[390, 1280])
-def test_axe_finds_nothing_critical_or_serious(
+def test_axe_finds_nothing(
     scripted: Any,
     scripted_url: str,
     open_page: OpenPage,
@@ -110,40 +109,6 @@ def test_axe_finds_nothing_critical_or_serious(
     ask(page, "and?", num=2)
     findings += run_axe(page)
     assert not findings, "\n".join(findings)
-
-
-@pytest.mark.parametrize("width", [320, *(pytest.param(width, marks=pytest.mark.slow) for width in (390, 1280))])
-def test_whatever_can_be_pressed_is_24_pixels_wide_and_high(
-    scripted: Any, scripted_url: str, open_page: OpenPage, pictures: list[Path], width: int
-) -> None:
-    scripted.script = report_on_all(scripted)
-    page = open_page(scripted_url, width=width, height=844)
-    small = """() => {
-        const targets = "button, summary, a[href], input:not([type=file]), select, textarea, [role=button]";
-        return [...document.querySelectorAll(targets)]
-            .filter(e => e.checkVisibility({visibilityProperty: true}) && !e.closest("dialog:not([open])"))
-            .map(e => [e.getBoundingClientRect(), e.getAttribute("aria-label") || e.outerHTML.slice(0, 90)])
-            .filter(([r]) => r.width > 0 && (Math.round(r.width) < 24 || Math.round(r.height) < 24))
-            .map(([r, name]) => `${name}: ${r.width} x ${r.height}`);
-    }"""
-    found = page.evaluate(small)
-    ask(page, "one\n\n```python\nx = 1\n```", *pictures[:2])
-    page.click("#settings-button")
-    page.wait_for_selector("#top-p input[type=range]")
-    found += page.evaluate(small)
-    page.click("#settings-button")
-    page.click("#camera-button")
-    page.wait_for_selector("#camera >> text=Click to Access Webcam")
-    found += page.evaluate(small)
-    page.click("#camera-button")
-    page.locator('#chat [aria-label="Edit"]').first.click()
-    found += page.evaluate(small)
-    page.keyboard.press("Escape")
-    page.click(".seesay-open")
-    page.wait_for_selector(".seesay-entry")
-    found += page.evaluate(small)
-    assert not found, "\n".join(found)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width, "the page is wider than the screen"
 
 
 def test_a_new_question_scrolls_into_view_from_anywhere(
@@ -297,9 +262,9 @@ def test_questions_with_pictures_are_copied_as_typed(
     page.wait_for_selector(".seesay-copied")
     assert page.evaluate("navigator.clipboard.readText()") == question
     page.locator('#chat [aria-label="Edit"]').click()
-    page.wait_for_function("!document.querySelector('.seesay-copy')")
+    page.wait_for_function("!document.querySelector('.message-buttons .seesay-copy')")
     page.keyboard.press("Escape")
-    page.wait_for_selector(".seesay-copy")
+    page.wait_for_selector(".message-buttons .seesay-copy")
 
 
 def test_where_the_time_went_is_a_timeline(

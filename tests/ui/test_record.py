@@ -15,6 +15,7 @@ from seesay.ui.record import make_record, read_record
 REPORT = {
     "modality": "video", "num_frames": 4, "height": 480, "width": 640, "resized_height": 476, "resized_width": 644,
     "num_tiles": 1, "num_patches": 1564, "num_tokens": 391, "is_cached": True,
+    "timestamps_s": [0.0, 0.5, 1.0, 1.5],
 }  # fmt: skip
 SEEN = Seen(
     usage={"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"vision_tokens": 6}},
@@ -52,6 +53,13 @@ def test_what_a_server_tells_beyond_what_is_shown_is_not_kept() -> None:
     assert make_record("0123456789abcdef", (Turn(text="", seen=seen),))["turns"][0]["seen"] == {
         "usage": {"prompt_tokens": 1}, "timings": {}, "media": [], "first_s": 0.0, "total_s": 0.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [None, 5, ["<b>"], [-1.0], [float("nan")], [True], [0.0] * 10_001])
+def test_times_that_are_none_are_not_kept(times: Any) -> None:
+    seen = Seen(media=({**REPORT, "timestamps_s": times},))
+    [turn] = read(make_record("0123456789abcdef", (Turn(text="", seen=seen),)))[1]
+    assert turn.seen is not None and turn.seen.media[0]["timestamps_s"] == []
 
 
 def test_files_count_only_where_uploads_lie() -> None:

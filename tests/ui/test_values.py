@@ -21,6 +21,7 @@ from seesay.ui.chat import Settings
 from seesay.ui.conversation import Seen, Turn, files_of, find_file, make_messages
 from seesay.ui.details import make_details, make_line
 from seesay.ui.escaping import MARK, escape_answer, escape_question, unescape
+from seesay.ui.frames import format_time, group_reports, make_frames
 from seesay.ui.sentences import explain
 from seesay.ui.thumbnails import find_cell, make_thumbnail
 
@@ -143,6 +144,33 @@ def test_panel_tells_how_each_picture_was_seen(picture: str) -> None:
     assert "7 tiles" in html and "4 frames" in html
     assert html.count("from cache") == 1 and html.count("encoded now") == 2
     assert "&lt;b&gt;.png" in html and "<b>.png" not in html
+
+
+def test_frames_of_a_long_clip_are_drawn_evenly() -> None:
+    report = make_report(modality="video", num_frames=640, timestamps_s=[k / 2 for k in range(640)])
+    html = make_frames("/a 'b\".mp4", report)
+    assert html.count("<canvas") == 64 and "64 of the 640 frames" in html and "5:15.0" in html
+    assert 'data-video="gradio_api/file=/a%20%27b%22.mp4"' in html
+    assert make_frames("/a.png", report) == "" and make_frames("/a.mp4", make_report(modality="video")) == ""
+
+
+@pytest.mark.parametrize(
+    ("time_s", "shown"), [(0, "0.00 s"), (59.994, "59.99 s"), (60, "1:00.0"), (119.97, "2:00.0"), (3723.5, "1:02:03.5")]
+)
+def test_times_in_a_video(time_s: float, shown: str) -> None:
+    assert format_time(time_s) == shown
+
+
+def test_reports_on_frames_are_added_up_per_clip() -> None:
+    def frame(time_s: float, **changes: Any) -> dict[str, Any]:
+        return make_report(timestamps_s=[time_s], **changes)
+
+    reports = [make_report(), frame(0.0), frame(1.0, is_cached=True), frame(0.0), make_report(num_tokens=7)]
+    pairs = group_reports(["/a.png", "/b.mp4", "/c.mp4", "/d.png", "/e.png"], reports)
+    assert [path for path, _ in pairs] == ["/a.png", "/b.mp4", "/c.mp4", "/d.png"]
+    assert [report["num_tokens"] for _, report in pairs] == [391, 782, 391, 7]
+    assert [report["modality"] for _, report in pairs] == ["image", "video", "video", "image"]
+    assert pairs[1][1]["timestamps_s"] == [0.0, 1.0] and pairs[1][1]["is_cached"] is False
 
 
 def test_panel_shows_this_questions_pictures_first(picture: str) -> None:

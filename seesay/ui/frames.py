@@ -1,0 +1,81 @@
+"""The frames of a video that the model saw, with their times. The browser draws them from the video (frames.js)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from seesay.ui.conversation import is_video
+from seesay.ui.thumbnails import make_address
+
+MAX_SHOWN = 64
+"""Most frames that are drawn of one video. Of more, as many are taken evenly."""
+
+_SUMS = ("num_frames", "num_tiles", "num_patches", "num_tokens")
+
+Report = Mapping[str, Any]
+
+
+def group_reports(files: Sequence[str], reports: Sequence[Report]) -> list[tuple[str, Report]]:
+    """Return each file with its report. A model that takes pictures only has one for each frame of a video, as a
+    picture that has a time: they are added up."""
+    pairs: list[tuple[str, Report]] = []
+    start = 0
+    for path in files:
+        if start >= len(reports):
+            break
+        stop = start + 1
+        while is_video(path) and stop < len(reports) and _follows(reports[stop - 1], reports[stop]):
+            stop += 1
+        pairs.append((path, _add(reports[start:stop]) if _is_frame(reports[start]) else reports[start]))
+        start = stop
+    return pairs
+
+
+def make_frames(path: str, report: Report) -> str:
+    """Return HTML of the frames of a video, with their times. Empty for a picture, and where no times are reported."""
+    times_s = report.get("timestamps_s") or ()
+    if not times_s or not is_video(path):
+        return ""
+    shown = [times_s[i * len(times_s) // MAX_SHOWN] for i in range(MAX_SHOWN)] if len(times_s) > MAX_SHOWN else times_s
+    ratio = report["width"] / report["height"]
+    canvas = f'<canvas role="img" style="aspect-ratio: {ratio:.3f}"'
+    frames = "".join(
+        f'<li>{canvas} aria-label="Frame at {text}"></canvas><span>{text}</span></li>'
+        for text in map(format_time, shown)
+    )
+    note = f"{len(shown)} of the {len(times_s):,} frames, at even distances" if len(shown) < len(times_s) else ""
+    return (
+        f'<ol class="seesay-frames" data-video="{escape(make_address(path))}" data-times="{json.dumps(list(shown))}">'
+        f'{frames}</ol><span class="seesay-frames-note">{note}</span>'
+    )
+
+
+def format_time(time_s: float) -> str:
+    """Return a time in a video, such as 2.50 s or 1:02:03.5."""
+    if time_s < 59.995:
+        return f"{time_s:.2f} s"
+    minutes, seconds = divmod(round(time_s, 1), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{seconds:04.1f}" if hours else f"{minutes}:{seconds:04.1f}"
+
+
+def _is_frame(report: Report) -> bool:
+    return report.get("modality") != "video" and bool(report.get("timestamps_s"))
+
+
+def _follows(one: Report, other: Report) -> bool:
+    """Return whether two frames are of one video: the times of the next one begin again."""
+    return _is_frame(one) and _is_frame(other) and other["timestamps_s"][0] > one["timestamps_s"][0]
+
+
+def _add(reports: Sequence[Report]) -> Report:
+    return {
+        **reports[0],
+        **{name: sum(report[name] for report in reports) for name in _SUMS},
+        "modality": "video",
+        "is_cached": all(report["is_cached"] for report in reports),
+        "timestamps_s": [time_s for report in reports for time_s in report["timestamps_s"]],
+    }
