@@ -25,15 +25,15 @@ import torch
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.transfers import upload
-from seesay.engine import loading
+from seesay.engine.core import loading
 from seesay.engine.opened_model import open_model
-from seesay.llm import device_rows, sampler
-from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
-from seesay.llm.launched_step import LaunchedStep
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.runner import ModelRunner
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
+from seesay.llm.running import device_rows, sampler
+from seesay.llm.running.decode_graphs import DecodeGraphs, DecodeOutput
+from seesay.llm.running.launched_step import LaunchedStep
+from seesay.llm.running.runner import ModelRunner
 
 KINDS = {
     "greedy": SamplingParams(),

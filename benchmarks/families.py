@@ -44,10 +44,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from seesay.device.query import synchronize
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.family import Features
 

@@ -32,7 +32,7 @@ from workload import make_picture, make_text
 
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
-from seesay.engine.process.door import let_in, open_door
+from seesay.engine.process.listener import let_in, open_door
 
 if TYPE_CHECKING:
     from seesay import Pipeline
@@ -79,7 +79,7 @@ def run_core(pipe: Connection) -> None:
 def running_pipeline(model: str) -> Iterator[Pipeline]:
     """Start the core; yield a pipeline that is joined to it."""
     from seesay import EngineConfig, Pipeline
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe()

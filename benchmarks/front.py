@@ -34,10 +34,10 @@ from processor_time import children_of, cpu_s
 from workload import make_text
 
 from seesay.engine.commands import ModelStatus
-from seesay.engine.messages import CoreFacts
 from seesay.engine.process import kinds
-from seesay.engine.process.door import let_in, open_door
-from seesay.llm.sampling_params import SamplingParams
+from seesay.engine.process.listener import let_in, open_door
+from seesay.engine.token_messages import CoreFacts
+from seesay.llm.plans.sampling_params import SamplingParams
 
 KINDS = ("small", "whole", "text")
 TIMEOUT_S = 300.0
@@ -123,8 +123,8 @@ _REPORT = kinds.Report(0, 0.0, 0.0, 1.0, 1.0, (), None, None, None)
 def run_front(pipe: Connection, model: str, address: str) -> None:
     """Be a server, with its defaults, until the benchmark ends it."""
     from seesay.config import EngineConfig
-    from seesay.engine.engine import AsyncEngine
-    from seesay.serving.listening import open_sockets, port_of
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.http.listener import open_sockets, port_of
     from seesay.serving.server import run_server
     from seesay.serving.settings import ServerSettings
 

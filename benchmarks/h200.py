@@ -224,12 +224,12 @@ def profiled(path: Path) -> Iterator[dict[str, Any]]:
 def trace_decode(pipe: Pipeline, batch_size: int, path: Path) -> dict[str, float]:
     """Profile `TRACED_STEPS` steps in which `batch_size` answers grow by one token each; the trace goes to `path`."""
     from seesay import GenerationConfig
-    from seesay.engine.asking import Asking
-    from seesay.vl.messages import parse_prompts
+    from seesay.engine.front.request_batch import RequestBatch
+    from seesay.vl.prompts.conversation_parts import parse_prompts
 
     prompts = [request.text for request in workload.text_requests(batch_size, 60, seed=100 + batch_size)]
     requests, _ = parse_prompts(prompts, GenerationConfig(max_new_tokens=LONG_ANSWER_TOKENS, ignore_eos=True))
-    batch = Asking(pipe.engine, requests, streams=False)
+    batch = RequestBatch(pipe.engine, requests, streams=False)
     answering = threading.Thread(target=lambda: list(batch.deltas()))
 
     def num_steps() -> int:

@@ -24,16 +24,16 @@ import numpy as np
 import torch
 
 from seesay.config import VisionConfig
-from seesay.engine.loop import EngineLoop
-from seesay.engine.messages import TokenRequest
+from seesay.engine.core.loop import EngineLoop
 from seesay.engine.process import kinds
 from seesay.engine.process.service import Service
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.launched_step import StepResult
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.llm.step_input import PlanSplices
-from seesay.llm.step_plan import StepPlan
+from seesay.engine.token_messages import TokenRequest
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.running.launched_step import StepResult
+from seesay.llm.running.step_input import PlanSplices
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.values import MultimodalInput
 
 PROMPT_TOKENS = 40

@@ -23,7 +23,7 @@ from plotting import add_plot_option, make_bars, save_plot
 from triton.testing import do_bench, do_bench_cudagraph
 
 from seesay.kernels.few_row_matmul import multiply
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps

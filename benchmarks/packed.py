@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 from plotting import add_plot_option, make_bars, save_plot
 
-from seesay.device.packed_product import to_kernel
-from seesay.device.packed_weight import PackedWeight, Packer
+from seesay.device.linear.packed_product import to_kernel
+from seesay.device.linear.packed_weight import PackedWeight, Packer
 
 NUM_LAYERS, HIDDEN, WIDE = 28, 3584, 18944
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

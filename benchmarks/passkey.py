@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
-from seesay.engine.asking import Asking
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 FILLER = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. "
 BEFORE = "There is an important number hidden in a lot of irrelevant text. Find it and remember it. "
@@ -114,7 +114,7 @@ def find_logprobs(engine: AsyncEngine, token_ids: Sequence[int]) -> np.ndarray:
     """Return the log-probability of each of the last tokens of a text after those before it."""
     config = GenerationConfig(prompt_logprobs=0)
     request = GenerationRequest(prompt=tuple(token_ids), gen_config=config, wants_answer=False)
-    with closing(Asking(engine, [request], streams=False).deltas()) as deltas:
+    with closing(RequestBatch(engine, [request], streams=False).deltas()) as deltas:
         [(_, delta)] = deltas
     if delta.error is not None:
         raise delta.error

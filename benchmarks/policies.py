@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from step_model import LinearTimes
 
-from seesay.llm.step_sizes import token_sizes
-from seesay.llm.step_times import StepCosts, StepTimes
+from seesay.llm.plans.step_times import StepCosts, StepTimes
+from seesay.llm.running.step_sizes import token_sizes
 
 MEASURED_TOKENS = 4096
 SPREAD = 0.2

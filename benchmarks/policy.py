@@ -12,11 +12,11 @@ texts and 6 pictures a second. *interference*: what interference.py does: 16 tex
 pictures, 20 a second. *offline-text* and *offline-image*: the requests of *text* and *image* all at once, with nobody
 reading meanwhile.
 
-Policies, both the engine's (seesay/llm/step_policy.py): `chunk`, a fixed number of prompt tokens beside streamed
-answers, and `timed`, steps of at most `EngineConfig.max_step_ms` by their predicted duration; their fields follow after
-a colon. --slowdown: how much longer everything takes on the GPU than was recorded. --host: what Python costs; in
-`one-process`, HTTP and engine share one interpreter. --misprediction: the factor by which the durations that `timed`
-predicts at start differ from the simulated ones; it observes the simulated ones.
+Policies, both the engine's (seesay/llm/scheduling/step_policy.py): `chunk`, a fixed number of prompt tokens beside
+streamed answers, and `timed`, steps of at most `EngineConfig.max_step_ms` by their predicted duration; their fields
+follow after a colon. --slowdown: how much longer everything takes on the GPU than was recorded. --host: what Python
+costs; in `one-process`, HTTP and engine share one interpreter. --misprediction: the factor by which the durations that
+`timed` predicts at start differ from the simulated ones; it observes the simulated ones.
 
 Prints a line `RESULT {JSON}` per policy and workload. `goodput`: the share of requests whose first token comes within
 2 s, and the others within 50 ms each on average.
@@ -40,7 +40,7 @@ from policies import make_step_times
 from simulator import UNLIMITED, Answer, Client, Host, Machine, Request, Simulation
 from step_model import LinearTimes, RecordedTimes, load_recording
 
-from seesay.llm.step_policy import FixedChunks, StepPolicy, TimedSteps
+from seesay.llm.scheduling.step_policy import FixedChunks, StepPolicy, TimedSteps
 
 RECORDED = Path(__file__).parent / "recorded" / "h200_qwen2.5_vl_7b.json"
 WORKLOADS = ("small", "text", "image", "mixed", "interference", "offline-text", "offline-image")

@@ -29,8 +29,8 @@ from plotting import add_plot_option, make_bars, save_plot
 from published import Published, make_processor, open_family
 from published_models import MODELS, list_others
 
-from seesay.encoders.layers import PixelNormalizer
-from seesay.encoders.tiles import scale_whole
+from seesay.encoders.towers.layers import PixelNormalizer
+from seesay.encoders.towers.tiles import scale_whole
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.family import Family, Features
 

@@ -20,14 +20,14 @@ import numpy as np
 import torch
 from plotting import add_plot_option, make_bars, save_plot
 
-from seesay.llm import sampler
-from seesay.llm.device_rows import DeviceRows, make_draws
-from seesay.llm.logit_changes import start_counts
-from seesay.llm.row_table import RowTable
-from seesay.llm.sampler import choose_tokens
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.sampling_row import SamplingRow
-from seesay.llm.step_plan import BegunSequence, StepPlan
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import BegunSequence, StepPlan
+from seesay.llm.running import sampler
+from seesay.llm.running.device_rows import DeviceRows, make_draws
+from seesay.llm.running.logit_changes import start_counts
+from seesay.llm.running.row_table import RowTable
+from seesay.llm.running.sampler import choose_tokens
+from seesay.llm.running.sampling_row import SamplingRow
 
 CASES = {
     "greedy": SamplingParams(),

@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from step_model import RecordedTimes, StepShape
 
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.scheduler import Scheduler, SchedulerConfig
-from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.llm.step_plan import EncodeJob, StepPlan
-from seesay.llm.step_policy import StepPolicy
-from seesay.llm.step_sizes import fill_up, row_sizes, token_sizes
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import EncodeJob, StepPlan
+from seesay.llm.running.step_sizes import fill_up, row_sizes, token_sizes
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduling.sequence import Sequence as TokenSequence
+from seesay.llm.scheduling.step_policy import StepPolicy
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 UNLIMITED = 1 << 30

@@ -10,8 +10,9 @@ tokens: so the host is never waited for, and the GPU is as warm as under load. E
 CPU it is that of a call. Takes about a minute with a 7B model on an H200.
 
 Prints a line `RESULT {JSON}` for the recording and for each linear model that is fitted to it (see step_model.py), with
-its largest and mean relative error, and for what the engine itself measures at start (seesay/llm/step_timing.py): the
-seconds that this takes, and its errors for the recorded steps with prompts. `--out` keeps the recording.
+its largest and mean relative error, and for what the engine itself measures at start
+(seesay/llm/running/step_timing.py): the seconds that this takes, and its errors for the recorded steps with prompts.
+`--out` keeps the recording.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
-from seesay.engine.loading import build_encoder, load_runner, resolve
+from seesay.engine.core.loading import build_encoder, load_runner, resolve
 from seesay.engine.opened_model import open_model
-from seesay.llm.kv_cache import bytes_per_block
-from seesay.llm.launched_step import LaunchedStep
-from seesay.llm.plan_deltas import make_begun
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
-from seesay.llm.step_times import StepCosts, StepTimes, StepWork
+from seesay.llm.memory.kv_cache import bytes_per_block
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.plans.step_times import StepCosts, StepTimes, StepWork
+from seesay.llm.running.launched_step import LaunchedStep
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.scheduling.plan_deltas import make_begun
+from seesay.llm.scheduling.sequence import Sequence as TokenSequence
 from seesay.values import DecodedMedia, Modality, MultimodalInput
 from seesay.vl.family import Family
 

@@ -30,15 +30,15 @@ from triton.testing import do_bench_cudagraph
 
 from seesay.config import VisionConfig
 from seesay.encoders.graphs import CALLS_BEFORE
-from seesay.encoders.layers import PixelNormalizer
-from seesay.encoders.packed_layout import Grid, PackedVisionConfig
-from seesay.encoders.packed_vit import PackedEncoder, PackedVisionTower
 from seesay.encoders.store import EmbeddingStore
-from seesay.encoders.weights import finish_layers
+from seesay.encoders.towers.layers import PixelNormalizer
+from seesay.encoders.towers.packed_layout import Grid, PackedVisionConfig
+from seesay.encoders.towers.packed_vit import PackedEncoder, PackedVisionTower
+from seesay.encoders.towers.weights import finish_layers
 from seesay.encoders.worker import EncoderWorker
 from seesay.errors import RequestError
-from seesay.frame_chain import Patches, Resize, pack
 from seesay.values import DecodedMedia, MediaItem, Modality
+from seesay.values.frame_chain import Patches, Resize, pack
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 NUM_COPIES = 4

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         VisionConfig,
     )
     from seesay.config import EngineConfig as PytorchEngineConfig
-    from seesay.engine.engine import AsyncEngine
-    from seesay.engine.response import Response
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.engine.front.response import Response
     from seesay.offline.pipeline import Pipeline, pipeline
     from seesay.offline.session import Session
     from seesay.processors.media.load import load_image, load_video
@@ -66,7 +66,7 @@ __all__ = [
 # Public name → (module, name in it). None stands for the module itself.
 _HOMES: dict[str, tuple[str, str | None]] = {
     "APIClient": ("seesay.serving.client", "APIClient"),
-    "AsyncEngine": ("seesay.engine.engine", "AsyncEngine"),
+    "AsyncEngine": ("seesay.engine.front.engine", "AsyncEngine"),
     "BeamSearchParams": ("seesay.config", "BeamSearchParams"),
     "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
     "EngineConfig": ("seesay.config", "EngineConfig"),
@@ -75,7 +75,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "MediaLimits": ("seesay.config", "MediaLimits"),
     "Pipeline": ("seesay.offline.pipeline", "Pipeline"),
     "PytorchEngineConfig": ("seesay.config", "EngineConfig"),
-    "Response": ("seesay.engine.response", "Response"),
+    "Response": ("seesay.engine.front.response", "Response"),
     "Session": ("seesay.offline.session", "Session"),
     "TurbomindEngineConfig": ("seesay.config", "TurbomindEngineConfig"),
     "VisionConfig": ("seesay.config", "VisionConfig"),

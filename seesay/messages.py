@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import EngineConfig as PytorchEngineConfig
 from seesay.config import GenerationConfig, TurbomindEngineConfig, VisionConfig
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.moved import advise
 
 __all__ = ["GenerationConfig", "PytorchEngineConfig", "Response", "TurbomindEngineConfig", "VisionConfig"]

@@ -118,14 +118,14 @@ def collect_leaks() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def forked_engines() -> Iterator[None]:
-    """Engine processes that tests of this process start are forks (`tests/forked_engines.py`), except those that get
-    `CoreParts(make_origin=OwnProcess)`."""
+    """Engine processes that tests of this process start are forks (`tests/support/forked_engines.py`), except those
+    that get `CoreParts(make_origin=OwnProcess)`."""
     if importlib.util.find_spec("msgspec") is None or importlib.util.find_spec("zmq") is None:
         yield
         return
     from forked_engines import ForkedProcess
 
-    from seesay.engine.process import core
+    from seesay.engine.process import remote_core as core
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "OwnProcess", ForkedProcess)

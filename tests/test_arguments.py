@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 from seesay import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig, pipeline
 from seesay.config import MediaLimits
 from seesay.demo import CHECKPOINT
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError, ErrorCode
 from seesay.processors.text.tokenizer import Tokenizer
 

@@ -21,7 +21,7 @@ from seesay.checkpoint.model_path import DEMO_MODEL
 from seesay.commands.command import Command
 from seesay.demo import tour
 from seesay.demo.scenes import sample_scene
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import CheckpointError, ConfigError
 from seesay.values import StageTimings, Usage
 

@@ -22,8 +22,8 @@ from seesay.config import (
 )
 from seesay.device.query import pick_device
 from seesay.errors import ConfigError
-from seesay.log import set_up_logging
 from seesay.serving.settings import ServerSettings
+from seesay.system.log import set_up_logging
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from family_contract import Loaded, draw_image, load_beside_transformers, load_f
 
 from seesay.checkpoint.parts import Source
 from seesay.contract import checks as contract_checks
-from seesay.device.norm import rms_norm
-from seesay.encoders import (
+from seesay.device.linear.norm import rms_norm
+from seesay.encoders.towers import (
     fractional_positions,
     hybrid_vit,
     ovis,
@@ -36,17 +36,19 @@ from seesay.encoders import (
     vit,
     vit_layers,
 )
-from seesay.encoders import tiles as tiles_encoder
-from seesay.encoders.layers import join_squares
-from seesay.encoders.tiles import TileEncoder
-from seesay.encoders.timm_tower import TimmTower as TimmModule
-from seesay.frame_chain import Crop, Pad
+from seesay.encoders.towers import tiles as tiles_encoder
+from seesay.encoders.towers.layers import join_squares
+from seesay.encoders.towers.tiles import TileEncoder
+from seesay.encoders.towers.timm_tower import TimmTower as TimmModule
 from seesay.processors.media import frame_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality, RenderedPrompt
-from seesay.vl import any_resolution, arrangement, dynamic_resolution, eva_clip, hd_transform
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.values.frame_chain import Crop, Pad
+from seesay.vl.bases import any_resolution, arrangement, dynamic_resolution, eva_clip, hd_transform
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.bases.pixels import PixelSettings
+from seesay.vl.bases.timed_videos import ClipSettings
 from seesay.vl.families import (
     cogvlm,
     deepseek_vl,
@@ -72,8 +74,6 @@ from seesay.vl.families import (
     xcomposer2,
 )
 from seesay.vl.family import Family, Features, Wording
-from seesay.vl.pixels import PixelSettings
-from seesay.vl.timed_videos import ClipSettings
 from seesay.vl.weight_map import WeightMap
 
 pytestmark = [
@@ -601,7 +601,7 @@ def the_last_layer_instead_of_the_one_before(patch: Patch) -> None:
 @caught_by("rows_equal_the_models", *VISION, "pixtral")
 @caught_by("packed_equals_alone", *VISION, "pixtral")
 def rows_of_two_items_are_swapped(patch: Patch) -> None:
-    from seesay.encoders.packed_vit import PackedEncoder
+    from seesay.encoders.towers.packed_vit import PackedEncoder
 
     for encoder in (TileEncoder, PackedEncoder):
         wrap(patch, encoder, "encode", lambda rows: [*rows[1::-1], *rows[2:]])
@@ -610,7 +610,7 @@ def rows_of_two_items_are_swapped(patch: Patch) -> None:
 @caught_by("packed_equals_alone", "qwen2_vl", "qwen2_5_vl", "pixtral")
 def pictures_attend_to_their_neighbours(patch: Patch) -> None:
     """All frames of all items are one segment."""
-    from seesay.encoders import packed_layout, packed_vit
+    from seesay.encoders.towers import packed_layout, packed_vit
 
     patch.setattr(packed_vit, "make_kept_layout", packed_layout.make_kept_layout.__wrapped__)
     wrap(patch, packed_layout, "_order_windows", lambda found: (*found[:2], found[2].sum(keepdims=True)))
@@ -827,7 +827,7 @@ def a_fitted_side_is_rounded_up(patch: Patch) -> None:
 @caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3", "cogvlm2")
 def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     """Patch by patch, where the matrix has channel by channel."""
-    from seesay.encoders.downsampler import PatchMerger
+    from seesay.encoders.towers.downsampler import PatchMerger
 
     patch.setattr(PatchMerger, "forward", lambda self, x: self.merging_layer(x.reshape(-1, math.prod(self.group))))
 
@@ -971,7 +971,7 @@ def tiles_take_the_first_positions_of_the_table(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "idefics3", "smolvlm", "internvl")
 def squares_are_joined_by_columns(patch: Patch) -> None:
-    from seesay.encoders import layers
+    from seesay.encoders.towers import layers
 
     def join(rows: torch.Tensor, grid: tuple[int, int], side: int, **options: bool) -> torch.Tensor:
         turned = rows.reshape(len(rows), *grid, -1).transpose(1, 2).flatten(1, 2)

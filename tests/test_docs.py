@@ -26,7 +26,7 @@ from seesay.cli import make_parser
 from seesay.config import EngineConfig
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import make_example, sample_scene
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 ROOT = Path(__file__).parent.parent
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"

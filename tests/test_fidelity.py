@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "fidelity.md"
 
 def test_the_page_is_what_the_command_prints() -> None:
     printed = "".join(fidelity.print_page())
-    assert PAGE.read_text(encoding="utf-8") == printed, "run: python tests/fidelity.py > docs/fidelity.md"
+    assert PAGE.read_text(encoding="utf-8") == printed, "run: python tests/support/fidelity.py > docs/fidelity.md"
 
 
 def test_every_checkpoint_is_on_the_page() -> None:

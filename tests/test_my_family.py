@@ -80,7 +80,7 @@ def run_oracle(path: Path, text: str) -> list[int]:
     from safetensors.torch import load_file
     from transformers import Olmo2Config, Olmo2ForCausalLM, PreTrainedTokenizerFast
 
-    from seesay.encoders.weights import finish_layers
+    from seesay.encoders.towers.weights import finish_layers
 
     tensors = load_file(path / "model.safetensors")
     config = json.loads((path / "config.json").read_text())["text_config"]

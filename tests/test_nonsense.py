@@ -15,7 +15,7 @@ import pytest
 from pairs import parametrize_sweep
 
 from seesay.config import EngineConfig, VisionConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 
 pytestmark = pytest.mark.timeout(180)
@@ -325,7 +325,7 @@ def test_recommended_sampling_that_is_nonsense(temperature: Any, top_k: Any) -> 
     """A server goes on with OpenAI's defaults: no request is refused for what the checkpoint says."""
     from types import SimpleNamespace
 
-    from seesay.serving.sampling import SamplingDefaults
+    from seesay.serving.requests.sampling import SamplingDefaults
     from seesay.serving.settings import ServerSettings
 
     recommended = {"temperature": temperature, "top_k": top_k, "top_p": 5, "min_p": -1, "repetition_penalty": 0}

@@ -44,7 +44,7 @@ def imported_modules(folder: Path) -> set[str]:
 def test_extras_are_used() -> None:
     assert set(EXTRAS) == {*USED, "all", "bench", "dev"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
-    importlib.import_module("seesay.serving.http_protocol")
+    importlib.import_module("seesay.serving.http.http_protocol")
     assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
     in_package, in_benchmarks = imported_modules(PACKAGE), imported_modules(PROJECT.parent / "benchmarks")
     in_package.add("httptools")
@@ -134,7 +134,7 @@ import sys
 sys.modules.update(msgspec=None, zmq=None)
 from pathlib import Path
 from seesay import EngineConfig, VisionConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError
 with AsyncEngine(backend_config=EngineConfig(device_type="cpu")) as engine:
     print(engine.fault)

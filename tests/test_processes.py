@@ -134,7 +134,7 @@ def test_a_server(folder: Path) -> None:
         found = ask(folder)
     assert found == {
         "seesay": frozenset({"numpy"}),
-        "seesay.serving.fronts.process": PROMPT | HTTP,
+        "seesay.serving.frontends.process": PROMPT | HTTP,
         "seesay.engine.process.child": PROMPT | COMPUTING,
     }
 

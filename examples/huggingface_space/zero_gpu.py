@@ -16,13 +16,13 @@ from typing import Any
 import spaces  # before anything that may import torch
 
 from seesay.config import EngineConfig, GenerationConfig, MediaLimits
-from seesay.engine.asking import Asking
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.errors import SeesayError
 from seesay.serving.client import APIError
 from seesay.ui.app import launch, wait_for_signal
 from seesay.values import GenerationRequest, OutputDelta
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 DURATION_S = int(os.environ.get("ZERO_GPU_SECONDS", "60"))
 
@@ -34,7 +34,7 @@ def _answer(model: str, messages: Sequence[Mapping[str, Any]], options: Mapping[
     try:
         engine = _open(model)
         request = GenerationRequest(prompt=parse_messages(messages), gen_config=GenerationConfig(**options))
-        with closing(Asking(engine, [request]).deltas()) as deltas:  # a visitor who leaves stops the answer
+        with closing(RequestBatch(engine, [request]).deltas()) as deltas:  # a visitor who leaves stops the answer
             for _, delta in deltas:
                 if delta.error is not None:
                     raise delta.error

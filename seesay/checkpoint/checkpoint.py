@@ -13,16 +13,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from seesay.checkpoint.config_cache import keep, make_key, read_kept
 from seesay.checkpoint.file_values import check_file
 from seesay.checkpoint.files import inside, read_object
-from seesay.checkpoint.kept import keep, make_key, read_kept
 from seesay.checkpoint.known_classes import find_known_type
+from seesay.checkpoint.layouts.config_conversion import ConfigReader, StandIn, read_as_known
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.overrides import apply_overrides, check_added
-from seesay.checkpoint.own_code import CONFIG, OwnCode
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
-from seesay.checkpoint.stand_ins import ConfigReader, StandIn, read_as_known
+from seesay.checkpoint.remote_code import CONFIG, OwnCode
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,

@@ -8,9 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seesay.engine.asking import Asking
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 if TYPE_CHECKING:
     from seesay.config import GenerationConfig
@@ -59,7 +59,7 @@ class LocalModel:
         """Yield the answer. Raises RequestError for a conversation that the model cannot answer."""
         # Do not call `Pipeline.stream_infer`: it takes a typed `IMAGE_TOKEN` for a picture marker; here it is text.
         request = GenerationRequest(prompt=parse_messages(messages), gen_config=self._gen_config)
-        with closing(Asking(self._pipe.engine, [request]).deltas()) as deltas:
+        with closing(RequestBatch(self._pipe.engine, [request]).deltas()) as deltas:
             for _, delta in deltas:
                 if delta.error is not None:
                     raise delta.error

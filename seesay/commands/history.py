@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from seesay.user_folders import find_state_folder
+from seesay.system.user_folders import find_state_folder
 
 FILE_VARIABLE = "SEESAY_CHAT_HISTORY"
 _MAX_ENTRIES = 1000

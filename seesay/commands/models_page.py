@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
+from seesay.vl.bases.timm_tower import PERCEPTION_ENCODERS
 from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS, ModelName
-from seesay.vl.module_family import ModuleTextFamily
+from seesay.vl.modules.module_family import ModuleTextFamily
 from seesay.vl.published import Published
 from seesay.vl.registry import WITH_TOWER, find_family, list_layouts
-from seesay.vl.timm_tower import PERCEPTION_ENCODERS
 
 _NONE = "-"
 _HEAD = """\

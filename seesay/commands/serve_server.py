@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from seesay.commands import engine_options, options
 from seesay.commands.command import Command
 from seesay.errors import ConfigError
-from seesay.liveness import LIMIT_S
+from seesay.system.liveness import LIMIT_S
 
 if TYPE_CHECKING:
     from seesay.config import MediaLimits
@@ -332,9 +332,9 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
     backend_config = engine_options.make_engine_config(arguments)
     template = engine_options.make_chat_template_config(arguments)
-    from seesay.log import set_up_logging
-    from seesay.serving.listening import open_sockets, port_of, shown_host, warn_of_strangers
+    from seesay.serving.http.listener import open_sockets, port_of, shown_host, warn_of_strangers
     from seesay.serving.serve_model import serve_model
+    from seesay.system.log import set_up_logging
 
     set_up_logging(settings.log_level, settings.max_log_len)
     with open_sockets(settings.host, settings.port) as sockets:

@@ -10,7 +10,7 @@ import numpy as np
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.contract.items import VIDEO
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.offline.pipeline import Pipeline, pipeline
 from seesay.vl.family import Family
 

@@ -29,7 +29,7 @@ from seesay.contract.items import (
 from seesay.errors import RequestError
 from seesay.values import DecodedMedia, MediaSize, Modality
 from seesay.vl.family import MAX_UNITS, Family, Features
-from seesay.vl.prompt import TokenizedPrompt, build_input
+from seesay.vl.prompts.prompt import TokenizedPrompt, build_input
 from seesay.vl.weight_map import WeightMap
 
 OPTION_VALUES = {

@@ -12,8 +12,8 @@ import numpy as np
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Family, Features, MediaPlan
-from seesay.vl.media_items import PreparedMedia
-from seesay.vl.prompt import build_input, tokenize
+from seesay.vl.media.media_items import PreparedMedia
+from seesay.vl.prompts.prompt import build_input, tokenize
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
 IMAGE_SIZES = [(33, 70), (64, 64), (20, 90), (100, 31), (7, 9), (1, 1), (600, 4)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seesay.demo.scenes import CLIP_FPS
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.ui.timeline import STYLE_FILE as TIMELINE_STYLE_FILE
 from seesay.ui.timeline import draw_timeline, format_seconds, make_timeline

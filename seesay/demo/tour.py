@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.demo.page import Answered, check_writable, make_page
 from seesay.demo.scenes import CLIP_FPS, Example, Turn, make_example, sample_scene
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.values import IMAGE_SUFFIXES
 from seesay.version import __version__

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from seesay.device.loaded_weights import LoadedWeights
+    from seesay.device.linear.loaded_weights import LoadedWeights
 
 
 class Encoder(Protocol):

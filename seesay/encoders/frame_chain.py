@@ -1,4 +1,4 @@
-"""Runs the chains of `seesay.frame_chain` on a GPU.
+"""Runs the chains of `seesay.values.frame_chain` on a GPU.
 
 A chain is compiled for a size of frames to the operations of `seesay.kernels.resize`: the last resizing of the height
 and the cutting are one of them, and the tables of all resizings are uploaded together with the frames.
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from seesay.device.lanczos import has_lanczos
 from seesay.device.transfers import upload
-from seesay.frame_chain import (
+from seesay.values.frame_chain import (
     Chain,
     Crop,
     Library,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from seesay.errors import ConfigError, ErrorCode, RequestError
 
 if TYPE_CHECKING:
-    from seesay.checkpoint.given_tensors import GivenTensor
+    from seesay.checkpoint.tensor_source import GivenTensor
 
 Part = Literal["weights", "kv_cache"]
 Running = Literal["finish", "abort"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from seesay.checkpoint import Checkpoint, NoWeightsError
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.module_family import ModuleDecoderFamily
-from seesay.vl.module_vision import ModuleVisionFamily, check_positions
+from seesay.vl.modules.module_family import ModuleDecoderFamily
+from seesay.vl.modules.module_vision import ModuleVisionFamily, check_positions
 from seesay.vl.registry import Registry, find_model, open_registry
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 import numpy as np
 import numpy.typing as npt
 
-from seesay.thread_pool import ThreadPool
+from seesay.system.thread_pool import ThreadPool
 
 _MAX_KEPT_LISTS = 16
 _MAX_KEPT_MASKS = 64

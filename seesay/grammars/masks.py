@@ -23,7 +23,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.compile import compile_program, make_compiler
 from seesay.grammars.forced_tokens import ForcedTokens
 from seesay.grammars.vocabulary import Vocabulary
-from seesay.thread_pool import ThreadPool
+from seesay.system.thread_pool import ThreadPool
 
 MAX_COMPILED_BYTES = 256 << 20
 MAX_MASK_S = 1.0

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from seesay.checkpoint.kept import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_kept
 
 _KEPT = "grammar-tokens-2"
 """The number counts the ways to make a table: raise it with a change."""

@@ -22,7 +22,7 @@ from typing import IO
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.grammars.program import make_program
-from seesay.liveness import HELPER_LIMIT_S, Silence
+from seesay.system.liveness import HELPER_LIMIT_S, Silence
 
 logger = logging.getLogger("seesay")
 

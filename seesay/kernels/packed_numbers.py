@@ -1,7 +1,8 @@
 """Matrices of 4-bit or 8-bit integers as kernels read them, and the kernel that multiplies them out.
 
 A word of 16 bits holds one number of each *plane*, so a tile of words becomes as many tiles of numbers by shifts and
-masks, without moving anything between threads. `seesay.device.packed_weight.PackedWeight` says where each number lies.
+masks, without moving anything between threads. `seesay.device.linear.packed_weight.PackedWeight` says where each number
+lies.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
@@ -33,8 +34,8 @@ _UNPACK_FLOAT16 = tl.constexpr(_UNPACK_BFLOAT16.value.replace("0x43004300", "0x6
 
 class PackedTensors(NamedTuple):
     """A packed matrix [outputs, num_inputs] for rows of one 16-bit type: the fields of
-    `seesay.device.packed_weight.PackedWeight`, but factors int32 [groups, outputs] have the scale, rounded to that
-    type, in their lower half, and in the upper one the zero point with the offset of `unpack_planes`.
+    `seesay.device.linear.packed_weight.PackedWeight`, but factors int32 [groups, outputs] have the scale, rounded to
+    that type, in their lower half, and in the upper one the zero point with the offset of `unpack_planes`.
     group_size: of a matrix with one group, any size that is at least num_inputs."""
 
     words: torch.Tensor

@@ -1,4 +1,4 @@
-"""The decode kernel over quantized keys and values, in the blocks that `seesay.llm.kv_layout` describes.
+"""The decode kernel over quantized keys and values, in the blocks that `seesay.llm.memory.kv_layout` describes.
 
 Keys are the rows of the first product, S = K · Qᵀ, and components of values those of the second, O = Vᵀ · P. The query
 heads of one key-value head are columns, of which tensor cores take 8 at a time, so few heads waste little. Stored

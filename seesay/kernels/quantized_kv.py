@@ -1,11 +1,11 @@
 """Quantized keys and values in the paged cache: what the kernels that write and read it have in common.
 
-Blocks are bytes, laid out as `seesay.llm.kv_layout` says. KV is the format: "int8", "int4" or "fp8". Stored numbers are
-only cast, to float16, which has room for all of them: scales and zero points of keys are applied to the scores after
-the first product, those of values to the weights before the second one. With x = scale · (q - zero), the product of a
-query and a key is scale · (query · q - zero · sum(query)); likewise a zero point of values shifts all components of the
-output by one number per query. Low and high bits of an int4 byte are two tiles of half the size, in products of their
-own. Prefill attends here, decode rows in `quantized_decode`.
+Blocks are bytes, laid out as `seesay.llm.memory.kv_layout` says. KV is the format: "int8", "int4" or "fp8". Stored
+numbers are only cast, to float16, which has room for all of them: scales and zero points of keys are applied to the
+scores after the first product, those of values to the weights before the second one. With x = scale · (q - zero), the
+product of a query and a key is scale · (query · q - zero · sum(query)); likewise a zero point of values shifts all
+components of the output by one number per query. Low and high bits of an int4 byte are two tiles of half the size, in
+products of their own. Prefill attends here, decode rows in `quantized_decode`.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import triton
 import triton.language as tl
 
-from seesay.frame_chain import CHANNELS, Patches, Resample
+from seesay.values.frame_chain import CHANNELS, Patches, Resample
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Triton kernels that read and advance the rows' state on the device (see `seesay/llm/device_rows.py`)."""
+"""Triton kernels that read and advance the rows' state on the device (see `seesay/llm/running/device_rows.py`)."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 # ruff: noqa: N803

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from seesay.device.query import measure_memory
 from seesay.errors import ConfigError
-from seesay.llm.kv_cache import KVCache, make_layouts
+from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import RowLayout
-from seesay.llm.token_runs import TokenRuns
+from seesay.llm.plans.token_runs import TokenRuns
 from seesay.values import MultimodalInput
 
 _BLOCK_SIZE = 64

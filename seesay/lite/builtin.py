@@ -6,7 +6,7 @@ from seesay.demo.evaluate import messages_for
 from seesay.demo.scenes import TRAINING_TASKS, make_example, training_seed
 from seesay.lite.dataset import CalibrationSet, Conversation
 from seesay.values import Message, TextPart
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 _FIRST = 1 << 40
 """Scenes from this one on were never drawn in training."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from seesay.errors import ConfigError, RequestError
 from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES, MediaPart, Message, Modality, TextPart
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 MAX_TEXT_BYTES = 64 << 20
 """Most that is read of one file; what lies behind is not used."""

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from seesay.checkpoint.parts import TensorLayout, Weight
 from seesay.config.checks import require
-from seesay.device.linear import UNQUANTIZED
-from seesay.device.linear_method import Product, Sizes
-from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, quantize_rows
+from seesay.device.linear.linear import UNQUANTIZED
+from seesay.device.linear.linear_method import Product, Sizes
+from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, quantize_rows
 from seesay.lite.folding import Pair, norm_pairs
 from seesay.lite.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
 from seesay.lite.plain_layer import PlainLayer

@@ -24,7 +24,7 @@ from seesay.demo.scenes import make_example
 from seesay.lite.dataset import CalibrationSet, Conversation
 from seesay.lite.drawn_texts import draw_texts
 from seesay.values import Message, TextPart
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 INCLUDED = "built-in"
 """Its name, for `calib_dataset`."""

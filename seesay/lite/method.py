@@ -13,12 +13,12 @@ from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.quantization import read_quantization
-from seesay.device.layer_loading import pick_method
-from seesay.device.linear_method import LinearMethod
+from seesay.device.linear.layer_loading import pick_method
+from seesay.device.linear.linear_method import LinearMethod
 from seesay.lite.batches import Batch
 from seesay.lite.plain_layer import PlainLayer
 from seesay.lite.statistics import InputStatistics
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.memory.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

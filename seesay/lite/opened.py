@@ -11,7 +11,7 @@ from seesay.checkpoint import Checkpoint, resolve_checkpoint, resolve_config
 from seesay.config import EngineConfig
 from seesay.device.query import pick_device
 from seesay.encoders.encoder import LoadedEncoder
-from seesay.engine.loading import ResolvedConfig, build_encoder, resolve
+from seesay.engine.core.loading import ResolvedConfig, build_encoder, resolve
 from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.plain_layer import Source

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
 from seesay.checkpoint.parts import OUTPUTS, Weight
-from seesay.device.layer_loading import LoadedLayers
-from seesay.device.linear import UNQUANTIZED, Linear
-from seesay.device.linear_method import LinearMethod
+from seesay.device.linear.layer_loading import LoadedLayers
+from seesay.device.linear.linear import UNQUANTIZED, Linear
+from seesay.device.linear.linear_method import LinearMethod
 from seesay.lite.batches import Batch
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.spec import DecoderConfig
 

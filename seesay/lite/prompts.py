@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from seesay.config import GenerationConfig, MediaLimits, VisionConfig
-from seesay.engine.model_texts import ModelTexts
-from seesay.engine.preparer import RequestPreparer
-from seesay.engine.shared_prompts import SharedPrompts
+from seesay.engine.front.preparer import RequestPreparer
+from seesay.engine.front.shared_prompts import SharedPrompts
+from seesay.engine.front.text_frontend import TextFrontend
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.lite.batches import Prompt
 from seesay.lite.dataset import CalibrationSet, Conversation
@@ -92,7 +92,7 @@ class PromptMaker:
         template = choose_template(os.fspath(self._model_path), tokenizer, None, folder=folder)
         preparer = RequestPreparer(
             self._model,
-            ModelTexts(tokenizer, template),
+            TextFrontend(tokenizer, template),
             session_len=self._max_tokens,
             max_prefill_token_num=self._max_tokens,
             takes_media=takes_media,

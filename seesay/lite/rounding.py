@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seesay.device.fp8 import FP8, MAX_FP8
+from seesay.device.linear.fp8 import FP8, MAX_FP8
 
 _WORD_BITS = 32
 _AWQ_FIELDS = (0, 2, 4, 6, 1, 3, 5, 7)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
-from seesay.hashing import digest
 from seesay.lite.batches import Prompt
 from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet
 from seesay.lite.layers import Passage
@@ -30,6 +29,7 @@ from seesay.lite.settings import LiteSettings
 from seesay.lite.statistics import InputStatistics
 from seesay.lite.tower import Tower
 from seesay.lite.work_folder import WorkFolder, check_run, check_usable, writing
+from seesay.system.hashing import digest
 from seesay.version import __version__
 
 logger = logging.getLogger("seesay")

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from seesay.device.linear import UNQUANTIZED
-from seesay.device.linear_method import LinearMethod
+from seesay.device.linear.linear import UNQUANTIZED
+from seesay.device.linear.linear_method import LinearMethod
 from seesay.lite.batches import Batch
 from seesay.lite.folding import Pair, fold
 from seesay.lite.plain_layer import PlainLayer
 from seesay.lite.statistics import InputStatistics
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.memory.kv_cache import KVCache
 
 MAX_TOKENS = 4096
 """Most tokens that scales are tried with, unless one batch has more."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from seesay.errors import ConfigError
 from seesay.lite.batches import Batch
 from seesay.lite.plain_layer import PlainLayer
-from seesay.llm.kv_cache import KVCache
+from seesay.llm.memory.kv_cache import KVCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

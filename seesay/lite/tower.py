@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from seesay.checkpoint.loading import WeightGroup, find_names, load_weights
-from seesay.device.layer_loading import LoadedLayers
-from seesay.device.linear import Linear
+from seesay.device.linear.layer_loading import LoadedLayers
+from seesay.device.linear.linear import Linear
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.errors import ConfigError
 from seesay.lite.batches import Prompt

@@ -18,10 +18,10 @@ from seesay.low_level.result_queue import GenerateRequestStatus, ResultQueue
 from seesay.low_level.runtime_config import RuntimeConfig, RuntimeConfigBuilder
 from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
     from seesay.processors.text.tokenizer import Tokenizer
 
 RequestOptions = RequestConfig | GenerationConfigBuilder | GenerationConfig | None

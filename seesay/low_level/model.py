@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.config import GenerationConfig
-from seesay.engine.asking import Asking
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.errors import StateError
 from seesay.low_level.result_queue import ResultQueue
 from seesay.low_level.runtime_config import RuntimeConfig
 from seesay.values import GenerationRequest, OutputDelta
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
 logger = logging.getLogger("seesay")
 
@@ -124,7 +124,7 @@ class Model:
             self.state = ModelState.RELEASED
 
     def _load(self) -> AsyncEngine:
-        from seesay.engine.engine import AsyncEngine
+        from seesay.engine.front.engine import AsyncEngine
 
         config = self.config
         return AsyncEngine(
@@ -158,7 +158,7 @@ def _warm_up(engine: AsyncEngine) -> None:
 
 
 def _answer(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> None:
-    with closing(Asking(engine, requests, streams=False).deltas()) as deltas:
+    with closing(RequestBatch(engine, requests, streams=False).deltas()) as deltas:
         for _, delta in deltas:
             if delta.error is not None:
                 raise delta.error

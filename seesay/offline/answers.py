@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Seque
 from contextlib import aclosing, closing, contextmanager
 from typing import TYPE_CHECKING
 
-from seesay.engine.asking import Asking, AsyncAsking
-from seesay.engine.response import Response
+from seesay.engine.front.request_batch import AsyncRequestBatch, RequestBatch
+from seesay.engine.front.response import Response
 from seesay.errors import RequestError
 from seesay.offline.choices import Choices
 from seesay.values import GenerationRequest
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
 Answers = Generator[Response, None, None]
 
@@ -23,7 +23,7 @@ def stream_answers(
 ) -> Answers:
     """Answer requests. Yields pieces of answers as they come, or whole answers, each when it is complete."""
     asked = Choices(requests)
-    with closing(Asking(engine, asked.requests, streams=pieces).deltas()) as deltas:
+    with closing(RequestBatch(engine, asked.requests, streams=pieces).deltas()) as deltas:
         for index, delta in deltas:
             piece, complete = asked.add(index, delta, whole=not pieces)
             if pieces:
@@ -37,7 +37,7 @@ async def stream_answers_async(
 ) -> AsyncGenerator[Response, None]:
     """Answer requests. Yields whole answers, each when it is complete."""
     asked = Choices(requests)
-    async with aclosing(AsyncAsking(engine, asked.requests, streams=False).deltas()) as deltas:
+    async with aclosing(AsyncRequestBatch(engine, asked.requests, streams=False).deltas()) as deltas:
         async for index, delta in deltas:
             _, complete = asked.add(index, delta, whole=True)
             if complete is not None:

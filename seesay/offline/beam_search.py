@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.config import BeamSearchParams, GenerationConfig
-from seesay.engine.response import AnswerBuilder, Response
-from seesay.engine.shared_prompts import SharedPrompts
+from seesay.engine.front.response import AnswerBuilder, Response
+from seesay.engine.front.shared_prompts import SharedPrompts
 from seesay.errors import ErrorCode, RequestError
 from seesay.offline.beams import BeamSearch, CompleteBeam
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.values import GenerationRequest, OutputDelta, Usage
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
 
 def search_beams(

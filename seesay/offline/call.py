@@ -10,7 +10,7 @@ from seesay.errors import ConfigError, RequestError
 from seesay.offline.deprecated import with_call_arguments
 from seesay.offline.template_options import take_template_options, with_template_options
 from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
 

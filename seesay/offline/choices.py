@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from seesay.engine.choices import choices_of, find_best
-from seesay.engine.response import AnswerBuilder, Response
+from seesay.engine.front.choices import choices_of, find_best
+from seesay.engine.front.response import AnswerBuilder, Response
 from seesay.errors import ConfigError, RequestError
 from seesay.values import GenerationRequest, OutputDelta
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from seesay.engine.asking import Asking
-from seesay.engine.embedding import check_dimensions, shape_embedding
+from seesay.engine.front.embedding import check_dimensions, shape_embedding
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.errors import ConfigError, RequestError
 from seesay.offline.call import Call
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
     from seesay.values import GenerationRequest
 
 
@@ -53,7 +53,7 @@ def _pooled(request: GenerationRequest | RequestError, pooling: Literal["mean", 
 
 def _embed(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Any]:
     found: list[Any] = [None] * len(requests)
-    with closing(Asking(engine, requests, streams=False).deltas()) as deltas:
+    with closing(RequestBatch(engine, requests, streams=False).deltas()) as deltas:
         for index, delta in deltas:
             if delta.error is not None:
                 raise delta.error

@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seesay.config import GenerationConfig
-from seesay.engine.asking import Asking
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.errors import ErrorCode, RequestError
 from seesay.offline.call import Call
 from seesay.offline.token_rows import read_token_rows
 from seesay.values import GenerationRequest
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
 _CONFIG = GenerationConfig(prompt_logprobs=0)
 
@@ -31,7 +31,7 @@ def measure_losses(
         requests = [GenerationRequest(prompt=row, gen_config=_CONFIG) for row in _read_rows(input_ids)]
     requests = [replace(request, wants_answer=False) for request in requests]
     losses = [math.nan] * len(requests)
-    with closing(Asking(engine, requests, streams=False).deltas()) as deltas:
+    with closing(RequestBatch(engine, requests, streams=False).deltas()) as deltas:
         for index, delta in deltas:
             if delta.error is not None:
                 raise delta.error

@@ -20,9 +20,8 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.config.checks import check_instance
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
-from seesay.log import set_up_logging
 from seesay.offline.answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.beam_search import search_beams
 from seesay.offline.call import Call, GenConfigs
@@ -31,12 +30,13 @@ from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
 from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, check_sessions, stream_turns
+from seesay.system.log import set_up_logging
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.templates import ChatTemplate
 
@@ -113,7 +113,7 @@ class Pipeline:
         backend_config, chat_template_config = with_pipeline_arguments(backend_config, chat_template_config, kwargs)
         level = Settings.from_env().log_level if log_level == _DEFAULT_LOG_LEVEL else log_level
         set_up_logging(level, max_log_len)
-        from seesay.engine.engine import AsyncEngine
+        from seesay.engine.front.engine import AsyncEngine
 
         self._engine = AsyncEngine(
             model_path,

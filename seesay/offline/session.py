@@ -11,14 +11,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from seesay.engine.asking import Asking
-from seesay.engine.choices import check_single
-from seesay.engine.response import AnswerBuilder, Response
+from seesay.engine.front.choices import check_single
+from seesay.engine.front.request_batch import RequestBatch
+from seesay.engine.front.response import AnswerBuilder, Response
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest, Message, TextPart
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
 _ids = itertools.count(1)
 
@@ -147,7 +147,7 @@ def stream_turns(
         if not isinstance(request, RequestError):
             check_single(request.gen_config)
     turns = [_turn_of(request) for request in requests]
-    asking = Asking(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+    asking = RequestBatch(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
     answered: dict[int, Response] = {}
     begun: list[int] = []

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 __all__ = ["AsyncEngine"]

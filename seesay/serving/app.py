@@ -13,28 +13,28 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from seesay.serving import admin, models, operations
-from seesay.serving.admission import AdmissionMiddleware
 from seesay.serving.anthropic import messages
-from seesay.serving.auth import ApiKeyMiddleware
-from seesay.serving.bodies import BodyRoutesMiddleware
-from seesay.serving.context import ContextMiddleware, make_error_response
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError
-from seesay.serving.head import HeadMiddleware
+from seesay.serving.http.bodies import BodyRoutesMiddleware
+from seesay.serving.http.context import ContextMiddleware, make_error_response
+from seesay.serving.http.head import HeadMiddleware
+from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.native import generate, interactive, tokens
 from seesay.serving.openai import chat, completions, embeddings, responses
 from seesay.serving.openai.answer_models import ErrorResponse
-from seesay.serving.published import publish_schemas
+from seesay.serving.operating import admin, models, operations
+from seesay.serving.operating.published import publish_schemas
+from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
-from seesay.serving.state import ServerState
-from seesay.serving.validation_errors import explain_invalid
+from seesay.serving.traffic.admission import AdmissionMiddleware
+from seesay.serving.traffic.auth import ApiKeyMiddleware
 from seesay.version import __version__
 
 if TYPE_CHECKING:
-    from seesay.engine.engine import AsyncEngine
-    from seesay.serving.home import Home
-    from seesay.serving.metrics import ServerMetrics
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.stored.shared_state import Home
+    from seesay.serving.traffic.metrics import ServerMetrics
 
 _ROUTES = (
     models,

@@ -38,10 +38,10 @@ def _send(report: int, kind: str, text: str = "") -> None:
 
 def _run(orders: dict[str, Any], report: int) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
-    from seesay.log import set_up_logging
     from seesay.serving import ServerSettings
     from seesay.serving.launch import READY
     from seesay.serving.serve_model import serve_model
+    from seesay.system.log import set_up_logging
 
     settings = ServerSettings(**{**orders["settings"], "media": MediaLimits(**orders["settings"]["media"])})
     set_up_logging(settings.log_level, settings.max_log_len)

@@ -20,9 +20,9 @@ from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, Turbomi
 from seesay.config.checks import check_instance
 from seesay.config.plain import as_plain
 from seesay.errors import CheckpointError, ConfigError, SeesayError
-from seesay.log import stderr_descriptor
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
-from seesay.serving.listening import open_sockets, port_of, url_host
+from seesay.serving.http.listener import open_sockets, port_of, url_host
+from seesay.system.log import stderr_descriptor
 
 if TYPE_CHECKING:
     import socket

@@ -45,7 +45,7 @@ def serve_model(
             chat_template_config=chat_template_config,
         )
         return
-    from seesay.engine.engine import AsyncEngine
+    from seesay.engine.front.engine import AsyncEngine
 
     with AsyncEngine(
         model_path,
@@ -73,14 +73,14 @@ def _serve_with_fronts(
     vision_config: VisionConfig,
     chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
 ) -> None:
-    from seesay.serving.fronts.limits import divide_limits
+    from seesay.serving.frontends.limits import divide_limits
 
     if backend_config.engine_process is False:
         raise ConfigError("--frontends above 1 needs an engine process: do not give --no-engine-process")
     divided = divide_limits(settings)
     try:
-        from seesay.serving.fronts.messages import Start
-        from seesay.serving.fronts.supervisor import Supervisor
+        from seesay.serving.frontends.state_messages import Start
+        from seesay.serving.frontends.supervisor import Supervisor
     except ImportError as error:
         raise ConfigError(f"--frontends above 1 needs the packages msgspec and pyzmq ({error})") from error
     from seesay.checkpoint import resolve_checkpoint

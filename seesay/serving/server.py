@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Protocol, Self
 import uvicorn
 
 from seesay.errors import ConfigError
-from seesay.log import set_up_logging
-from seesay.serving.admission import shutting_down
 from seesay.serving.app import create_app
-from seesay.serving.connections import AcceptingServer
-from seesay.serving.draining import log_first_signal
-from seesay.serving.http_protocol import BoundedHttpProtocol
-from seesay.serving.listening import cannot_listen, open_sockets, port_of
+from seesay.serving.http.connections import AcceptingServer
+from seesay.serving.http.http_protocol import BoundedHttpProtocol
+from seesay.serving.http.listener import cannot_listen, open_sockets, port_of
+from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
-from seesay.serving.state import ServerState
+from seesay.serving.traffic.admission import shutting_down
+from seesay.serving.traffic.draining import log_first_signal
+from seesay.system.log import set_up_logging
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from seesay.engine.engine import AsyncEngine
-    from seesay.serving.home import Home
-    from seesay.serving.metrics import ServerMetrics
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.stored.shared_state import Home
+    from seesay.serving.traffic.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
 

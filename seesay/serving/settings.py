@@ -10,8 +10,8 @@ from typing import Literal
 from seesay.config import MediaLimits
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
-from seesay.liveness import LIMIT_S
-from seesay.log import LEVELS
+from seesay.system.liveness import LIMIT_S
+from seesay.system.log import LEVELS
 from seesay.templates.parsers.choose import check_parser_names
 
 

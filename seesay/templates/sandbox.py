@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from seesay.liveness import Progress
+from seesay.system.liveness import Progress
 from seesay.templates.json_pieces import dump_in_pieces
 from seesay.templates.render_worker import FAILED, IS_LAST, LIMIT, RAISED, SYNTAX, TEXT, UNSAFE
 

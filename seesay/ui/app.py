@@ -86,7 +86,7 @@ def run_webui(
         source = _own_server(model_or_url, log_level=log_level, **options)
     with source as client, launch(client, server_name, port) as url:
         print(f"seesay: the WebUI is at {url} (press Ctrl-C to exit)", file=sys.stderr, flush=True)
-        from seesay.serving.listening import warn_of_strangers
+        from seesay.serving.http.listener import warn_of_strangers
 
         warn_of_strangers(server_name, "the WebUI", "put it behind a proxy that authenticates users")
         wait_for_signal()

@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, StandIn, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, measure_peak, pack
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
+from seesay.values.frame_chain import Chain, measure_peak, pack
 from seesay.vl.backbone import Backbone
 from seesay.vl.constants import DETAILS
 from seesay.vl.media_plan import MAX_UNITS, NUMBER, Features, MediaPlan, Wording, check_peak, make_expansion

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.frame_chain import Chain, measure_peak
 from seesay.values import Expansion, MediaSize
+from seesay.values.frame_chain import Chain, measure_peak
 
 Features = Mapping[str, Any]
 

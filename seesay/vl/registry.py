@@ -19,8 +19,8 @@ from seesay.llm.models.kinds import list_backbones
 from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
-from seesay.vl.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
-from seesay.vl.module_vision import ModuleVisionFamily, takes_pictures
+from seesay.vl.modules.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
+from seesay.vl.modules.module_vision import ModuleVisionFamily, takes_pictures
 from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 from seesay.vl.text_family import TextFamily

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seesay.frame_chain import Chain
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain
 from seesay.vl.family import Family, Features
 from seesay.vl.weight_map import BARE_DECODER, WeightMap
 

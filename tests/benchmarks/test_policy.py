@@ -15,9 +15,9 @@ from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_pane
 from simulator import Answer
 from step_model import StepShape, load_recording
 
-from seesay.engine import loading
-from seesay.llm.step_policy import FixedChunks, TimedSteps
-from seesay.llm.step_times import StepWork
+from seesay.engine.core import loading
+from seesay.llm.plans.step_times import StepWork
+from seesay.llm.scheduling.step_policy import FixedChunks, TimedSteps
 
 
 def test_predictions_begin_with_the_given_times() -> None:

@@ -9,7 +9,7 @@ from live_server import make_settings, serve
 from server_process import is_ready
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 
 def test_a_server_with_keys_is_ready_for_who_has_one(tiny_checkpoint: Callable[[str], Path]) -> None:

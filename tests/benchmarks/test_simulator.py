@@ -12,7 +12,7 @@ from benchmarks.made_up_times import TRUE, make_recording
 from simulator import Answer, Client, Host, Machine, Request, Simulation
 from step_model import RecordedTimes, StepShape
 
-from seesay.llm.step_policy import FixedChunks
+from seesay.llm.scheduling.step_policy import FixedChunks
 
 TIMES = RecordedTimes(make_recording(TRUE))
 TODAY = FixedChunks(max_streamed_tokens=368, max_encoding_tokens=1024)

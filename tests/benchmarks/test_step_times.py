@@ -11,7 +11,7 @@ from plotting import Lines
 from step_model import StepShape, load_recording
 from step_times import Point, make_grid, make_panels
 
-from seesay.llm.step_sizes import token_sizes
+from seesay.llm.running.step_sizes import token_sizes
 
 
 def test_a_small_grid_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from seesay.checkpoint import Checkpoint, stand_ins
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.layouts import config_conversion as stand_ins
+from seesay.checkpoint.layouts.config_conversion import StandIn
 from seesay.checkpoint.model_config import ModelConfig
-from seesay.checkpoint.stand_ins import StandIn
 from seesay.errors import CheckpointError
 from seesay.llm.models.reading import read_decoder_config
 

@@ -10,7 +10,7 @@ from live_server import make_data_url
 
 from seesay import IMAGE_TOKEN, EngineConfig, GenerationConfig
 from seesay.commands.answering import LocalModel
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.offline.pipeline import Pipeline
 

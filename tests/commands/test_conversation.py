@@ -11,7 +11,7 @@ from PIL import Image
 
 from seesay.commands.conversation import Attachment, Conversation, Turn
 from seesay.errors import RequestError
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS
-from seesay.vl.module_family import ModuleDecoderFamily
+from seesay.vl.modules.module_family import ModuleDecoderFamily
 from seesay.vl.registry import WITH_TOWER, find_family, list_families, list_layouts
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"

@@ -14,7 +14,7 @@ from seesay.commands import engine_options, options, serve_server
 from seesay.commands.advice import adapt
 from seesay.config import EngineConfig, MediaLimits
 from seesay.errors import ConfigError
-from seesay.serving.listening import warn_of_strangers
+from seesay.serving.http.listener import warn_of_strangers
 from seesay.serving.settings import ServerSettings
 
 

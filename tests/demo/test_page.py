@@ -14,7 +14,7 @@ from PIL import Image, ImageSequence
 
 from seesay.demo import CHECKPOINT, tour
 from seesay.demo.page import Answered, check_writable, make_page
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.values import StageTimings, Usage
 

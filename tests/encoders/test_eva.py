@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint
-from seesay.encoders.layers import cut_patches
-from seesay.encoders.vit import RopeConfig, Vit, VitConfig
-from seesay.encoders.vit_layers import QKV, LayerConfig
-from seesay.encoders.weights import load_tower
+from seesay.encoders.towers.layers import cut_patches
+from seesay.encoders.towers.vit import RopeConfig, Vit, VitConfig
+from seesay.encoders.towers.vit_layers import QKV, LayerConfig
+from seesay.encoders.towers.weights import load_tower
 
 timm = pytest.importorskip("timm", reason="towers are compared with those of timm")
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from encoders.test_packed_vit import make_config, make_tower
+from encoders.towers.test_packed_vit import make_config, make_tower
 from gpu_work import keep_gpu_busy, make_gpu_event, make_gpu_stream
 from torch import Tensor
 

@@ -21,15 +21,15 @@ from watched_runner import WatchedRunner, watched
 
 from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import resolve_checkpoint
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.loading import rehearse
+from seesay.engine.core.loading import rehearse
+from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.kernels.absent_gpu import Gpu, absent_gpu
-from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.models.decoder import Decoder
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.step_plan import StepPlan
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.values import DecodedMedia, Modality
 from seesay.vl.family import Family, Features
 

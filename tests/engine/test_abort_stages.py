@@ -15,7 +15,7 @@ from asking import ask, loop_of, make_picture, parse
 from waiting import TIMEOUT_S, wait_until
 
 from seesay.config import EngineConfig, MediaLimits
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.values import OutputDelta
 
 LONG: dict[str, Any] = {"max_new_tokens": 400, "ignore_eos": True}

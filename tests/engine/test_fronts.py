@@ -22,17 +22,17 @@ from waiting import wait_until
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.engine.commands import ModelStatus, Sleep, WakeUp
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.messages import TokenRequest
-from seesay.engine.process import core as process_core
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
 from seesay.engine.process import origin
-from seesay.engine.process.core import ProcessCore
-from seesay.engine.process.door import Connection, open_door
+from seesay.engine.process import remote_core as process_core
 from seesay.engine.process.kinds import ToFront
 from seesay.engine.process.ledger import Ledger
-from seesay.engine.response import Response
+from seesay.engine.process.listener import Connection, open_door
+from seesay.engine.process.remote_core import ProcessCore
+from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import GenerationRequest, MultimodalInput, OutputDelta
 
 CONFIG = EngineConfig(device_type="cpu", block_size=16)
@@ -146,8 +146,8 @@ FRONT = """
 import sys
 sys.path[:0] = {paths!r}
 from seesay import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.vl.messages import parse_prompts
+from seesay.engine.front.engine import AsyncEngine
+from seesay.vl.prompts.conversation_parts import parse_prompts
 config = EngineConfig(device_type="cpu", block_size=16)
 engine = AsyncEngine({model!r}, backend_config=config, engine_address={address!r})
 config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
@@ -186,7 +186,7 @@ def test_a_front_that_is_killed_while_it_connects_leaves_nothing(
     lines = (
         "import os, signal",
         "from pathlib import Path",
-        "from seesay.engine.process import door",
+        "from seesay.engine.process import listener as door",
         "door.Link = lambda folder, *_, **__: (print(Path(folder).is_dir(), flush=True), os.kill(os.getpid(), 9))",
         f"door.Connection({supervisor[1]!r}, receives=object)",
     )

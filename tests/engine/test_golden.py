@@ -46,8 +46,8 @@ from enrolment import (
 from pairs import leaves_out_slow
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.response import Response
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
 from seesay.offline.pipeline import Pipeline
 from seesay.values import GenerationRequest
 

@@ -23,12 +23,12 @@ from enrolment import BACKBONES, COMPOSED
 from llm.device_state import read_state
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
-from seesay.engine import loading
-from seesay.engine.engine import AsyncEngine
-from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
-from seesay.llm.launched_step import LaunchedStep
-from seesay.llm.runner import ModelRunner
-from seesay.llm.step_input import StepRows
+from seesay.engine.core import loading
+from seesay.engine.front.engine import AsyncEngine
+from seesay.llm.running.decode_graphs import DecodeGraphs, DecodeOutput
+from seesay.llm.running.launched_step import LaunchedStep
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.step_input import StepRows
 from seesay.values import GenerationRequest, OutputDelta
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]

@@ -17,11 +17,11 @@ from pairs import num_examples
 from PIL import Image
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
+from seesay.engine.front.response import Response
 from seesay.engine.process.python import python_command
-from seesay.engine.response import Response
 from seesay.errors import ConfigError
 from seesay.grammars.trials import GrammarTrials
-from seesay.llm.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
 
 PERSON = {
     "type": "object",

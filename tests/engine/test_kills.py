@@ -28,13 +28,13 @@ from waiting import wait_until
 from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.encoders.worker import EncoderWorker
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
-process_core = pytest.importorskip("seesay.engine.process.core")
-door = pytest.importorskip("seesay.engine.process.door")
+process_core = pytest.importorskip("seesay.engine.process.remote_core")
+door = pytest.importorskip("seesay.engine.process.listener")
 
 DEFAULT_KILLS = 5
 KINDS = ("engine", "front", "raise", "die", "hang")
@@ -152,7 +152,7 @@ import threading
 from asking import make_picture, parse
 from seesay.config import EngineConfig
 from seesay.encoders.worker import EncoderWorker
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 config = EngineConfig(device_type="cpu", block_size=16, step_timeout_s={timeout_s})
 engine = AsyncEngine({model!r}, backend_config=config, engine_address={address!r})
 free = threading.Semaphore(3)
@@ -172,7 +172,7 @@ class OtherFront:
     """A front in a process of its own, which asks all the time."""
 
     def __init__(self, path: Path, address: str) -> None:
-        roots = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
+        roots = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]
         script = FRONT.format(paths=roots, model=str(path), address=address, timeout_s=STEP_TIMEOUT_S)
         self.process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
 

@@ -18,7 +18,7 @@ from asking import ask, collect, loop_of, make_picture, parse
 from PIL import Image
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.offline.pipeline import Pipeline
 

@@ -25,7 +25,7 @@ from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import MAX_SEND_S, LinkClosedError, choose_folder
 from seesay.engine.process.segments import MAX_SEGMENTS, SegmentReader
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "support"
 
 
 def receive(child: ChildProcess[Any, Any], timeout_s: float = 60) -> Any:

@@ -16,11 +16,11 @@ from asking import ask, make_conversations, parse
 from safetensors.torch import load_file, save_file
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
-from seesay.vl.module_family import ModuleTextFamily
-from seesay.vl.module_vision import ModuleVisionFamily
+from seesay.vl.modules.module_family import ModuleTextFamily
+from seesay.vl.modules.module_vision import ModuleVisionFamily
 from seesay.vl.text_family import TextFamily
 
 TRUSTING, PLAIN = EngineConfig(device_type="cpu", trust_remote_code=True), EngineConfig(device_type="cpu")

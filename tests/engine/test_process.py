@@ -31,15 +31,15 @@ from starlette.testclient import TestClient
 from waiting import wait_until
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
+from seesay.engine.front.starting import CoreParts
 from seesay.engine.opened_model import open_model
-from seesay.engine.process.core import ProcessCore
 from seesay.engine.process.failures import describe_failure, restore_failure
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import OwnProcess
+from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.process.state import MAX_DEATHS
-from seesay.engine.response import Response
-from seesay.engine.starting import CoreParts
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, MissingExtraError, RequestError
 from seesay.offline.pipeline import Pipeline
 from seesay.serving import ServerSettings
@@ -348,7 +348,7 @@ def test_values_beyond_their_limits_are_refused_by_name(own: bool, path: Path) -
 
 def test_silence_is_reported_at_once_and_ends_with_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds."""
-    monkeypatch.setattr("seesay.engine.process.core.LIMIT_S", 8.0)
+    monkeypatch.setattr("seesay.engine.process.remote_core.LIMIT_S", 8.0)
     with load(path, own=True) as engine, TestClient(create_app(engine, ServerSettings())) as client:
         before = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
         for sent_on in (True, False):
@@ -555,7 +555,7 @@ def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("part", ["engine", "encoder"])
 def test_a_thread_that_hangs_is_noticed_and_left_behind(path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from seesay.engine import loop
+    from seesay.engine.core import loop
 
     monkeypatch.setattr(loop, "CLOSE_S", 0.3)
     never, before = threading.Event(), set(threading.enumerate())

@@ -13,7 +13,7 @@ from asking import ask, make_message, make_picture, parse
 from live_server import make_settings, serve
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
 
 MODULE = """

@@ -15,7 +15,7 @@ from quantized_folders import FORMS, PACKED_FORMS, edit_tensors, set_config, wri
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 
 FORM = FORMS["compressed-tensors, channels"]

@@ -15,8 +15,8 @@ from quantized_folders import FORMS, edit_tensors, set_config, write_quantized
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.response import Response
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
 from seesay.values import Modality
 
 NEW_TOKENS = 24

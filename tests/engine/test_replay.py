@@ -24,16 +24,16 @@ from llm.eager_graphs import record_eagerly
 from watched_runner import WatchedRunner, watched
 
 from seesay.config import EngineConfig
-from seesay.engine import loading
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.core import loading
+from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
-from seesay.llm.launched_step import LaunchedStep, StepResult
 from seesay.llm.models.decoder import Decoder
-from seesay.llm.plan_codec import decode_plan, encode_plan
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.step_input import PlanSplices
-from seesay.llm.step_plan import StepPlan, TokenMasks
+from seesay.llm.plans.plan_codec import decode_plan, encode_plan
+from seesay.llm.plans.step_plan import StepPlan, TokenMasks
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.running.step_input import PlanSplices
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import list_families
 

@@ -14,7 +14,7 @@ import torch
 from asking import ask, collect, make_message, make_picture, parse
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 
 NAMES = ("qwen2_5_vl", "llava")

@@ -12,10 +12,10 @@ import pytest
 from asking import ask, collect, held, make_picture, parse
 
 from seesay.config import EngineConfig
-from seesay.engine.asking import Asking
-from seesay.engine.choices import choices_of
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.loop import EngineLoop
+from seesay.engine.core.loop import EngineLoop
+from seesay.engine.front.choices import choices_of
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.request_batch import RequestBatch
 from seesay.values import GenerationRequest, OutputDelta
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ def make_request(prompt: Any, **options: Any) -> GenerationRequest:
 
 def read(engine: AsyncEngine, requests: list[GenerationRequest]) -> dict[int, list[OutputDelta]]:
     found: dict[int, list[OutputDelta]] = {index: [] for index in range(len(requests))}
-    with closing(Asking(engine, requests).deltas()) as deltas:
+    with closing(RequestBatch(engine, requests).deltas()) as deltas:
         for index, delta in deltas:
             found[index].append(delta)
     return found
@@ -104,7 +104,7 @@ def test_who_leaves_leaves_the_others_alone(engine: AsyncEngine) -> None:
     whole = {index: ids_of(deltas) for index, deltas in read(engine, choices).items()}
     for leaver in range(4):
         engine.reset_caches()
-        asking = Asking(engine, choices)
+        asking = RequestBatch(engine, choices)
         found: dict[int, list[OutputDelta]] = {index: [] for index in range(4)}
         with closing(asking.deltas()) as deltas:
             for index, delta in deltas:
@@ -115,6 +115,6 @@ def test_who_leaves_leaves_the_others_alone(engine: AsyncEngine) -> None:
             if index != leaver or found[index][-1].finish_reason == "length":
                 assert ids_of(found[index]) == whole[index]
         assert engine.stats().num_used_kv_blocks == 0
-    with held(engine), closing(Asking(engine, choices).deltas()):
+    with held(engine), closing(RequestBatch(engine, choices).deltas()):
         pass  # nobody reads: all are aborted
     assert [ask(engine, [choice])[0].token_ids for choice in choices[:1]] == [whole[0]]

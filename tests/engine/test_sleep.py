@@ -20,7 +20,7 @@ from updating import NAME, answers, check_refused, epoch_of, fresh, is_sleeping,
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
 from seesay.engine.commands import ModelStatus
-from seesay.engine.process.core import ProcessCore
+from seesay.engine.process.remote_core import ProcessCore
 from seesay.errors import CheckpointError, ConfigError, RequestError
 from seesay.offline.pipeline import Pipeline
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from asking import ask, loop_of, make_message, make_picture, parse
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.values import EngineStats
 
 

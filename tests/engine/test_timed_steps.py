@@ -14,13 +14,13 @@ from asking import ask, ask_in_order, held, loop_of, make_conversations, make_me
 from watched_runner import WatchedRunner
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.starting import CoreParts
-from seesay.llm.launched_step import LaunchedStep, StepResult
-from seesay.llm.runner import ModelRunner
-from seesay.llm.step_plan import StepPlan
-from seesay.llm.step_policy import LEAST_TOKENS, FixedChunks, TimedSteps
-from seesay.llm.step_times import StepWork, count_pairs, measure_work
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.starting import CoreParts
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.plans.step_times import StepWork, count_pairs, measure_work
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.scheduling.step_policy import LEAST_TOKENS, FixedChunks, TimedSteps
 from seesay.values import GenerationRequest, OutputDelta
 
 NEW_TOKENS = 24

@@ -16,7 +16,7 @@ from seesay import GenerationConfig, Pipeline, PytorchEngineConfig, pipeline
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import GenerationRequest, MultimodalInput
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 from seesay.vl.registry import find_family
 
 HERE = Path(__file__).parent

@@ -28,9 +28,9 @@ import triton.language as tl
 from torch import empty, float64, int32, int64
 from triton.runtime.jit import JITFunction
 
-from seesay.frame_chain import Patches
 from seesay.kernels.absent_gpu import Gpu, Launches, absent_gpu, name_kernel
-from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.values.frame_chain import Patches
 
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
 """Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
@@ -174,7 +174,7 @@ def attend(
 
 def call_gemv(dtype: torch.dtype) -> None:
     """With as many rows as the decoder gives it on this GPU."""
-    from seesay.device.matmul import max_fused_rows
+    from seesay.device.linear.matmul import max_fused_rows
     from seesay.kernels.few_row_matmul import multiply
 
     qkv_size, norm = (HEADS + 2 * KV_HEADS) * 128, (empty(HIDDEN, dtype=dtype), 1e-6)
@@ -190,7 +190,7 @@ def call_gemv(dtype: torch.dtype) -> None:
 
 def call_fp8(dtype: torch.dtype) -> None:
     """Rows in FP8, and few rows with weights in FP8."""
-    from seesay.device.matmul import max_fused_rows
+    from seesay.device.linear.matmul import max_fused_rows
     from seesay.kernels.few_row_matmul import multiply
     from seesay.kernels.quantize import quantize_activation, quantize_norm, quantize_rows
 
@@ -262,8 +262,8 @@ def make_packed(
     bits: int = 4,
     has_order: bool = False,
 ) -> Any:
-    from seesay.device.packed_product import to_kernel
-    from seesay.device.packed_weight import Packer
+    from seesay.device.linear.packed_product import to_kernel
+    from seesay.device.linear.packed_weight import Packer
 
     packer = Packer(
         num_outputs=num_outputs,
@@ -311,7 +311,7 @@ def call_resize(dtype: torch.dtype) -> None:
 
 def call_sampling(dtype: torch.dtype) -> None:
     from seesay.kernels import sampling, token_masks
-    from seesay.llm.sampler import WEIGHT_OF_BEST
+    from seesay.llm.running.sampler import WEIGHT_OF_BEST
 
     scores, best, token_ids = empty(8, VOCABULARY, dtype=dtype), empty(8, dtype=dtype), empty(8, dtype=int64)
     rows, starts, listed = empty(8, dtype=int64), empty(9, dtype=int64), empty(100, dtype=int64)

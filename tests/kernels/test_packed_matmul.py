@@ -22,8 +22,8 @@ from triton_cases import (
     runs_here,
 )
 
-from seesay.device.packed_product import make_packed_product, make_torch_product, to_kernel
-from seesay.device.packed_weight import PackedWeight, Packer
+from seesay.device.linear.packed_product import make_packed_product, make_torch_product, to_kernel
+from seesay.device.linear.packed_weight import PackedWeight, Packer
 
 DTYPES = [torch.float16] if IS_INTERPRETED else [torch.float16, torch.bfloat16]
 """The interpreter multiplies matrices of bfloat16 wrongly."""

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random_seeds, runs_here
 
-from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat
-from seesay.device.row_quantization import quantize_rows as quantize_rows_plainly
+from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat
+from seesay.device.linear.row_quantization import quantize_rows as quantize_rows_plainly
 
 pytestmark = MARKS
 

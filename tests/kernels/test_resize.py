@@ -12,9 +12,9 @@ import torch
 from triton_cases import DEVICE, HAS_TRITON, MARKS, ON_GPU, parametrize_grid, runs_here
 
 from seesay.device.lanczos import has_lanczos
-from seesay.frame_chain import Patches, Resample
 from seesay.processors.media import images
 from seesay.processors.media.images import cut_patches, resize
+from seesay.values.frame_chain import Patches, Resample
 
 pytestmark = MARKS
 

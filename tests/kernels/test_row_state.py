@@ -10,10 +10,10 @@ import pytest
 import torch
 from triton_cases import DEVICE, MARKS, runs_here
 
-from seesay.llm import device_rows
-from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, SEED, STRETCH, TOKEN, DeviceRows
-from seesay.llm.sampler import draw_options, make_draws, make_uniform
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running import device_rows
+from seesay.llm.running.device_rows import LENGTH, OFFSET, OPTIONS, SEED, STRETCH, TOKEN, DeviceRows
+from seesay.llm.running.sampler import draw_options, make_draws, make_uniform
 
 NUM_SLOTS, MAX_BLOCKS, BLOCK_SIZE, SCRATCH = 7, 600, 4, 9999
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from triton_cases import DEVICE, MARKS, ON_GPU, runs_here
 
-from seesay.llm import logit_changes, sampler
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running import logit_changes, sampler
 
 SIZES = [1, 63, 50_000, 152_064] if ON_GPU else [300]
 

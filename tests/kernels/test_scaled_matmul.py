@@ -9,9 +9,9 @@ import pytest
 import torch
 from triton_cases import DEVICE, MARKS, ON_GPU, parametrize_grid, random, random_seeds, runs_here
 
-from seesay.device import block_fp8, int8
-from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
-from seesay.device.scaled_weights import multiply_out
+from seesay.device.linear import block_fp8, int8
+from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, QuantizedRows, RowFormat, quantize_rows
+from seesay.device.linear.scaled_weights import multiply_out
 
 pytestmark = MARKS
 SHAPES = [(1, 48, 64), (5, 40, 144), (70, 130, 400), (300, 272, 96)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from triton_cases import DEVICE, runs_here
 
-from seesay.llm import logit_changes
+from seesay.llm.running import logit_changes
 
 
 @runs_here

@@ -12,7 +12,7 @@ import torch
 from llm import backbones
 from safetensors.torch import load_file, save_file
 
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import MultimodalInput
 
 AWQ_OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -79,7 +79,7 @@ def make_prompt(length: int, *, has_three_axes: bool = False) -> MultimodalInput
 def logits_of(folder: Path, length: int = 40) -> torch.Tensor:
     """Our engine's logits of a random text."""
     from seesay.config import EngineConfig
-    from seesay.engine.loading import load_runner, resolve
+    from seesay.engine.core.loading import load_runner, resolve
     from seesay.engine.opened_model import open_model
 
     config = EngineConfig(device_type="cpu")

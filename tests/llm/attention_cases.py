@@ -10,7 +10,7 @@ import pytest
 import torch
 from triton_cases import DEVICE, DTYPES, assert_close, random
 
-from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.kv_codec import read_tokens, write_tokens
 from seesay.llm.ops.torch_ops import TorchOps

@@ -17,12 +17,12 @@ from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.plan_deltas import make_begun
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.sequence import Sequence as TokenSequence
-from seesay.llm.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.scheduling.plan_deltas import make_begun
+from seesay.llm.scheduling.sequence import Sequence as TokenSequence
 from seesay.values import MultimodalInput
 from seesay.vl.registry import find_family
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from seesay.llm.device_rows import LENGTH, OFFSET, OPTIONS, TOKEN
-from seesay.llm.runner import ModelRunner
+from seesay.llm.running.device_rows import LENGTH, OFFSET, OPTIONS, TOKEN
+from seesay.llm.running.runner import ModelRunner
 
 State = Mapping[int, tuple[list[int], list[int]]]
 """By sequence id, the blocks of a sequence and the other numbers."""

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from llm.backbones import composed
 
-from seesay.llm.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.ops import DecodeRows, RowLayout
-from seesay.llm.runner import ModelRunner
-from seesay.llm.step_input import StepRows
+from seesay.llm.running.decode_graphs import DecodeGraphs, DecodeOutput
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.step_input import StepRows
 
 
 def record_eager(run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None], DecodeOutput]:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import numpy as np
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.embedding_demand import EmbeddingRef
-from seesay.llm.plan_deltas import make_begun
-from seesay.llm.row_table import RowState, RowTable
-from seesay.llm.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
-from seesay.llm.sequence import EmbeddingState, Sequence, SequenceStatus
-from seesay.llm.step_plan import StepPlan
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.running.row_table import RowState, RowTable
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.embedding_demand import EmbeddingRef
+from seesay.llm.scheduling.plan_deltas import make_begun
+from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
+from seesay.llm.scheduling.sequence import EmbeddingState, Sequence, SequenceStatus
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 NUM_TOKENS = 5
@@ -177,15 +177,15 @@ class FakeEngine:
         launched = plan, self.run(plan)
         between(plan)
         if not self.is_ahead:
-            self.foretell(*launched)
+            self.announce_forced_tokens(*launched)
             self.commit(*launched)
             return
         if self.in_flight:
             self.commit(*self.in_flight)
         self.in_flight = launched if plan.rows else None
-        self.foretell(*launched)
+        self.announce_forced_tokens(*launched)
 
-    def foretell(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
+    def announce_forced_tokens(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         """Let some rows bring more tokens than one. All plans before are committed."""
         for row in plan.rows:
             if row.seq_id not in self.alive or not row.samples:
@@ -206,7 +206,7 @@ class FakeEngine:
             assert sampled[row.seq_id] == (token_ids[0],)
             sampled[row.seq_id] = tuple(token_ids)
             member.record(stop, sampled[row.seq_id])
-            self.scheduler.foretell(row.seq_id, most)
+            self.scheduler.announce_forced_tokens(row.seq_id, most)
 
     def commit(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         members = {row.seq_id: row for row in self.rows}

@@ -13,7 +13,7 @@ from llm import backbones
 from quantized_folders import Form, edit_tensors, write_quantized
 
 from seesay.errors import CheckpointError
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 
 TOLERANCE = 1e-3
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.prefix import BlockKey, digest
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.prefix import BlockKey, digest
 
 
 def make_chain(*words: str) -> list[BlockKey]:

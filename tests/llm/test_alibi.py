@@ -18,7 +18,7 @@ from seesay.errors import CheckpointError
 from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.rope_parameters import find_covered_length
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 
 
 @pytest.fixture(scope="module")

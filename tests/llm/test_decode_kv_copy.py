@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import num_examples
 
-from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import RowLayout, decode_kv_copy
 from seesay.llm.ops.kv_codec import write_tokens
 from seesay.llm.ops.torch_ops import TorchOps

@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
-from seesay.device.linear import Linear
+from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
-from seesay.llm.kv_cache import KVCache, make_layouts
+from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.ops import RowLayout
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 
 TOLERANCE = 1e-4
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)

@@ -16,9 +16,9 @@ from pairs import mark_after, parametrize_sweep
 from triton_cases import IS_INTERPRETED
 
 from seesay.checkpoint import Checkpoint
-from seesay.device import linear as linear_module
-from seesay.device.matmul import make_product
-from seesay.llm.kv_cache import KVCache, make_layouts
+from seesay.device.linear import linear as linear_module
+from seesay.device.linear.matmul import make_product
+from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.reading import read_decoder_config

@@ -27,14 +27,14 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.loading import resolve
+from seesay.engine.core.loading import resolve
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.rope_parameters import find_covered_length
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import RotarySpec
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import GenerationRequest
 from seesay.vl.family import Backbone
 

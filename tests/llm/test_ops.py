@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import RowLayout, pick_ops, torch_ops
 from seesay.llm.ops.interface import Activation
 

@@ -10,14 +10,14 @@ import torch
 from llm.backbones import Driver
 
 from seesay.checkpoint.parts import plain_weight
-from seesay.device.layer_loading import LoadedLayers
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.layer_loading import LoadedLayers
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.traits import DecoderTraits, KVShape
 from seesay.llm.ops import RowLayout
-from seesay.llm.runner import ModelRunner
-from seesay.llm.runner_limits import RunnerLimits
-from seesay.llm.sampling_params import SamplingParams
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.traits import DecoderTraits, KVShape
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.values import MultimodalInput
 
 CPU = torch.device("cpu")

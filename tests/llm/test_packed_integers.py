@@ -22,9 +22,9 @@ from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.loading import WeightGroup, load_weights
 from seesay.checkpoint.parts import INPUTS, OUTPUTS, Source
 from seesay.checkpoint.quantization import Quantization
-from seesay.device.linear import Linear, Shard
-from seesay.device.linear_method import Sizes
-from seesay.device.packed_integers import Awq
+from seesay.device.linear.linear import Linear, Shard
+from seesay.device.linear.linear_method import Sizes
+from seesay.device.linear.packed_integers import Awq
 from seesay.errors import CheckpointError
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}

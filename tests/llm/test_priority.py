@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from llm.fake_engine import FakeEngine, make_prompt
 
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.scheduler import SchedulerConfig
-from seesay.llm.sequence import Sequence
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import SchedulerConfig
+from seesay.llm.scheduling.sequence import Sequence
 
 
 def make_engine(*, batch: int = 1, ahead: int = 1000) -> FakeEngine:

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.quantization import InFlight
-from seesay.device import block_fp8, fp8, int8, quantized_product
-from seesay.device.linear_method import Product
-from seesay.device.row_quantization import FP8_ROWS, INT8_ROWS, RowFormat, quantize_rows
-from seesay.device.scaled_weights import note_static_scales
+from seesay.device.linear import block_fp8, fp8, int8, quantized_product
+from seesay.device.linear.linear_method import Product
+from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, RowFormat, quantize_rows
+from seesay.device.linear.scaled_weights import note_static_scales
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.reading import read_decoder_config

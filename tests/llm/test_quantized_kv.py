@@ -30,7 +30,7 @@ from triton_cases import (
 
 from seesay.device.query import has_fp8
 from seesay.errors import ConfigError
-from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import DecodeRows, Ops
 from seesay.llm.ops.kv_codec import dequantize, quantize, read_blocks, read_tokens, write_tokens
 from seesay.llm.ops.torch_ops import TorchOps

@@ -15,13 +15,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from llm.fake_engine import EOS, FakeEngine, make_prompt
 from pairs import num_examples
 
-from seesay.llm.block_pool import BlockPool
-from seesay.llm.models.traits import LengthScaling
-from seesay.llm.plan_codec import encode_plan
-from seesay.llm.sampling_params import SamplingParams
-from seesay.llm.scheduler import SchedulerConfig
-from seesay.llm.sequence import Sequence
-from seesay.llm.step_plan import StepPlan
+from seesay.llm.plans.plan_codec import encode_plan
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.plans.traits import LengthScaling
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import SchedulerConfig
+from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput
 
 

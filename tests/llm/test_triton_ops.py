@@ -26,7 +26,7 @@ from triton_cases import (
     runs_here,
 )
 
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.spec import RotarySpec
 from seesay.llm.ops import DecodeRows, Ops, pick_ops
 from seesay.llm.ops.interface import Activation

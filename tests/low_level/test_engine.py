@@ -16,7 +16,7 @@ import torch
 from asking import held, loop_of, make_picture
 
 from seesay.config import GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError, RequestError, StateError
 from seesay.low_level import (
     Engine,

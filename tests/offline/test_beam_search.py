@@ -16,7 +16,7 @@ from waiting import wait_until
 
 from seesay import BeamSearchParams, Pipeline, pipeline
 from seesay.config import EngineConfig
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.offline.beams import BeamSearch
 

@@ -14,8 +14,8 @@ from PIL import Image
 
 from seesay import GenerationConfig, Pipeline, pipeline
 from seesay.config import EngineConfig
-from seesay.engine.choices import find_best
-from seesay.engine.response import Response
+from seesay.engine.front.choices import find_best
+from seesay.engine.front.response import Response
 from seesay.errors import ConfigError, RequestError
 
 DRAWN = GenerationConfig(max_new_tokens=6, do_sample=True, temperature=1.5, random_seed=3)

@@ -20,12 +20,12 @@ from PIL import Image
 import seesay
 from seesay import GenerationConfig, Pipeline
 from seesay.config import ChatTemplateConfig, EngineConfig, TurbomindEngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
-from seesay.log import set_up_logging
 from seesay.offline.deprecated import with_pipeline_arguments
-from seesay.prompt_logprobs import PromptLogprobs
+from seesay.system.log import set_up_logging
 from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta, StageTimings, Usage
+from seesay.values.prompt_logprobs import PromptLogprobs
 
 PICTURE = Image.new("RGB", (4, 4))
 

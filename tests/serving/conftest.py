@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from live_server import LiveServer, make_settings, serve
 
 from seesay.config import EngineConfig, MediaLimits
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
 
 

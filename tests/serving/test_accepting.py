@@ -17,10 +17,10 @@ import pytest
 from live_server import make_settings, wait_until
 from waiting import until
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
-from seesay.serving.fronts.accepting import SharingServer
-from seesay.serving.fronts.connection_counts import ConnectionCounts
+from seesay.serving.frontends.accepting import SharingServer
+from seesay.serving.frontends.connection_counts import ConnectionCounts
 from seesay.serving.server import DrainingServer
 
 

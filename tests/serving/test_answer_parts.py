@@ -14,7 +14,7 @@ from live_server import HeldEngine, LiveServer, read_events, serve
 from templates.tool_templates import HERMES
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.values import Usage
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from live_server import MODEL, LiveServer, make_data_url, make_settings, read_events, serve
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 PATH = "/v1/messages"
 HI: list[Any] = [{"role": "user", "content": "hi"}]

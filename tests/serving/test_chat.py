@@ -15,7 +15,7 @@ import openai_schemas as schemas
 import pytest
 from live_server import MODEL, LiveServer, ask_about, make_data_url, make_settings, read_events
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
 
 PATH = "/v1/chat/completions"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from live_server import MODEL, LiveServer, make_settings, serve, wait_until
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.client import APIClient, APIError
 
 

@@ -11,7 +11,7 @@ from asking import ask
 from live_server import MODEL, LiveServer, read_events
 
 from seesay.config import GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.values import GenerationRequest
 
 PATH = "/v1/completions"

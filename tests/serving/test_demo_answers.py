@@ -18,7 +18,7 @@ from PIL import Image, ImageFile
 import seesay.demo
 from seesay.config import EngineConfig, MediaLimits
 from seesay.demo.scenes import CLIP_FPS, make_example, sample_scene
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 CHECKPOINT = Path(seesay.demo.__file__).parent / "checkpoint"
 SEEDS = range(2_000_000, 2_000_006)

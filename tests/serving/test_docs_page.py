@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from live_server import make_settings, serve
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 FOLDER = Path(__file__).parents[2] / "seesay" / "serving" / "swagger"
 CHROMIUM = os.environ.get("SEESAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")

@@ -13,7 +13,7 @@ import pytest
 from live_server import MODEL, LiveServer, ask_about, make_data_url, make_settings, serve
 
 from seesay import Pipeline
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 PATH = "/v1/embeddings"
 

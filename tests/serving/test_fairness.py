@@ -14,17 +14,17 @@ import pytest
 from live_server import HeldEngine, LiveServer, make_settings, serve, until, wait_until
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.fair_threads import FairThreads
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.fair_threads import FairThreads
 from seesay.errors import ConfigError
-from seesay.serving.admission import Gate
-from seesay.serving.answers import Answering
-from seesay.serving.auth import ApiKeyMiddleware, turn_of
-from seesay.serving.caller import Caller
 from seesay.serving.errors import ApiError
-from seesay.serving.metrics import ServerMetrics
-from seesay.serving.places import Places, Ticket
+from seesay.serving.requests.answers import Answering
+from seesay.serving.requests.caller import Caller
 from seesay.serving.settings import ServerSettings
+from seesay.serving.traffic.admission import Gate
+from seesay.serving.traffic.auth import ApiKeyMiddleware, turn_of
+from seesay.serving.traffic.metrics import ServerMetrics
+from seesay.serving.traffic.places import Places, Ticket
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
 
 CHAT = "/v1/chat/completions"

@@ -11,7 +11,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 
 from seesay.serving.native.protocol import GenerateRequest
 from seesay.serving.openai.protocol import ChatCompletionRequest, CompletionRequest
-from seesay.serving.openai.request_model import RequestModel
+from seesay.serving.requests.request_model import RequestModel
 
 PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 MODELS: tuple[type[RequestModel], ...] = (ChatCompletionRequest, CompletionRequest, GenerateRequest)

@@ -16,9 +16,9 @@ from live_server import wait_until
 
 from seesay import EngineConfig, serve
 from seesay.engine.process.link import LinkClosedError
-from seesay.liveness import Silence
-from seesay.serving.fronts import messages
-from seesay.serving.fronts.pulse import start_beating
+from seesay.serving.frontends import state_messages as messages
+from seesay.serving.frontends.pulse import start_beating
+from seesay.system.liveness import Silence
 
 
 class Clock:
@@ -105,7 +105,7 @@ def find_fronts(pid: int) -> list[int]:
     fronts = []
     for child in children:
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            if b"seesay.serving.fronts.process" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"seesay.serving.frontends.process" in Path(f"/proc/{child}/cmdline").read_bytes():
                 fronts.append(int(child))
     return sorted(fronts)
 

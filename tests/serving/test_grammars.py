@@ -17,7 +17,7 @@ from live_server import MODEL, LiveServer, make_data_url, serve
 from pydantic import BaseModel
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 SCHEMA = {
     "type": "object",

@@ -18,8 +18,8 @@ from live_server import MODEL, LiveServer, make_data_url, make_settings, serve, 
 from templates.tool_templates import HERMES_WITH_PICTURES
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.jumps import JumpRule
+from seesay.engine.core.jumps import JumpRule
+from seesay.engine.front.engine import AsyncEngine
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SENTENCE = "I see no picture. Please send one."

@@ -30,13 +30,13 @@ from seesay.cli import make_parser
 from seesay.commands.serve_server import make_settings as make_cli_settings
 from seesay.config import MediaLimits
 from seesay.demo.scenes import Example, sample_scene
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.model import MODELS, BaseChatTemplate
 from seesay.serving.app import create_app
 from seesay.serving.client import APIError
+from seesay.serving.http.listener import open_sockets, port_of, shown_host, url_host
 from seesay.serving.launch import ServerProcess, _trust_only
-from seesay.serving.listening import open_sockets, port_of, shown_host, url_host
 from seesay.serving.server import DrainingServer
 
 GUIDE = Path(__file__).parents[2] / "docs" / "clients.md"

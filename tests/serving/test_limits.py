@@ -34,12 +34,12 @@ from live_server import (
 )
 
 from seesay.config import MediaLimits
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError, ErrorCode, RequestError
-from seesay.serving.admission import REQUESTS_PER_TURN, Turnstile
 from seesay.serving.app import create_app
 from seesay.serving.server import DrainingServer
 from seesay.serving.settings import ServerSettings
+from seesay.serving.traffic.admission import REQUESTS_PER_TURN, Turnstile
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -170,7 +170,7 @@ def test_a_large_head_is_431_and_an_ordinary_one_is_not(server: LiveServer) -> N
 
 @pytest.mark.parametrize("first", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"])
 def test_a_head_that_drips_is_given_up(server: LiveServer, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("seesay.serving.http.http_protocol.HEAD_TIMEOUT_S", 2.0)
     with socket.create_connection(("127.0.0.1", server.port)) as client:
         client.settimeout(60)
         client.sendall(first)
@@ -183,7 +183,7 @@ def test_a_head_that_drips_is_given_up(server: LiveServer, monkeypatch: pytest.M
 
 
 def test_a_long_answer_outlives_the_time_of_a_head(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("seesay.serving.http_protocol.HEAD_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("seesay.serving.http.http_protocol.HEAD_TIMEOUT_S", 2.0)
     held = HeldEngine(engine)
     with serve(held) as server:
         results: list[httpx.Response] = []

@@ -13,12 +13,12 @@ from live_server import HeldEngine, make_data_url, make_settings
 from PIL import Image
 
 from seesay import IMAGE_TOKEN, GenerationConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.ui.conversation import Turn, make_messages
 from seesay.values import MediaPart, TextPart
 from seesay.vl.constants import VIDEO_TOKEN
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 URL = make_data_url()
 PICTURE = {"type": "image_url", "image_url": {"url": URL}}

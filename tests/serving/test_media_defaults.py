@@ -13,7 +13,7 @@ import pytest
 from live_server import serve
 
 from seesay.config import EngineConfig, MediaLimits
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.settings import ServerSettings
 
 

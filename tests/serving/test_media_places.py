@@ -12,10 +12,10 @@ import pytest
 from live_server import make_data_url, make_settings
 
 from seesay.config import EngineConfig, MediaLimits
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.loop import EngineLoop
+from seesay.engine.core.loop import EngineLoop
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
-from seesay.vl.messages import parse_messages
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 CHAT, RESPONSES, GENERATE, TOKENIZE = "/v1/chat/completions", "/v1/responses", "/generate", "/tokenize"
 INTERACTIVE, EMBEDDINGS, MESSAGES = "/v1/chat/interactive", "/v1/embeddings", "/v1/messages"

@@ -12,10 +12,10 @@ import pytest
 from asking import messages_of
 from live_server import MODEL, HeldEngine, LiveServer, make_data_url, make_settings, read_events, serve, wait_until
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
-from seesay.serving.native.sessions import EMPTY, Conversation, SessionStore
+from seesay.serving.stored.sessions import EMPTY, Conversation, SessionStore
 from seesay.values import MediaPart, Message, Modality, OutputDelta, TextPart, Usage
 
 CHAT = "/v1/chat/interactive"

@@ -9,10 +9,10 @@ import httpx
 import pytest
 from live_server import make_settings
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
-from seesay.serving.auth import ApiKeyMiddleware, owner_of
 from seesay.serving.errors import ApiError
+from seesay.serving.traffic.auth import ApiKeyMiddleware, owner_of
 
 CHAT, RESPONSES = "/v1/chat/interactive", "/v1/responses"
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from live_server import LiveServer, make_settings, serve
 
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 

@@ -10,8 +10,8 @@ import openai_schemas as schemas
 import pytest
 from live_server import MODEL, LiveServer, make_data_url, read_events, serve
 
-from seesay.engine.engine import AsyncEngine
-from seesay.serving.openai.response_store import ResponseStore, StoredResponse
+from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.stored.response_store import ResponseStore, StoredResponse
 from seesay.values import MediaPart, Message, Modality, TextPart
 
 PATH = "/v1/responses"

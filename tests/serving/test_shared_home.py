@@ -9,13 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from seesay.errors import ConfigError
 from seesay.serving.errors import ApiError
-from seesay.serving.fronts import messages
-from seesay.serving.fronts.limits import divide_limits
-from seesay.serving.fronts.shared_home import SharedHome
-from seesay.serving.metric_sums import Family, Figures, Sample, add_up, keep_totals, read_families
-from seesay.serving.native.sessions import EMPTY
-from seesay.serving.openai.response_store import StoredResponse
+from seesay.serving.frontends import state_messages as messages
+from seesay.serving.frontends.limits import divide_limits
+from seesay.serving.frontends.state_server import StateServer
 from seesay.serving.settings import ServerSettings
+from seesay.serving.stored.response_store import StoredResponse
+from seesay.serving.stored.sessions import EMPTY
+from seesay.serving.traffic.metric_sums import Family, Figures, Sample, add_up, keep_totals, read_families
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 
 KEY = (b"owner", 7)
@@ -43,7 +43,7 @@ class Fronts:
     def __init__(self, **limits: float) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.num_engine_restarts = 0
-        self.home = SharedHome(
+        self.home = StateServer(
             3,
             2,
             lambda index, message: self.sent.append((index, message)),

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from waiting import wait_until
 
-from seesay.liveness import Progress
+from seesay.system.liveness import Progress
 from seesay.templates import sandbox
 from seesay.templates.sandbox import BoundedTemplate, RenderError, RenderLimits, RenderPool
 
@@ -305,7 +305,7 @@ def test_a_forked_child_has_processes_of_its_own(pool: RenderPool) -> None:
 
 SCRIPT = """
 import os, sys, threading, time
-from seesay.liveness import Progress
+from seesay.system.liveness import Progress
 from seesay.templates import sandbox
 template = sandbox.BoundedTemplate("{{ x }}")
 template.render({"x": 1})

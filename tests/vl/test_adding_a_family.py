@@ -60,7 +60,7 @@ def test_the_page_names_what_there_is() -> None:
     """Functions and files that the page points at."""
     import re
 
-    from seesay.vl import arrangement
+    from seesay.vl.bases import arrangement
     from seesay.vl.family import Family
 
     text = PAGE.read_text(encoding="utf-8")

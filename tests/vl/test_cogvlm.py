@@ -11,7 +11,7 @@ from asking import make_message, make_picture, parse
 from family_contract import edit_json, load_family
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError
 
 PICTURE = make_picture(40, 90, 5)

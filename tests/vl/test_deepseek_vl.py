@@ -11,8 +11,8 @@ import torch
 from family_contract import draw_image, edit_json, load_family, preprocess
 
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Resize
 from seesay.values import MediaSize, Modality
+from seesay.values.frame_chain import Resize
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 

@@ -12,7 +12,7 @@ from family_contract import IMAGE, Loaded, draw_image, edit_json, load_family, p
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.templates import choose_template
 from seesay.values import MediaSize

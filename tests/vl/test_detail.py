@@ -16,7 +16,7 @@ from pairs import num_examples
 
 from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.values import MediaSize, Modality
 from seesay.vl.constants import LOW_DETAIL_PIXELS

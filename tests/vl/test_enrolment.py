@@ -18,7 +18,7 @@ from seesay.vl.text_family import TextFamily
 
 def test_every_architecture_of_the_registry_has_a_checkpoint() -> None:
     missing = sorted(set(list_families()) - {tiny.architecture for tiny in CHECKPOINTS.values() if not tiny.variant})
-    assert not missing, f"no tiny checkpoint of {missing} in tests/enrolment.py"
+    assert not missing, f"no tiny checkpoint of {missing} in tests/support/enrolment.py"
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

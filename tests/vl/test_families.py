@@ -17,9 +17,9 @@ from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.values import MediaPart, RenderedPrompt
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.media import MediaFront
-from seesay.vl.prompt import build_input, tokenize
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.media.media_front import MediaFront
+from seesay.vl.prompts.prompt import build_input, tokenize
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

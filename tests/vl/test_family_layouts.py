@@ -17,7 +17,7 @@ from family_contract import IMAGE, VIDEO, Loaded, draw_image, draw_media, edit_j
 from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import find_stored_names
-from seesay.encoders.tiles import TileEncoder
+from seesay.encoders.towers.tiles import TileEncoder
 from seesay.errors import CheckpointError
 
 pytestmark = [

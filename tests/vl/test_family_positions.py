@@ -12,7 +12,7 @@ from enrolment import ENROLLED, MROPE_FAMILIES, VIDEO_FAMILIES
 from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, render, run_processor
 
 from seesay.values import DecodedMedia, MediaItem
-from seesay.vl.timed_videos import TimedVideoFamily
+from seesay.vl.bases.timed_videos import TimedVideoFamily
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

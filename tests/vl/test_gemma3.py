@@ -15,10 +15,10 @@ from family_contract import IMAGE, Loaded, build, draw_image, list_pixels, load_
 from PIL import Image
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.values import MediaPart, MediaSize, RenderedPrompt
-from seesay.vl.prompt import tokenize
+from seesay.vl.prompts.prompt import tokenize
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

@@ -13,8 +13,8 @@ from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media,
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, RequestError
+from seesay.vl.bases.pixels import find_processor_class
 from seesay.vl.family import Family
-from seesay.vl.pixels import find_processor_class
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

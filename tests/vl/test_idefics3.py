@@ -27,8 +27,8 @@ from family_contract import (
 )
 
 from seesay.config import EngineConfig
-from seesay.encoders.fractional_positions import find_positions
-from seesay.engine.engine import AsyncEngine
+from seesay.encoders.towers.fractional_positions import find_positions
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.processors.text.number_words import spell_number
 from seesay.values import MediaSize
@@ -128,7 +128,7 @@ def test_text_beside_a_video_is_tokenized_with_it(before: str, after: str, load:
     from processing import process
 
     from seesay.values import MediaPart, RenderedPrompt
-    from seesay.vl.prompt import build_input, tokenize
+    from seesay.vl.prompts.prompt import build_input, tokenize
 
     loaded = load("smolvlm")
     video = draw_media(VIDEO, 3, 20, 30)

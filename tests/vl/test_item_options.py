@@ -16,9 +16,9 @@ from family_contract import VIDEO, load_family
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest, MediaPart, Message, Modality
-from seesay.vl.media import MediaFront
-from seesay.vl.media_items import PreparedMedia
-from seesay.vl.messages import parse_prompts
+from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_items import PreparedMedia
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 PICTURES = [make_picture(60, 90, 1), make_picture(12, 13, 2), make_picture(70, 33, 3), make_picture(20, 170, 4)]
 CLIP = [make_picture(80, 33, seed) for seed in range(5)]

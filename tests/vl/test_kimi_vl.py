@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError, RequestError
 from seesay.values import MediaSize
 from seesay.vl.families.kimi_vl import KimiVL

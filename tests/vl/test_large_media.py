@@ -14,8 +14,8 @@ from asking import ask, make_picture, parse
 from family_contract import edit_json
 
 from seesay.config import EngineConfig, MediaLimits, VisionConfig
-from seesay.engine.engine import AsyncEngine
-from seesay.engine.response import Response
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.load import load_video
 from seesay.values import EngineStats

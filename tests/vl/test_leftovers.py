@@ -15,7 +15,7 @@ from asking import ask, make_picture, parse
 from safetensors.torch import load_file, save_file
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError
 
 Tensors = dict[str, torch.Tensor]

@@ -16,11 +16,11 @@ from family_contract import VIDEO, Loaded, draw_image, plan, prepare, run_proces
 from PIL import Image
 
 from seesay.config import EngineConfig
-from seesay.encoders import resampler
-from seesay.engine.engine import AsyncEngine
+from seesay.encoders.towers import resampler
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.values import DecodedMedia, GenerationRequest, MediaSize
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 PICTURE = make_picture(40, 90, 5)
 

@@ -12,7 +12,7 @@ from asking import ask, make_message, make_picture, parse
 from family_contract import IMAGE, Loaded, draw_image, edit_json, load_family, plan, preprocess
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.processors.media.tiles import choose_crops
 from seesay.values import MediaSize

@@ -14,13 +14,13 @@ from family_contract import IMAGE, VIDEO, draw_image, draw_media, edit_json, loa
 from safetensors.torch import load_file, save_file
 
 from seesay.errors import CheckpointError
-from seesay.frame_chain import unpack
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import choose_template
 from seesay.values import DecodedMedia, MediaPart, Message, TextPart
+from seesay.values.frame_chain import unpack
 from seesay.vl.family import Family
-from seesay.vl.prompt import build_input, tokenize
+from seesay.vl.prompts.prompt import build_input, tokenize
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

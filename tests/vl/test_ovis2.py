@@ -11,9 +11,9 @@ import torch
 from family_contract import IMAGE, Loaded, build, draw_image, edit_json, load_family, plan, run_processor
 
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Crop
 from seesay.templates import choose_template
 from seesay.values import MediaSize
+from seesay.values.frame_chain import Crop
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers"),

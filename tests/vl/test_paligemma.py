@@ -17,7 +17,7 @@ from processing import process
 
 from seesay import BeamSearchParams, Pipeline, pipeline
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.engine.response import Response
+from seesay.engine.front.response import Response
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 
 pytestmark = [

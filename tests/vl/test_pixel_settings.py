@@ -11,7 +11,7 @@ import pytest
 from family_contract import draw_image, edit_json, load_family, preprocess
 
 from seesay.errors import CheckpointError
-from seesay.vl.pixels import DEFAULTS, PixelSettings
+from seesay.vl.bases.pixels import DEFAULTS, PixelSettings
 
 NAMES = ("image_mean", "image_std", "resample")
 

@@ -14,8 +14,8 @@ from seesay.config import MediaLimits
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.open import DECODE_OPTIONS, open_media
 from seesay.values import MediaPart, MediaSize, Modality
-from seesay.vl.dynamic_resolution import PatchSettings
-from seesay.vl.messages import parse_messages
+from seesay.vl.bases.dynamic_resolution import PatchSettings
+from seesay.vl.prompts.conversation_parts import parse_messages
 
 FRAME_SIZE = (240, 320)
 # What qwen-vl-utils takes where nothing is said: patches of 14 pixels, two of which are merged in each direction.

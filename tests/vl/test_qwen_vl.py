@@ -12,10 +12,10 @@ from family_contract import edit_json, load_family
 from PIL import Image
 
 from seesay.config import EngineConfig
-from seesay.engine.engine import AsyncEngine
+from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError
 from seesay.values import GenerationRequest
-from seesay.vl.messages import parse_prompts
+from seesay.vl.prompts.conversation_parts import parse_prompts
 
 SMALL = Image.new("RGB", (9, 9))
 PLACES = "<imgpad>" * 9

@@ -22,8 +22,8 @@ from seesay.vl.families.pixtral import Pixtral
 from seesay.vl.families.text import LlamaLike
 from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS
-from seesay.vl.module_family import ModuleTextFamily
-from seesay.vl.module_vision import ModuleVisionFamily
+from seesay.vl.modules.module_family import ModuleTextFamily
+from seesay.vl.modules.module_vision import ModuleVisionFamily
 from seesay.vl.nearest_models import NEAREST
 from seesay.vl.registry import collect_families, find_family, find_model, list_families, open_registry
 

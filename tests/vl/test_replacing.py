@@ -16,9 +16,9 @@ from other_weights import copy_with_other_weights, read_weights, write_weights
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.given_tensors import GivenTensor, GivenTensors
 from seesay.checkpoint.quantization import InFlight
-from seesay.device.layer_loading import LoadedLayers
+from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
+from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.errors import CheckpointError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 
@@ -61,8 +61,8 @@ def assert_equal(mine: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
         assert torch.equal(one, other)
 
 
-def given(path: Path) -> GivenTensors:
-    return GivenTensors({name: GivenTensor.of(name, tensor) for name, tensor in read_weights(path).items()})
+def given(path: Path) -> HandedTensors:
+    return HandedTensors({name: GivenTensor.of(name, tensor) for name, tensor in read_weights(path).items()})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
@@ -129,7 +129,7 @@ def test_some_weights_are_replaced_and_others_stay(tiny_checkpoint: Callable[[st
     chosen = {n: t.flip(0) for n, t in weights.items() if "layers.1.mlp" in n or n.endswith("norm.weight")}
     second = write_weights(first, tmp_path / "second", {**weights, **chosen})
     decoder = load_decoder(first)
-    source = GivenTensors({name: GivenTensor.of(name, tensor) for name, tensor in chosen.items()})
+    source = HandedTensors({name: GivenTensor.of(name, tensor) for name, tensor in chosen.items()})
     decoder.weights.check(source, is_partial=True)
     decoder.weights.replace(source, is_partial=True)
     assert_equal(outputs(decoder), outputs(load_decoder(second)))
@@ -171,7 +171,7 @@ def test_a_check_says_what_does_not_fit(
     decoder, weights = load_decoder(path), read_weights(path)
     before = outputs(decoder)
     damage(weights, how)
-    source = GivenTensors({name: GivenTensor.of(name, tensor) for name, tensor in weights.items()})
+    source = HandedTensors({name: GivenTensor.of(name, tensor) for name, tensor in weights.items()})
     with pytest.raises(CheckpointError, match=message):
         decoder.weights.check(source, is_partial=is_partial)
     assert_equal(outputs(decoder), before)

@@ -12,7 +12,7 @@ from family_contract import load_family
 
 from seesay.checkpoint.loading import WeightGroup, load_weights
 from seesay.checkpoint.parts import INPUTS, OUTPUTS, Weight
-from seesay.device.linear import Shard
+from seesay.device.linear.linear import Shard
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.vl.family import Family
 

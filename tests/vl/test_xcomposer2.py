@@ -15,8 +15,8 @@ from seesay.errors import CheckpointError, RequestError
 from seesay.templates import builtin
 from seesay.templates.pieces import PiecesTemplate
 from seesay.values import MediaPart, MediaSize, Message, RenderedPrompt, TextPart
-from seesay.vl.hd_transform import HDTransform
-from seesay.vl.prompt import tokenize
+from seesay.vl.bases.hd_transform import HDTransform
+from seesay.vl.prompts.prompt import tokenize
 
 _POSITIONS = "vit.vision_tower.vision_model.embeddings.position_embedding.weight"
 _RANK = "model.layers.0.attention.wqkv.Plora_A.weight"

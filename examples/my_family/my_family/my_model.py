@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint, StandIn
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Resize, Tiles
 from seesay.llm.models.kinds import DecoderKind
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Resize, Tiles
+from seesay.vl.bases.pixels import PixelSettings, read_processor
 from seesay.vl.family import Backbone, Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor
 from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.device.linear import Linear
-from seesay.encoders.layers import PixelNormalizer
-from seesay.encoders.tiles import TileEncoder
-from seesay.encoders.weights import load_tower
+from seesay.device.linear.linear import Linear
+from seesay.encoders.towers.layers import PixelNormalizer
+from seesay.encoders.towers.tiles import TileEncoder
+from seesay.encoders.towers.weights import load_tower
 
 
 class Mixer(nn.Module):

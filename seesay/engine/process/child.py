@@ -17,7 +17,7 @@ from seesay.engine.process.link import Link, LinkClosedError
 from seesay.engine.process.parent import Parent, exit_at_once
 
 if TYPE_CHECKING:
-    from seesay.engine.loop import EngineLoop
+    from seesay.engine.core.loop import EngineLoop
 
 ToFront = Link[kinds.ToFront, kinds.ToCore]
 
@@ -62,7 +62,7 @@ def _load(start: kinds.Start) -> EngineLoop:
     config = EngineConfig(**start.engine)
     precompile = Precompile(Path(start.folder), config)  # it imports while we do
     try:
-        from seesay.engine.loading import load_core
+        from seesay.engine.core.loading import load_core
         from seesay.engine.opened_model import open_model
 
         gc.freeze()  # the collection below would take 0.15 s to visit what was imported, and free nothing of it

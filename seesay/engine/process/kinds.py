@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from seesay.checkpoint.given_tensors import GivenTensor
+from seesay.checkpoint.tensor_source import GivenTensor
 from seesay.config.grammar import Grammar
 from seesay.engine import commands
-from seesay.engine.messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
+from seesay.engine.token_messages import CoreFacts, TokenOutput, TokenReport, TokenRequest
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.sampling_params import NamedProcessor, SamplingParams
-from seesay.prompt_logprobs import PromptLogprobs
+from seesay.llm.plans.sampling_params import NamedProcessor, SamplingParams
 from seesay.values import EngineStats, FinishReason, MediaItem, Modality, MultimodalInput, ThoughtRule
+from seesay.values.prompt_logprobs import PromptLogprobs
 
 Array = npt.NDArray[Any]
 

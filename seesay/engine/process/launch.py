@@ -19,7 +19,7 @@ import zmq
 
 from seesay.engine.process.link import Link, choose_folder
 from seesay.engine.process.python import python_command
-from seesay.log import stderr_descriptor
+from seesay.system.log import stderr_descriptor
 
 S = TypeVar("S")
 R = TypeVar("R")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
-from seesay.engine.messages import TokenRequest
 from seesay.engine.process.kinds import Item, Request
+from seesay.engine.token_messages import TokenRequest
 from seesay.values import MediaItem
 
 

@@ -11,8 +11,8 @@ import msgspec
 
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
-from seesay.engine.process.door import Connection
 from seesay.engine.process.launch import ChildProcess
+from seesay.engine.process.listener import Connection
 
 Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
 

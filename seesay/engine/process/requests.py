@@ -6,10 +6,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from seesay.engine.core import CoreListener
-from seesay.engine.messages import TokenOutput
+from seesay.engine.engine_core import CoreListener
 from seesay.engine.process import kinds
 from seesay.engine.process.ledger import Ledger
+from seesay.engine.token_messages import TokenOutput
 from seesay.errors import RequestError
 from seesay.values import FinishReason
 

@@ -23,14 +23,14 @@ import zmq
 from seesay.device.host_memory import MemoryReturn
 from seesay.engine.failures import explain
 from seesay.engine.process import kinds
-from seesay.engine.process.door import let_in
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.listener import let_in
 from seesay.errors import RequestError
 
 if TYPE_CHECKING:
-    from seesay.engine.loop import EngineLoop
-    from seesay.engine.messages import TokenOutput
+    from seesay.engine.core.loop import EngineLoop
+    from seesay.engine.token_messages import TokenOutput
 
 logger = logging.getLogger("seesay")
 

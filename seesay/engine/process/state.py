@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 
 from seesay.engine.commands import ModelStatus, make_sleeping_error
-from seesay.engine.messages import CoreFacts
 from seesay.engine.process.failures import HungError, make_lost_error
 from seesay.engine.process.origin import Child, Origin
+from seesay.engine.token_messages import CoreFacts
 from seesay.engine.watchdog import ENGINE, Fault
 from seesay.errors import RequestError, SeesayError
 

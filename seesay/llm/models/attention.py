@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Axis, Part, Source, Weight
-from seesay.device.linear import Linear
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.linear import Linear
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import LayerNorm, RmsNorm, make_norm

@@ -11,17 +11,17 @@ import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.parts import Axis, Part, Weight
-from seesay.device.layer_loading import LoadedLayers
-from seesay.device.linear import Linear
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.layer_loading import LoadedLayers
+from seesay.device.linear.linear import Linear
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import AlibiSpec, DecoderConfig
-from seesay.llm.models.traits import DecoderTraits
 from seesay.llm.ops import pick_ops
+from seesay.llm.plans.traits import DecoderTraits
 
 _HEAD = "lm_head"
 

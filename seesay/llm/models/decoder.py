@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from seesay.device.loaded_weights import LoadedWeights
-from seesay.llm.kv_layout import LayerCache
-from seesay.llm.models.traits import DecoderTraits
+from seesay.device.linear.loaded_weights import LoadedWeights
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import DecodeRows, RowLayout
+from seesay.llm.plans.traits import DecoderTraits
 
 
 class RowSplit(NamedTuple):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Source
-from seesay.device.linear import Linear
+from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm

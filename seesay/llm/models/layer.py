@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 
 from seesay.checkpoint.parts import Weight
-from seesay.device.linear import Linear
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.linear import Linear
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import Attention, AttentionStep
 from seesay.llm.models.feed_forward import make_feed_forward
 from seesay.llm.models.norm import NoNorm, Norm, make_norm

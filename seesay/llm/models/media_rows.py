@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from seesay.checkpoint.parts import Source
-from seesay.device.linear import Linear
+from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.norm import Norm
 from seesay.llm.models.spec import MediaRowsSpec

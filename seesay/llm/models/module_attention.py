@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from seesay.errors import CheckpointError
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import Ops
 
 ATTENTION, PROBE = "seesay_blocks", "seesay_probe"

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 from seesay.errors import CheckpointError
-from seesay.llm.kv_cache import KVCache, make_layouts
+from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import RowLayout
-from seesay.llm.token_runs import TokenRuns
+from seesay.llm.plans.token_runs import TokenRuns
 
 _BLOCK_SIZE = 64
 _LENGTHS = (11, 6)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from seesay.device.matmul import try_packed
+from seesay.device.linear.matmul import try_packed
 
 if TYPE_CHECKING:
-    from seesay.device.linear_method import Product
+    from seesay.device.linear.linear_method import Product
 
 _PRODUCT = "_seesay_product"
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Weight, plain_weight
-from seesay.device.linear import Linear
+from seesay.device.linear.linear import Linear
 from seesay.llm.models.spec import NormSpec
 from seesay.llm.ops import Activation, Ops
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from seesay.device.linear import Linear
+from seesay.device.linear.linear import Linear
 from seesay.llm.models.norm import Norm
 
 

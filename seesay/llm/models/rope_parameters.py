@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import find_kind
 from seesay.llm.models.spec import RotarySpec
-from seesay.llm.models.traits import LengthScaling
+from seesay.llm.plans.traits import LengthScaling
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.models.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
+from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
 
 if TYPE_CHECKING:
     from seesay.llm.ops.interface import Activation

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.interface import RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, read_tokens
 

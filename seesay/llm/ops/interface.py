@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device.row_quantization import QuantizedRows, RowFormat
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
+from seesay.llm.memory.kv_layout import LayerCache
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from seesay.llm.kv_layout import KVFormat, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, LayerCache
 
 MAX_FP8 = 448.0
 LEAST_FP8_PEAK = 1e-30

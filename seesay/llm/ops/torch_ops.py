@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
-from seesay.device.norm import rms_norm
-from seesay.device.row_quantization import QuantizedRows, RowFormat, quantize_rows
-from seesay.llm.kv_layout import LayerCache
+from seesay.device.linear.norm import rms_norm
+from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens

@@ -19,7 +19,7 @@ from seesay.kernels.attention import combine_kernel, decode_kernel, divide_kerne
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.kernels.quantized_decode import decode_quantized_kernel
 from seesay.kernels.sizes import power_of_2_from
-from seesay.llm.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 
 TARGET_PROGRAMS = 396

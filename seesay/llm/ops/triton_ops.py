@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import torch
 
-from seesay.device.row_quantization import QuantizedRows, RowFormat
+from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, token_kernels
-from seesay.llm.kv_layout import LayerCache
+from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from seesay.hashing import digest
+from seesay.system.hashing import digest
 from seesay.values import DecodedMedia, Modality
 
 

@@ -1,4 +1,4 @@
-"""Runs the chains of `seesay.frame_chain` on the host."""
+"""Runs the chains of `seesay.values.frame_chain` on the host."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from seesay.frame_chain import Chain, Crop, Pad, Patches, Resize, Split, Tiles, Turn
 from seesay.processors.media.images import Frames, cut_patches, resize
+from seesay.values.frame_chain import Chain, Crop, Pad, Patches, Resize, Split, Tiles, Turn
 
 
 def run_chains(frames: Frames, chains: Sequence[Chain]) -> Frames:

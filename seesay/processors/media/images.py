@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from seesay.device.lanczos import has_lanczos
 from seesay.errors import ErrorCode, RequestError
-from seesay.frame_chain import Library, Patches, Resample
+from seesay.values.frame_chain import Library, Patches, Resample
 
 T = TypeVar("T", bound=np.generic)
 Frames = npt.NDArray[np.uint8]

@@ -10,9 +10,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from seesay.config import MediaLimits, Transparency
-from seesay.hashing import digest
 from seesay.processors.media.decoded import make_decoded
 from seesay.processors.media.pillow import check_size, image_of_array, open_image, to_rgb, upright_size
+from seesay.system.hashing import digest
 from seesay.values import DecodedMedia, MediaSize, Modality
 
 PictureContent: TypeAlias = "bytes | Image.Image | npt.NDArray[np.uint8]"

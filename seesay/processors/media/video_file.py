@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.hashing import digest
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.video import Video
 from seesay.processors.media.video_info import BrokenOffError, VideoInfo
+from seesay.system.hashing import digest
 from seesay.values import MediaSize, VideoFrames
 
 if TYPE_CHECKING:

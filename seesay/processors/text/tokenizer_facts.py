@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from seesay.checkpoint import check_tokenizer_files
-from seesay.checkpoint.kept import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_kept
 from seesay.errors import CheckpointError
 from seesay.processors.text import sentencepiece_folder, tiktoken_folder
 from seesay.processors.text.tokenizer_trial import check_growth, try_tokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from seesay.serving.streaming import make_event
+from seesay.serving.http.streaming import make_event
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
 
 

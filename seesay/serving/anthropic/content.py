@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from seesay.config import MediaLimits
 from seesay.errors import show
 from seesay.serving.anthropic.checks import check_media_type, check_tools
-from seesay.serving.content import check_source
 from seesay.serving.errors import bad_request
-from seesay.serving.unknown_fields import refuse_unknown_fields
+from seesay.serving.requests.content import check_source
+from seesay.serving.requests.unknown_fields import refuse_unknown_fields
 from seesay.templates.json_pieces import dump_in_pieces
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.errors import show
-from seesay.serving.answer_reading import AnswerReading
 from seesay.serving.anthropic.blocks import BlockWriter
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.anthropic.protocol import (
@@ -22,13 +21,14 @@ from seesay.serving.anthropic.protocol import (
     TokensCount,
 )
 from seesay.serving.anthropic.tool_fields import read_tools
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import Caller, caller_of
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.prompts import count_tokens
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, make_event
-from seesay.serving.tools import Tools
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, make_event
+from seesay.serving.requests.answer_reading import AnswerReading
+from seesay.serving.requests.caller import Caller, caller_of
+from seesay.serving.requests.prompts import count_tokens
+from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.tools import Tools
 from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 

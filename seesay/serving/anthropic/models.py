@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from seesay.serving.errors import bad_request
 
 if TYPE_CHECKING:
-    from seesay.serving.state import ServerState
+    from seesay.serving.requests.state import ServerState
 
 
 class ModelInfo(BaseModel):

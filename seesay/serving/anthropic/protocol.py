@@ -9,10 +9,10 @@ from pydantic import BaseModel, Field, SkipValidation, field_validator, model_va
 
 from seesay.serving.anthropic.tool_fields import HAS_CHOICE, ToolChoice, ToolList
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import StopTexts, StrictModel, check_stop_words
-from seesay.serving.grammar_fields import Format, check_format
-from seesay.serving.shared_fields import EngineFields
-from seesay.serving.thinking_fields import ThinkingOff, ThinkingOn, ThinkingOptions
+from seesay.serving.requests.fields import StopTexts, StrictModel, check_stop_words
+from seesay.serving.requests.grammar_fields import Format, check_format
+from seesay.serving.requests.shared_fields import EngineFields
+from seesay.serving.requests.thinking_fields import ThinkingOff, ThinkingOn, ThinkingOptions
 
 # --- content ---------------------------------------------------------------------------------------------------------
 

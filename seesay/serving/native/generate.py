@@ -10,17 +10,17 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.prompt_logprobs import PromptLogprobs
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import read_pictures
-from seesay.serving.field_names import FieldNames
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, make_event
 from seesay.serving.native.protocol import GenerateAnswer, GenerateRequest
 from seesay.serving.openai.logprobs import finite
 from seesay.serving.openai.wire import DONE, make_error_event
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, make_event
+from seesay.serving.requests.caller import Caller, caller_of
+from seesay.serving.requests.content import read_pictures
+from seesay.serving.requests.field_names import FieldNames
+from seesay.serving.requests.state import ServerState
 from seesay.values import GenerationRequest, OutputDelta
+from seesay.values.prompt_logprobs import PromptLogprobs
 
 _DEFAULT_MAX_TOKENS = 128  # LMDeploy's default
 

@@ -12,18 +12,18 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.config import MediaLimits
 from seesay.errors import show
-from seesay.serving.answers import unless_gone
-from seesay.serving.auth import owner_of
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import Caller, caller_of
-from seesay.serving.content import keep_media, read_messages, read_pictures
 from seesay.serving.errors import bad_request
-from seesay.serving.home import Turn
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, make_event
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
-from seesay.serving.native.sessions import EMPTY, SessionKey
 from seesay.serving.openai.wire import DONE, make_error_event
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, make_event
+from seesay.serving.requests.answers import unless_gone
+from seesay.serving.requests.caller import Caller, caller_of
+from seesay.serving.requests.content import keep_media, read_messages, read_pictures
+from seesay.serving.requests.state import ServerState
+from seesay.serving.stored.sessions import EMPTY, SessionKey
+from seesay.serving.stored.shared_state import Turn
+from seesay.serving.traffic.auth import owner_of
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 
 

@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
-from seesay.serving.fields import Texts, TokenIds, exactly_one, needs
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, SamplingFields
-from seesay.serving.openai.request_model import Refused, RequestModel
-from seesay.serving.shared_fields import REFUSED, refuse_two_values
+from seesay.serving.requests.fields import Texts, TokenIds, exactly_one, needs
+from seesay.serving.requests.request_model import Refused, RequestModel
+from seesay.serving.requests.shared_fields import REFUSED, refuse_two_values
 
 _ONE = ((1,), "not supported: this route gives one answer")
 _NOT_HERE = ((), "not a field of this route")

@@ -7,11 +7,11 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving.bodies import make_api_router
-from seesay.serving.content import read_messages
+from seesay.serving.http.bodies import make_api_router
 from seesay.serving.native.protocol import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
-from seesay.serving.prompts import tokenize_prompt, tokenize_text
-from seesay.serving.state import ServerState
+from seesay.serving.requests.content import read_messages
+from seesay.serving.requests.prompts import tokenize_prompt, tokenize_text
+from seesay.serving.requests.state import ServerState
 from seesay.values import GenerationRequest
 
 

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.engine.choices import choices_of
-from seesay.serving.answer_reading import AnswerReading, ReadAnswer
-from seesay.serving.answers import Answer, Tally
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import caller_of
-from seesay.serving.content import read_messages, text_of
+from seesay.engine.front.choices import choices_of
 from seesay.serving.errors import bad_request
-from seesay.serving.metrics import media_of
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, LastEvents, describe_events, encode_json
 from seesay.serving.openai.answer_models import ChatCompletion
 from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message
 from seesay.serving.openai.logprobs import TokenSpeller
@@ -34,12 +30,16 @@ from seesay.serving.openai.wire import (
     make_usage,
     wants_timings,
 )
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, LastEvents, describe_events, encode_json
+from seesay.serving.requests.answer_reading import AnswerReading, ReadAnswer
+from seesay.serving.requests.answers import Answer, Tally
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.content import read_messages, text_of
+from seesay.serving.requests.state import ServerState
+from seesay.serving.traffic.metrics import media_of
 from seesay.values import GenerationRequest, OutputDelta
 
 if TYPE_CHECKING:
-    from seesay.prompt_logprobs import PromptLogprobs
+    from seesay.values.prompt_logprobs import PromptLogprobs
 
 _HOLE = "\x00"  # placeholder in a pre-rendered event: JSON encodes it in one way, and no model name contains it
 

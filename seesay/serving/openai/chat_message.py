@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from seesay.serving.answer_reading import AnswerReading, ReadAnswer
 from seesay.serving.openai.wire import make_id
+from seesay.serving.requests.answer_reading import AnswerReading, ReadAnswer
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
 from seesay.values import OutputDelta
 

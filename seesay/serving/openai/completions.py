@@ -13,13 +13,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.engine.choices import choices_of, find_best
+from seesay.engine.front.choices import choices_of, find_best
 from seesay.errors import show
-from seesay.prompt_logprobs import PromptLogprobs
-from seesay.serving.answers import Answer, Tally
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import caller_of
 from seesay.serving.errors import bad_request
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, describe_events, make_event
 from seesay.serving.openai.answer_models import Completion
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.offsets import TextOffsets, spell_prompt
@@ -34,10 +32,12 @@ from seesay.serving.openai.wire import (
     make_usage,
     wants_timings,
 )
-from seesay.serving.prompts import tokenize_prompt
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, describe_events, make_event
+from seesay.serving.requests.answers import Answer, Tally
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.prompts import tokenize_prompt
+from seesay.serving.requests.state import ServerState
 from seesay.values import GenerationRequest, OutputDelta
+from seesay.values.prompt_logprobs import PromptLogprobs
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's default
 

@@ -11,22 +11,22 @@ from pydantic import Field, SkipValidation, model_validator
 from starlette.responses import JSONResponse, Response
 
 from seesay.config import GenerationConfig
-from seesay.engine.embedding import check_dimensions, shape_embedding
+from seesay.engine.front.embedding import check_dimensions, shape_embedding
 from seesay.errors import RequestError, show
-from seesay.serving.answers import Tally
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import caller_of
-from seesay.serving.content import read_messages, read_parts
 from seesay.serving.errors import ApiError, bad_request
-from seesay.serving.fields import Prompts, exactly_one
+from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails
 from seesay.serving.openai.completions import count_prompts, name_prompts, read_prompts
 from seesay.serving.openai.message_parts import ChatMessages, Content
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES
-from seesay.serving.openai.request_model import Refused
 from seesay.serving.openai.wire import make_details, wants_timings
-from seesay.serving.shared_fields import TextFields
-from seesay.serving.state import ServerState
+from seesay.serving.requests.answers import Tally
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.content import read_messages, read_parts
+from seesay.serving.requests.fields import Prompts, exactly_one
+from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.shared_fields import TextFields
+from seesay.serving.requests.state import ServerState
 from seesay.values import GenerationRequest, MediaPart
 
 _MAX_INPUTS = 2048  # OpenAI's limit

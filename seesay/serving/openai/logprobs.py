@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from seesay.processors.text.byte_alphabet import byte_alphabet
-from seesay.prompt_logprobs import NO_TOKEN
+from seesay.values.prompt_logprobs import NO_TOKEN
 
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
-    from seesay.prompt_logprobs import PromptLogprobs
+    from seesay.values.prompt_logprobs import PromptLogprobs
 
 _MIN_LOGPROB = -9999.0  # OpenAI's value for probability 0; JSON has no infinity
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")

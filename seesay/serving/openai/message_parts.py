@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from seesay.serving.fields import StrictModel
+from seesay.serving.requests.fields import StrictModel
 
 _NOTHING = "accepted in an answer that is sent back; not used"
 _HAS_CONTENT: dict[str, Any] = {"required": ["content"], "properties": {"content": {"not": {"type": "null"}}}}

@@ -12,8 +12,10 @@ from pydantic import Field, SkipValidation, field_validator, model_validator
 from pydantic.json_schema import JsonSchemaValue
 
 from seesay.serving.errors import bad_request, requires
-from seesay.serving.field_names import FieldNames
-from seesay.serving.fields import (
+from seesay.serving.openai.message_parts import ChatMessages
+from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
+from seesay.serving.requests.field_names import FieldNames
+from seesay.serving.requests.fields import (
     Biases,
     Metadata,
     Prompts,
@@ -24,12 +26,10 @@ from seesay.serving.fields import (
     check_stop_words,
     needs,
 )
-from seesay.serving.grammar_fields import FIELD_NAMES, Format, find_format, name_format
-from seesay.serving.openai.message_parts import ChatMessages
-from seesay.serving.openai.request_model import Refused
-from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
-from seesay.serving.restriction_fields import RestrictionFields
-from seesay.serving.shared_fields import (
+from seesay.serving.requests.grammar_fields import FIELD_NAMES, Format, find_format, name_format
+from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.restriction_fields import RestrictionFields
+from seesay.serving.requests.shared_fields import (
     REFUSED,
     REFUSED_IN_CHAT,
     ChatFields,

@@ -9,9 +9,9 @@ from typing import Any
 
 from seesay.config import MediaLimits
 from seesay.errors import show
-from seesay.serving.content import check_media
 from seesay.serving.errors import bad_request
-from seesay.serving.tools import check_arguments
+from seesay.serving.requests.content import check_media
+from seesay.serving.requests.tools import check_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
 

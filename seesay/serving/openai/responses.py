@@ -11,22 +11,22 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving.answer_reading import AnswerReading
-from seesay.serving.answers import Answer, Tally
-from seesay.serving.auth import owner_of
-from seesay.serving.bodies import make_api_router, off_loop
-from seesay.serving.caller import caller_of
-from seesay.serving.content import keep_media
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.http.streaming import EventStream, describe_events, make_event
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
 from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
-from seesay.serving.openai.response_store import StoredResponse
 from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseObject, ResponseRequest
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
-from seesay.serving.state import ServerState
-from seesay.serving.streaming import EventStream, describe_events, make_event
+from seesay.serving.requests.answer_reading import AnswerReading
+from seesay.serving.requests.answers import Answer, Tally
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.content import keep_media
+from seesay.serving.requests.state import ServerState
+from seesay.serving.stored.response_store import StoredResponse
+from seesay.serving.traffic.auth import owner_of
 from seesay.templates.parsers.answer_parser import AnswerParser
 from seesay.templates.parsers.parts import AnswerPart, ContentText
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
-from seesay.serving.fields import Metadata, StrictModel, needs
-from seesay.serving.grammar_fields import Format, check_format
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
-from seesay.serving.openai.request_model import Refused
 from seesay.serving.openai.tool_fields import HAS_CHOICE, ResponseToolChoice, ResponseTools
-from seesay.serving.shared_fields import EngineFields
-from seesay.serving.thinking_fields import ReasoningOptions, ThoughtLimitFields
+from seesay.serving.requests.fields import Metadata, StrictModel, needs
+from seesay.serving.requests.grammar_fields import Format, check_format
+from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.shared_fields import EngineFields
+from seesay.serving.requests.thinking_fields import ReasoningOptions, ThoughtLimitFields
 
 LOGPROBS = "message.output_text.logprobs"
 Includes = Annotated[list[str], Field(fail_fast=True, json_schema_extra={"items": {"const": LOGPROBS}})]

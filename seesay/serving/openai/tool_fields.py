@@ -10,8 +10,8 @@ from pydantic import Field, SkipValidation
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
-from seesay.serving.fields import StrictModel
-from seesay.serving.tools import (
+from seesay.serving.requests.fields import StrictModel
+from seesay.serving.requests.tools import (
     MAX_FUNCTIONS,
     NAME_PATTERN,
     Function,
@@ -21,7 +21,7 @@ from seesay.serving.tools import (
     check_functions,
     make_function,
 )
-from seesay.serving.unknown_fields import refuse_unknown_fields
+from seesay.serving.requests.unknown_fields import refuse_unknown_fields
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 _OBJECT = {"properties": {"type": {"const": "object"}}}

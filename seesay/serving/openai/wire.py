@@ -8,9 +8,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from seesay.serving.answers import Tally
 from seesay.serving.errors import ApiError, openai_envelope
-from seesay.serving.streaming import make_event
+from seesay.serving.http.streaming import make_event
+from seesay.serving.requests.answers import Tally
 from seesay.version import __version__
 
 FINGERPRINT = f"seesay-{__version__}"

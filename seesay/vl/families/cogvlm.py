@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from seesay.llm.models.spec import MediaRowsSpec
 from seesay.values import Expansion, Modality
-from seesay.vl.eva_clip import EVA_CLIP_TOWER, EvaClipFamily, name_eva_clip
+from seesay.vl.bases.eva_clip import EVA_CLIP_TOWER, EvaClipFamily, name_eva_clip
 from seesay.vl.family import Backbone, Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import BARE_DECODER, WeightMap

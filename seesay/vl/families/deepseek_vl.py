@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Library, Tiles, pad_to
 from seesay.processors.media.images import floored_edge_size, longest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
-from seesay.vl.family import Family, Features, make_expansion
-from seesay.vl.pixels import (
+from seesay.values.frame_chain import Chain, Library, Tiles, pad_to
+from seesay.vl.bases.pixels import (
     PixelSettings,
     check_num_rows,
     count_patches,
@@ -23,15 +22,16 @@ from seesay.vl.pixels import (
     read_processor,
     read_tile,
 )
+from seesay.vl.bases.tower_names import CLIP_TOWER, TIMM_TOWER, TWO_LAYERS
+from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER, TIMM_TOWER, TWO_LAYERS
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.vit import VitConfig
+    from seesay.encoders.towers.vit import VitConfig
 
 _TOWERS = ("vision_model.", "vision_model.vision_model.")
 _ORIGINAL_TOWER = "vision_model.vision_tower."
@@ -155,8 +155,8 @@ class DeepseekVL(Family):
         return self.tile
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import ProjectorConfig, load_encoder
 
         projector = ProjectorConfig(out_hidden_size=self.checkpoint.model_config.text_config.hidden_size)
         normalizer, name_of = PixelNormalizer(**self.pixels.statistics), self.weights.tower_name
@@ -166,7 +166,7 @@ class DeepseekVL(Family):
 
     def read_siglip(self) -> VitConfig:
         """Return the sizes of the SigLIP."""
-        from seesay.encoders.vit import VitConfig
+        from seesay.encoders.towers.vit import VitConfig
 
         vision = self.checkpoint.model_config.vision_config
         tower = VitConfig.of_clip(

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Pad, Tiles
 from seesay.processors.media.tiles import select_resolution
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.values.frame_chain import Chain, Pad, Tiles
+from seesay.vl.bases.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.vl.bases.pixels import PixelSettings, count_patches, read_padding_color, read_processor
 from seesay.vl.family import MAX_TILES, Features, make_expansion
-from seesay.vl.module_family import ModuleDecoderFamily
-from seesay.vl.pixels import PixelSettings, count_patches, read_padding_color, read_processor
+from seesay.vl.modules.module_family import ModuleDecoderFamily
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -146,9 +146,9 @@ class DeepseekVL2(ModuleDecoderFamily):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         from dataclasses import replace
 
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
-        from seesay.encoders.vit import VitConfig
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.towers.vit import VitConfig
 
         config = self.checkpoint.model_config
         tower = VitConfig.of_clip(

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles, pack
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Tiles, pack
+from seesay.vl.bases.pixels import PixelSettings, count_patches, read_padding_color, read_tile
+from seesay.vl.bases.tower_names import SAM_TOWER
 from seesay.vl.families.deepseek_vl import DeepseekVL
 from seesay.vl.family import Features
-from seesay.vl.pixels import PixelSettings, count_patches, read_padding_color, read_tile
 from seesay.vl.published import Published
-from seesay.vl.tower_names import SAM_TOWER
 from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.sam import SamConfig
+    from seesay.encoders.towers.sam import SamConfig
 
 _HIGH = "high_res_"
 _ORIGINAL = "vision_model.vision_tower_high.vision_tower."
@@ -143,8 +143,8 @@ class DeepseekVLHybrid(DeepseekVL):
         return self._high_tile
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.hybrid_vit import HybridEncoder
-        from seesay.encoders.layers import PixelNormalizer
+        from seesay.encoders.towers.hybrid_vit import HybridEncoder
+        from seesay.encoders.towers.layers import PixelNormalizer
 
         both = (self.pixels, self._high_pixels)
         low, high = (PixelNormalizer(**pixels.statistics) for pixels in both)
@@ -161,8 +161,8 @@ class DeepseekVLHybrid(DeepseekVL):
 
     def _read_sam(self) -> SamConfig:
         """Return the sizes of the SAM. Raises `CheckpointError` naming what is not supported."""
-        from seesay.encoders.sam import SamConfig
-        from seesay.encoders.vit_layers import LayerConfig
+        from seesay.encoders.towers.sam import SamConfig
+        from seesay.encoders.towers.vit_layers import LayerConfig
 
         vision, where = self.checkpoint.model_config.high_res_vision_config, self.checkpoint.path
         indices, depth = vision.global_attn_indexes, vision.num_hidden_layers

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
+from seesay.vl.bases.pixels import read_square
+from seesay.vl.bases.timm_tower import TimmRows, TimmTower, load_encoder
 from seesay.vl.families.llava import Llava
-from seesay.vl.pixels import read_square
 from seesay.vl.published import Published
-from seesay.vl.timm_tower import TimmRows, TimmTower, load_encoder
 from seesay.vl.weight_map import NESTED_DECODER, WeightMap
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class FastVlm(Llava):
         return False, height, height // side
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.projected_vit import ProjectorConfig
+        from seesay.encoders.towers.projected_vit import ProjectorConfig
 
         config = self.checkpoint.model_config
         rows = TimmRows(

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Crop, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Crop, Tiles
+from seesay.vl.bases.pixels import PixelSettings, count_patches, read_processor, read_tile
+from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Backbone, Family, Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, count_patches, read_processor, read_tile
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
@@ -159,10 +159,10 @@ class Gemma3(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import PooledVit, make_encoder
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import PooledVit, make_encoder
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config

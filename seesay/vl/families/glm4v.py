@@ -11,15 +11,15 @@ from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Modality
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.bases.pixels import find_processor_class, read_positive, read_processor
+from seesay.vl.bases.timed_videos import ClipSettings, Piece, TimedVideoFamily
 from seesay.vl.nearest_models import describe_nearest
-from seesay.vl.pixels import find_processor_class, read_positive, read_processor
 from seesay.vl.published import Published
-from seesay.vl.timed_videos import ClipSettings, Piece, TimedVideoFamily
 from seesay.vl.weight_map import GLM4_DECODER
 
 if TYPE_CHECKING:
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 _OTHER_LIMITS = ("min_pixels", "max_pixels", "cap_pixels_per_frame")
 """Settings of Qwen's processors, which these do not have."""
@@ -96,7 +96,7 @@ class Glm4V(TimedVideoFamily):
         return ([start], False), rows, ([end, *self.tokenizer.encode(spelled)], False)
 
     def tower_config(self) -> PackedVisionConfig:
-        from seesay.encoders.packed_layout import DownsamplerConfig
+        from seesay.encoders.towers.packed_layout import DownsamplerConfig
 
         vision = self.checkpoint.model_config.vision_config
         if (side := vision.image_size // vision.patch_size) < 1:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from seesay.checkpoint import Checkpoint
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality
-from seesay.vl.eva_clip import EVA_CLIP_TOWER, EvaClipFamily, name_eva_clip
+from seesay.vl.bases.eva_clip import EVA_CLIP_TOWER, EvaClipFamily, name_eva_clip
 from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.family import Features, make_expansion
 from seesay.vl.published import Published

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Resample, Resize, Tiles
 from seesay.processors.media.tiles import fit_longest_edge, fit_tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Resample, Resize, Tiles
+from seesay.vl.bases.pixels import PixelSettings, check_num_rows, read_longest_edge, read_processor
+from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, check_num_rows, read_longest_edge, read_processor
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
@@ -150,9 +150,9 @@ class Idefics3(Family):
         return fit_longest_edge((1, 1), self.edge)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
-        from seesay.encoders.vit import VitConfig
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.towers.vit import VitConfig
 
         config = self.checkpoint.model_config
         vision = config.vision_config

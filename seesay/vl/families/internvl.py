@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Tiles
 from seesay.processors.media.images import GridOrder, tile_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Tiles
+from seesay.vl.bases.pixels import PixelSettings, find_library, read_processor, read_square
+from seesay.vl.bases.tower_names import INTERN_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, find_library, read_processor, read_square
 from seesay.vl.published import Published
-from seesay.vl.tower_names import INTERN_TOWER
 from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
@@ -198,10 +198,10 @@ class InternVL(Family):
         return self._tile[0], self._tile[1] * self._max_tiles
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.vit_layers import QKV, LayerConfig
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.vit_layers import QKV, LayerConfig
 
         config = self.checkpoint.model_config
         vision, layer = config.vision_config, config.vision_feature_layer

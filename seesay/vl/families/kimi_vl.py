@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Pad, Patches
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Pad, Patches
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import MAX_UNITS, Features, make_expansion
-from seesay.vl.module_family import ModuleDecoderFamily
-from seesay.vl.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.modules.module_family import ModuleDecoderFamily
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 _START, _CONTENT, _PLACE, _END = "<|media_start|>", "<|media_content|>", "<|media_pad|>", "<|media_end|>"
 _KIND = "image"
@@ -173,7 +173,7 @@ class KimiVL(ModuleDecoderFamily):
             return 0
 
     def _tower_config(self) -> PackedVisionConfig:
-        from seesay.encoders.packed_layout import PackedVisionConfig
+        from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
         config = self.checkpoint.model_config
         vision = config.vision_config
@@ -197,8 +197,8 @@ class KimiVL(ModuleDecoderFamily):
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.packed_vit import PackedEncoder
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.packed_vit import PackedEncoder
 
         normalizer = PixelNormalizer(**self._pixels.statistics)
         return PackedEncoder.load(

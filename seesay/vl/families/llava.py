@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles, crop_center, pad_to
 from seesay.processors.media.images import shortest_edge_size
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Tiles, crop_center, pad_to
+from seesay.vl.bases.pixels import read_padding_color, read_square
+from seesay.vl.bases.projected_tower import ProjectedTowerFamily, make_weights
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.pixels import read_padding_color, read_square
-from seesay.vl.projected_tower import ProjectedTowerFamily, make_weights
 from seesay.vl.published import Published
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
-from seesay.vl.arrangement import Rows, chain, end_lines
+from seesay.vl.bases.any_resolution import NEWLINE, AnyResolutionFamily
+from seesay.vl.bases.arrangement import Rows, chain, end_lines
 from seesay.vl.family import Features
 from seesay.vl.published import Published
 

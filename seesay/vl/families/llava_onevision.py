@@ -10,13 +10,22 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles, pad_to
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
-from seesay.vl.any_resolution import NEWLINE, AnyResolutionFamily
-from seesay.vl.arrangement import Rows, blend, chain, chain_blends, end_blended_lines, end_lines, number_rows, shrink
+from seesay.values.frame_chain import Chain, Tiles, pad_to
+from seesay.vl.bases.any_resolution import NEWLINE, AnyResolutionFamily
+from seesay.vl.bases.arrangement import (
+    Rows,
+    blend,
+    chain,
+    chain_blends,
+    end_blended_lines,
+    end_lines,
+    number_rows,
+    shrink,
+)
+from seesay.vl.bases.pixels import PixelSettings, find_library, read_padding_color, read_processor, read_square
 from seesay.vl.family import Features, make_expansion
-from seesay.vl.pixels import PixelSettings, find_library, read_padding_color, read_processor, read_square
 from seesay.vl.published import Published
 
 _SHRINKS_ABOVE = 1.1

@@ -13,14 +13,14 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Split
 from seesay.processors.media.slices import choose_grid, fit_area, fit_slices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Patches, Split
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, read_count, read_processor
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import WeightMap, is_layer_above
 
 if TYPE_CHECKING:
@@ -232,10 +232,10 @@ class MiniCPMV(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.resampler import ResampledEncoder, ResampledSiglip, ResamplerConfig
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.resampler import ResampledEncoder, ResampledSiglip, ResamplerConfig
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config

@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Pad
 from seesay.processors.media.images import resize_as_float
 from seesay.processors.media.tiles import choose_crops, fit_as_float32
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.arrangement import Rows, chain, number_rows
+from seesay.values.frame_chain import Chain, Pad
+from seesay.vl.bases.arrangement import Rows, chain, number_rows
+from seesay.vl.bases.pixels import read_count
+from seesay.vl.bases.projected_tower import ProjectedTowerFamily
+from seesay.vl.bases.tower_names import MOLMO_TOWER
 from seesay.vl.family import MAX_TILES, Features, MediaPlan, make_expansion
-from seesay.vl.pixels import read_count
-from seesay.vl.projected_tower import ProjectedTowerFamily
 from seesay.vl.published import Published
-from seesay.vl.tower_names import MOLMO_TOWER
 from seesay.vl.weight_map import WeightMap
 
 if TYPE_CHECKING:
@@ -243,10 +243,10 @@ class Molmo(ProjectedTowerFamily):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.pooled_crops import PooledCropEncoder, PooledCropVit
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.pooled_crops import PooledCropEncoder, PooledCropVit
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.weights import load_tower
 
         config = self.checkpoint.model_config
         text_config = config.text_config

@@ -11,16 +11,16 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Crop, Library, Tiles, pad_to
 from seesay.processors.media.images import floored_edge_size, tile_grid
 from seesay.processors.media.tiles import fit_covering_grid
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.arrangement import Rows, chain, number_rows
+from seesay.values.frame_chain import Chain, Crop, Library, Tiles, pad_to
+from seesay.vl.bases.arrangement import Rows, chain, number_rows
+from seesay.vl.bases.pixels import PixelSettings, check_num_rows, count_patches, read_count, read_processor, read_tile
+from seesay.vl.bases.tower_names import AIM_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, check_num_rows, count_patches, read_count, read_processor, read_tile
 from seesay.vl.published import Published
-from seesay.vl.tower_names import AIM_TOWER
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
@@ -208,10 +208,10 @@ class Ovis2(Family):
         return self._tile[0], self._tile[1] * self._max_tiles
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.ovis import VisualVocabulary, load_ovis
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.vit_layers import QKV, LayerConfig
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.ovis import VisualVocabulary, load_ovis
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.vit_layers import QKV, LayerConfig
 
         config, where = self.checkpoint.model_config, self.checkpoint.path
         vision = config.vision_config

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality, RenderedPrompt
+from seesay.values.frame_chain import Chain, Tiles
+from seesay.vl.bases.pixels import PixelSettings, count_patches, read_processor, read_tile
+from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, count_patches, read_processor, read_tile
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
 
 if TYPE_CHECKING:
@@ -132,9 +132,9 @@ class PaliGemma(Family):
         return self._tile
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.projected_vit import ProjectorConfig, load_encoder
-        from seesay.encoders.vit import VitConfig
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.projected_vit import ProjectorConfig, load_encoder
+        from seesay.encoders.towers.vit import VitConfig
 
         vision = self.checkpoint.model_config.vision_config
         tower = VitConfig.of_clip(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles
 from seesay.processors.media.tiles import fit_canvas
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Tiles
+from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor, read_square
+from seesay.vl.bases.timm_tower import TimmRows, TimmTower, load_encoder
 from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_count, read_processor, read_square
 from seesay.vl.published import Published
-from seesay.vl.timm_tower import TimmRows, TimmTower, load_encoder
 from seesay.vl.weight_map import NESTED_DECODER, WeightMap
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class PerceptionLM(Family):
         return (self._side, self._side * self._max_tiles) if self._cuts else self._tile
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.projected_vit import ProjectorConfig
+        from seesay.encoders.towers.projected_vit import ProjectorConfig
 
         config = self.checkpoint.model_config
         rows = TimmRows(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Patches
+from seesay.vl.bases.pixels import PixelSettings, read_processor
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import Family, Features, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor
 from seesay.vl.published import Published
 from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 _NORM_EPS = 1e-5
 _LOW_DETAIL_SIDE = math.isqrt(LOW_DETAIL_PIXELS)
@@ -151,7 +151,7 @@ class Pixtral(Family):
         return self._limit
 
     def _tower_config(self) -> PackedVisionConfig:
-        from seesay.encoders.packed_layout import PackedVisionConfig, ProjectorConfig
+        from seesay.encoders.towers.packed_layout import PackedVisionConfig, ProjectorConfig
 
         config = self.checkpoint.model_config
         vision, text = config.vision_config, config.text_config
@@ -183,8 +183,8 @@ class Pixtral(Family):
         )
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.packed_vit import PackedEncoder
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.packed_vit import PackedEncoder
 
         normalizer = PixelNormalizer(**self._pixels.statistics)
         return PackedEncoder.load(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.family import Features
 from seesay.vl.published import Published
 
 if TYPE_CHECKING:
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 
 class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801

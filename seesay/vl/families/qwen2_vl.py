@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
 from seesay.vl.published import Published
 
 if TYPE_CHECKING:
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 
 class Qwen2VL(DynamicResolutionFamily):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.errors import CheckpointError
 from seesay.values import Modality
-from seesay.vl.dynamic_resolution import DynamicResolutionFamily, PatchSettings
+from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily, PatchSettings
+from seesay.vl.bases.timed_videos import ClipSettings, Piece, TimedVideoFamily
 from seesay.vl.family import Backbone
 from seesay.vl.published import Published
-from seesay.vl.timed_videos import ClipSettings, Piece, TimedVideoFamily
 
 if TYPE_CHECKING:
-    from seesay.encoders.packed_layout import PackedVisionConfig
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
 _MERGER = r"^(merger|deep_mergers\.\d+)\."
 

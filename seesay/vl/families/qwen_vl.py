@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Chain, Tiles
+from seesay.vl.bases.pixels import PixelSettings, read_processor
+from seesay.vl.bases.tower_names import OPEN_CLIP_TOWER
 from seesay.vl.family import NUMBER, Family, Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, read_processor
 from seesay.vl.published import Published
-from seesay.vl.tower_names import OPEN_CLIP_TOWER
 from seesay.vl.weight_map import QWEN_DECODER, WeightMap
 
 if TYPE_CHECKING:
@@ -99,12 +99,12 @@ class QwenVL(Family):
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
 
-        from seesay.encoders.layers import PixelNormalizer
-        from seesay.encoders.resampled_vit import ResampledVit, make_encoder
-        from seesay.encoders.resampler import ResamplerConfig
-        from seesay.encoders.vit import VitConfig
-        from seesay.encoders.vit_layers import LayerConfig
-        from seesay.encoders.weights import load_tower
+        from seesay.encoders.towers.layers import PixelNormalizer
+        from seesay.encoders.towers.resampled_vit import ResampledVit, make_encoder
+        from seesay.encoders.towers.resampler import ResamplerConfig
+        from seesay.encoders.towers.vit import VitConfig
+        from seesay.encoders.towers.vit_layers import LayerConfig
+        from seesay.encoders.towers.weights import load_tower
 
         config = self.checkpoint.model_config
         vision = config.vision_config

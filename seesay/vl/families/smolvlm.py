@@ -8,14 +8,14 @@ from typing import Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Resample
 from seesay.processors.media.tiles import fit_longest_edge
 from seesay.processors.text.number_words import spell_number
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
+from seesay.values.frame_chain import Resample
+from seesay.vl.bases.pixels import PixelSettings, read_longest_edge, read_processor
 from seesay.vl.families.idefics3 import DEFAULT_EDGES, Idefics3
 from seesay.vl.family import Features, Wording, make_expansion
-from seesay.vl.pixels import PixelSettings, read_longest_edge, read_processor
 from seesay.vl.published import Published
 
 

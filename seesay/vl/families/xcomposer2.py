@@ -12,17 +12,17 @@ import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.frame_chain import Chain, Tiles
 from seesay.llm.models.spec import MediaRowsSpec
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
-from seesay.vl.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.values.frame_chain import Chain, Tiles
+from seesay.vl.bases.arrangement import Rows, chain, end_lines, join_tiles, number_rows
+from seesay.vl.bases.hd_transform import OPTION, HDTransform
+from seesay.vl.bases.pixels import PixelSettings, read_count
+from seesay.vl.bases.projected_tower import ProjectedTowerFamily
+from seesay.vl.bases.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.family import MAX_TILES, Backbone, Features, make_expansion
-from seesay.vl.hd_transform import OPTION, HDTransform
-from seesay.vl.pixels import PixelSettings, read_count
-from seesay.vl.projected_tower import ProjectedTowerFamily
 from seesay.vl.published import Published
-from seesay.vl.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.weight_map import INTERNLM2_DECODER, WeightMap
 
 _FRONT = "vit.vision_tower.vision_model."

@@ -15,10 +15,10 @@ from PIL import Image
 from seesay.config import MediaLimits
 from seesay.device.lanczos import has_lanczos
 from seesay.errors import ErrorCode, RequestError
-from seesay.frame_chain import Chain, Patches, Resample, Resize, Tiles, crop_center, pad_to
 from seesay.processors.media import images
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.pillow import to_rgb
+from seesay.values.frame_chain import Chain, Patches, Resample, Resize, Tiles, crop_center, pad_to
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 SIZES = [(40, 60), (37, 211), (333, 97), (224, 224), (448, 300), (700, 901), (5, 9)]

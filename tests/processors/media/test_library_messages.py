@@ -14,7 +14,7 @@ from seesay.config import MediaLimits
 from seesay.errors import RequestError
 from seesay.processors.media.library_messages import request_id
 from seesay.processors.media.picture import Picture
-from seesay.thread_pool import ThreadPool
+from seesay.system.thread_pool import ThreadPool
 
 
 def make_damaged_tiff() -> bytes:

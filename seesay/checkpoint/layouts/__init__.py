@@ -1,0 +1,1 @@
+"""Published layouts of model folders, read as those of Transformers."""

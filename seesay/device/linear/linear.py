@@ -1,0 +1,295 @@
+"""The linear layer of decoder, head and towers: it knows where its tensors come from, owns them, and computes with the
+method that its checkpoint or the user chose for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from seesay.checkpoint.loading import WeightGroup
+from seesay.checkpoint.parts import OUTPUTS, Source, TensorLayout, Weight
+from seesay.device.linear.linear_method import (
+    FusedKernel,
+    LinearKernel,
+    LinearMethod,
+    Product,
+    RowKernel,
+    Sizes,
+    pad_matrix,
+    pad_outputs,
+)
+from seesay.device.linear.matmul import make_product
+from seesay.device.linear.row_quantization import RowFormat
+from seesay.errors import CheckpointError
+
+_BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
+
+
+class Shard(NamedTuple):
+    """One of `size` ranks, which divide axis `dim` of the matrix."""
+
+    rank: int
+    size: int
+    dim: int
+
+
+class Unquantized:
+    """The weight as it is, in the model's own type."""
+
+    name = "unquantized"
+
+    def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
+        return {"weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (1, 1)))}
+
+    def prepare(self, weights: Mapping[str, Weight], bias: Tensor | None, sizes: Sizes) -> Product:
+        return make_product(pad_matrix(weights["weight"].data, sizes), bias)
+
+
+UNQUANTIZED = Unquantized()
+
+
+class Linear(nn.Module):
+    """y = x Wᵀ + b over the last axis.
+
+    `sources` are the modules of the checkpoint that its outputs come from, one after another, named beside the layer
+    itself; by default it is one module of its own name. `bias_sources` are those of the bias, where they differ: one
+    for each source, None for one without a bias. Inputs, and the outputs of each source, may be padded with zeros to
+    multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
+    only the plain format has that.
+
+    A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
+    When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty. Finished
+    once more, it copies the new tensors to the addresses of the old ones where it can, so that CUDA graphs stay valid.
+
+    fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
+    where there is no such kernel. quantized: a format of rows, and what computes the layer with rows in it; None where
+    rows stay as they are.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int | None = None,
+        *,
+        bias: bool = True,
+        sources: Sequence[Source] | None = None,
+        bias_sources: Sequence[Source | None] | None = None,
+        input_multiple: int = 1,
+        output_multiple: int = 1,
+        has_unit_rows: bool = False,
+    ) -> None:
+        super().__init__()
+        self._has_unit_rows = has_unit_rows
+        self._sources = None if sources is None else tuple(sources)
+        self._bias_sources = None if bias_sources is None else tuple(bias_sources)
+        outputs = (out_features,) if sources is None else tuple(source.num_picked for source in sources)
+        assert all(outputs) and (sources is None or out_features is None)
+        self.sizes = Sizes(
+            outputs=tuple(n for n in outputs if n),
+            inputs=in_features,
+            output_multiple=output_multiple,
+            input_multiple=input_multiple,
+        )
+        self.in_features, self.out_features = in_features, sum(self.sizes.outputs)
+        self.method: LinearMethod = UNQUANTIZED
+        self.weight = nn.Parameter(torch.empty(self.out_features, in_features), requires_grad=False)
+        self.register_parameter(
+            "bias", nn.Parameter(torch.empty(self.out_features), requires_grad=False) if bias else None
+        )
+        self.fused: FusedKernel | None = None
+        self.max_fused_rows = 0
+        self.quantized: tuple[RowFormat, RowKernel] | None = None
+        self._product: Product | None = None
+        self._run: LinearKernel = self._run_unfinished
+        self._reduce: LinearKernel | None = None
+        self._adapt: Callable[[Tensor, Tensor], None] | None = None
+        self._observe: Callable[[Tensor], None] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x)
+
+    def add(self, target: Tensor, x: Tensor) -> None:
+        """Add x Wᵀ to target [N, out] in place, for x [N, in], without the bias."""
+        if self.is_extended:
+            y = x.new_zeros(len(x), self.out_features)
+            self._add(y, x)
+            target.add_(self._make_extended(lambda _: y)(x))
+        else:
+            self._add(target, x)
+
+    def modules_in(self, path: str) -> tuple[str, ...]:
+        """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""
+        return tuple(source.module for source in self._sources_at(path))
+
+    def list_weights(self, path: str, shard: Shard | None = None) -> tuple[dict[str, Weight], Weight | None]:
+        """Return the weights of the layer, which is at `path` in the model, for its method, and its bias; or one rank's
+        share of them."""
+        sources = self._sources_at(path)
+        bias_sources = sources
+        if self._bias_sources is not None:
+            bias_sources = _name_at(path, [source for source in self._bias_sources if source is not None])
+        if shard is None:
+            sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
+        layouts = self.method.layouts(self.in_features)
+        weights = {name: layout.weight(sources, self.in_features) for name, layout in layouts.items()}
+        if self._has_unit_rows:
+            if self.method is not UNQUANTIZED:
+                raise CheckpointError(f"{path} must not be quantized: its weight is normalized")
+            weights["weight"].has_unit_rows = True
+        bias = None if self.bias is None else _BIAS.weight(bias_sources, self.in_features)
+        if shard is None:
+            return weights, bias
+        return {name: weight.shard(*shard) for name, weight in weights.items()}, bias and bias.shard(*shard)
+
+    def make_group(self, path: str, *, is_trial: bool = False) -> WeightGroup:
+        """Return the weights of the layer, which is at `path` in the model. It is finished with them when they are
+        loaded; in a trial, it makes a product of them, which raises what finishing would raise, and drops it."""
+        weights, bias = self.list_weights(path)
+
+        def finish() -> None:
+            product, padded = self._prepare(weights, None if bias is None else self._fill_bias(bias.data))
+            if not is_trial:
+                self._take(product, padded)
+
+        return WeightGroup(weights=(*weights.values(), *(() if bias is None else (bias,))), finish=finish)
+
+    def use(self, weight: Tensor) -> None:
+        """Get ready to compute with this weight, which belongs to another layer, too."""
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self._product = None  # never copied into: the tensor is the other layer's
+        self.finish()
+
+    def finish(self) -> None:
+        """Get ready to compute with the parameters as they are."""
+        weights, _ = self.list_weights("")
+        weights["weight"].data = self.weight.data
+        self._take(*self._prepare(weights, None if self.bias is None else self.bias.data))
+
+    def drop(self) -> None:
+        """Drop all tensors. The layer computes nothing until it is finished again."""
+        self._product = None
+        self.weight = nn.Parameter(self.weight.data.new_empty(0), requires_grad=False)
+        if self.bias is not None:
+            self.bias = nn.Parameter(self.bias.data.new_empty(0), requires_grad=False)
+        self._compose()
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors of a finished layer; none before it is finished, or once they are dropped."""
+        return () if self._product is None else self._product.tensors
+
+    def extend(
+        self,
+        *,
+        reduce: LinearKernel | None = None,
+        adapt: Callable[[Tensor, Tensor], None] | None = None,
+        observe: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        """Call functions around the product, in place of those of an earlier call. None of them costs anything where
+        it is not given; with any, the layer has no fused kernel.
+
+        observe(x) sees every input. adapt(x, y) adds to the output y in place. reduce(y) then returns the sum of all
+        ranks' outputs. Not while a CUDA graph of the layer exists.
+        """
+        self._observe, self._adapt, self._reduce = observe, adapt, reduce
+        self._compose()
+
+    @property
+    def is_extended(self) -> bool:
+        return self._observe is not None or self._adapt is not None or self._reduce is not None
+
+    def _sources_at(self, path: str) -> tuple[Source, ...]:
+        if self._sources is None:
+            return (Source(module=path, num_outputs=self.out_features),)
+        return _name_at(path, self._sources)
+
+    def _fill_bias(self, stored: Tensor) -> Tensor:
+        """Return the bias of all outputs: that of the checkpoint, and zeros where it has none."""
+        if self._bias_sources is None:
+            return stored
+        pieces, first = [], 0
+        for source, size in zip(self._bias_sources, self.sizes.outputs, strict=True):
+            pieces.append(stored.new_zeros(size) if source is None else stored[first : first + size])
+            first += 0 if source is None else size
+        return torch.cat(pieces)
+
+    def _prepare(self, weights: Mapping[str, Weight], bias: Tensor | None) -> tuple[Product, Tensor | None]:
+        """Return the product with loaded weights, which are given up, and its bias."""
+        padded = None if bias is None else pad_outputs(bias, self.sizes)
+        self.weight = nn.Parameter(next(iter(weights.values())).data.new_empty(0), requires_grad=False)
+        product = self.method.prepare(weights, padded, self.sizes)
+        for weight in weights.values():
+            del weight.data  # the product has what it needs
+        return product, padded
+
+    def _take(self, product: Product, bias: Tensor | None) -> None:
+        """Compute with a product from now on."""
+        if self._product is not None and self._product.try_copy(product):
+            return
+        self._product = product
+        if bias is not None:
+            self.bias = nn.Parameter(bias, requires_grad=False)
+        self._compose()
+
+    def _add(self, target: Tensor, x: Tensor) -> None:
+        if self._product is None:
+            target.addmm_(x, self.weight.t())
+        else:
+            self._product.add(target, x)
+
+    def _compose(self) -> None:
+        product = self._product
+        run = self._run_unfinished if product is None else product.run
+        self._run = self._make_extended(run) if self.is_extended else run
+        self.fused, self.max_fused_rows, self.quantized = None, 0, None
+        if product is not None and not self.is_extended:
+            self.fused, self.max_fused_rows = product.fused, product.max_fused_rows
+            if product.rows is not None and product.run_rows is not None:
+                self.quantized = product.rows, product.run_rows
+
+    def _run_unfinished(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def _make_extended(self, run: LinearKernel) -> LinearKernel:
+        observe, adapt, reduce = self._observe, self._adapt, self._reduce
+
+        def extended(x: Tensor) -> Tensor:
+            if observe is not None:
+                observe(x)
+            y = run(x)
+            if adapt is not None:
+                adapt(x, y)
+            return y if reduce is None else reduce(y)
+
+        return extended
+
+
+def _name_at(path: str, sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Return sources that are named beside the layer at `path` with their names in the model."""
+    parent = path.rpartition(".")[0]
+    front = f"{parent}." if parent else ""
+    return tuple(replace(source, module=front + source.module) for source in sources)
+
+
+def _join_whole(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Join neighbours that together are one stored module, so that it is read at once and what is stored for groups of
+    its outputs may lie across them."""
+    joined: list[Source] = []
+    for (module, num_outputs), group in groupby(sources, key=lambda source: (source.module, source.num_outputs)):
+        pieces = list(group)
+        picks = [pick for piece in pieces for pick in piece.picks]
+        stops = [0, *(pick.stop for pick in picks)]
+        is_run = all(pick.start == stop and pick.step == 1 for pick, stop in zip(picks, stops, strict=False))
+        is_whole = is_run and stops[-1] == num_outputs
+        joined += [Source(module=module, num_outputs=num_outputs)] if is_whole else pieces
+    return tuple(joined)

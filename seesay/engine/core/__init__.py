@@ -1,0 +1,1 @@
+"""The loop that plans steps, runs them and commits their tokens."""

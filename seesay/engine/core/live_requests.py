@@ -1,0 +1,83 @@
+"""The requests of an engine loop that are not over, and their outputs until they are sent. Used by its thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from seesay.engine.core.live_request import LiveRequest
+from seesay.engine.failures import explain
+from seesay.engine.token_messages import TokenOutput, TokenReport
+from seesay.errors import RequestError
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.scheduling.scheduler import SequenceUpdate
+from seesay.values import FinishReason
+
+if TYPE_CHECKING:
+    from seesay.llm.running.launched_step import RowResult
+    from seesay.llm.running.sampling_row import LogitsProcessor
+
+
+class LiveRequests:
+    """by_id: the live requests. processors: those of the requests that have any, by id."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, LiveRequest] = {}
+        self.processors: dict[int, tuple[LogitsProcessor, ...]] = {}
+        self._outputs: list[TokenOutput] = []  # of a step or of the inbox
+
+    def add(self, request: LiveRequest) -> None:
+        """Take a request, which is live from now on."""
+        self.by_id[request.request_id] = request
+        if request.processors:
+            self.processors[request.request_id] = request.processors
+
+    def note_launch(self, plan: StepPlan) -> None:
+        """Note when the first rows of sequences are launched: with the plan with which they begin."""
+        now = time.perf_counter()
+        for begun in plan.begun:
+            request = self.by_id.get(begun.seq_id)  # none for one that was impossible
+            if request is not None and request.computing_at is None:
+                request.computing_at = now
+
+    def add_rows(self, rows: Iterable[RowResult]) -> None:
+        """Take what the rows of a step gave beside tokens. A sequence may have ended when the step before was
+        committed."""
+        for row in rows:
+            if (request := self.by_id.get(row.seq_id)) is not None:
+                request.add_row(row)
+
+    def add_tokens(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
+        """Take new tokens of a request, and make an output of them unless they wait for the end."""
+        request.add_tokens(update.token_ids, logprobs[: len(update.token_ids)])
+        if update.finish_reason is None and not request.defers_tokens:
+            self._outputs.append(request.take_output())
+
+    def end(
+        self,
+        request: LiveRequest,
+        reason: FinishReason,
+        *,
+        stop_token_id: int | None = None,
+        error: Exception | None = None,
+        failed_item: int | None = None,
+    ) -> None:
+        """Make the final output of a request, also of one that never was live."""
+        self.by_id.pop(request.request_id, None)
+        self.processors.pop(request.request_id, None)
+        shown = None if error is None else explain(error)
+        self._outputs.append(
+            request.take_output(reason, stop_token_id=stop_token_id, error=shown, failed_item=failed_item)
+        )
+
+    def refuse(self, request_id: int, error: RequestError) -> None:
+        """Make the final output of a request that could not even be made live."""
+        self._outputs.append(
+            TokenOutput(request_id=request_id, finish_reason="error", error=error, report=TokenReport())
+        )
+
+    def take_outputs(self) -> list[TokenOutput]:
+        """Return the outputs that were made since the last call."""
+        outputs, self._outputs = self._outputs, []
+        return outputs

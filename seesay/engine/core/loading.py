@@ -1,0 +1,372 @@
+"""Builds a core: loads the weights, sizes the KV cache by trial, warms up what steps will use."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from seesay.device.backends import has_kernels
+from seesay.device.query import has_fp8, measure_memory, measure_peak, pick_device
+from seesay.engine.core.jumps import JumpRule
+from seesay.engine.core.loop import EngineLoop
+from seesay.engine.core.model_weights import ModelWeights
+from seesay.engine.core.processor_imports import ProcessorImports
+from seesay.engine.watchdog import hang_limit_s
+from seesay.errors import ConfigError
+from seesay.grammars.bad_words import CompiledBadWords
+from seesay.grammars.masks import CompiledGrammars
+from seesay.llm.plans.step_times import StepTimes
+from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
+from seesay.llm.scheduling.step_policy import TimedSteps
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.checkpoint import Checkpoint
+    from seesay.config import EngineConfig, VisionConfig
+    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.opened_model import OpenedModel
+    from seesay.kernels.compile_log import CompileLog
+    from seesay.llm.memory.kv_layout import KVFormat
+    from seesay.llm.models.decoder import Decoder
+    from seesay.llm.plans.step_times import StepCosts
+    from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.step_policy import StepPolicy
+    from seesay.vl.family import Backbone
+
+    MakeRunner = Callable[[Decoder, RunnerLimits], ModelRunner]
+    """Makes a runner, as `ModelRunner` does."""
+
+logger = logging.getLogger("seesay")
+
+_SESSION_LEN = 4096
+"""Tokens of a text, by default, of a model whose configuration has no limit."""
+_LARGEST_COPY = 1 / 8
+"""Largest share of a GPU's memory that, by default, packed weights take multiplied out, too."""
+_MAX_STEP_MS = 40
+"""By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
+_STREAMED_TOKENS = 368
+"""Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU. On a CPU,
+where steps take longer, one person's long prompt would halt the answers of all others."""
+_ENCODING_TOKENS = 1024
+"""Most tokens of prompts in a step while pictures are encoded: shorter ones let tower and decoder go hand in hand."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig:
+    """The options that the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
+
+    device: torch.device
+    dtype: torch.dtype
+    session_len: int
+    max_batch_size: int
+    max_step_ms: int | None
+    kv_format: KVFormat
+    unpacked_copy: bool = False
+    rope_scaling_factor: float = 0.0
+    use_logn_attn: bool = False
+
+
+def resolve(
+    config: EngineConfig, checkpoint: Checkpoint, backbone: Backbone, device: torch.device | None = None
+) -> ResolvedConfig:
+    """Settle 'auto' and None in `config`, for `device` or else the one that it names. Raises `ConfigError` for a device
+    that is not there."""
+    import torch
+
+    text_config = backbone.text_config
+    device = device or pick_device(config.device_type)
+    is_gpu = device.type != "cpu"
+    if config.dtype != "auto":
+        dtype = config.dtype
+    elif not is_gpu:
+        dtype = "float32"
+    else:
+        stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
+        dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
+    num_positions = getattr(text_config, "max_position_embeddings", None)
+    if config.session_len is not None and num_positions is not None:
+        _warn_beyond_training(config, backbone)
+    max_step_ms = config.max_step_ms
+    return ResolvedConfig(
+        device=device,
+        dtype=getattr(torch, dtype),
+        unpacked_copy=_pick_copy(config, checkpoint, device, getattr(torch, dtype)),
+        session_len=config.session_len or num_positions or _SESSION_LEN,
+        max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
+        max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
+        kv_format=_pick_kv_format(config, checkpoint, device),
+        rope_scaling_factor=config.rope_scaling_factor,
+        use_logn_attn=config.use_logn_attn,
+    )
+
+
+def _warn_beyond_training(config: EngineConfig, backbone: Backbone) -> None:
+    """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
+    from seesay.llm.models.rope_parameters import can_scale_dynamically, find_covered_length, find_trained_length
+
+    session_len, trained = config.session_len or 0, find_trained_length(backbone.text_config)
+    covered = find_covered_length(backbone.text_config)
+    if session_len > covered and not config.rope_scaling_factor:
+        scales = backbone.is_ours and can_scale_dynamically(backbone.text_config)
+        beyond = "" if covered == trained else f" ({covered} with the rotary scaling of its config.json)"
+        logger.warning(
+            "session_len=%d is more than the %d positions that the model was trained for%s: answers beyond them are "
+            "seldom good; set %swith hf_overrides a rotary scaling that the model's authors publish "
+            "(docs/long_context.md)",
+            session_len,
+            trained,
+            beyond,
+            f"rope_scaling_factor={float(-(-session_len // trained))} (dynamic NTK), or " if scales else "",
+        )
+
+
+def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> KVFormat:
+    """Return the format of the KV cache. Raises `ConfigError` for one that the GPU cannot compute with; what only the
+    checkpoint asks for is left out there."""
+    chosen = config.kv_format
+    if chosen is None and checkpoint.quantization is not None and checkpoint.quantization.kv_format is not None:
+        if has_fp8(device):
+            return checkpoint.quantization.kv_format
+        logger.warning("%s cannot compute with FP8, which the checkpoint asks for in its KV cache: it is plain", device)
+    if chosen == "fp8" and device.type == "cuda" and not has_fp8(device):
+        raise ConfigError(
+            f"kv_cache_dtype={config.kv_cache_dtype!r} needs a GPU of compute capability 8.9 or more; {device} has "
+            f"less: take 'int8'"
+        )
+    return chosen or "plain"
+
+
+def _pick_copy(config: EngineConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether packed weights are kept multiplied out, too. Raises `ConfigError` where none are packed."""
+    quantization = checkpoint.quantization
+    if quantization is None or not quantization.is_packed:
+        if config.unpacked_copy:
+            raise ConfigError(
+                "unpacked_copy=True: the weights of this checkpoint are not packed; it is for AWQ, GPTQ and "
+                "pack-quantized ones: leave it out"
+            )
+        return False
+    if config.unpacked_copy is not None:
+        return config.unpacked_copy
+    if device.type != "cuda":
+        return False
+    return checkpoint.num_packed_numbers * dtype.itemsize <= _LARGEST_COPY * measure_memory(device).total_bytes
+
+
+class _Parts(NamedTuple):
+    """The parts of a core that compute, and the durations of its steps where they are needed."""
+
+    encoder: LoadedEncoder | None
+    runner: ModelRunner
+    step_costs: StepCosts | None
+
+
+def load_core(
+    model: OpenedModel,
+    config: EngineConfig,
+    vision_config: VisionConfig,
+    *,
+    is_watched: bool = False,
+    wait_for_kernels: Callable[[], None] = _nothing,
+    make_runner: MakeRunner | None = None,
+) -> EngineLoop:
+    """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
+    of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
+    are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
+    `CheckpointError` or `ConfigError`."""
+    with model.checkpoint.blamed():
+        resolved = resolve(config, model.checkpoint, model.backbone)
+        compile_log = _listen_to_compiler(resolved.device)
+        parts = _build_parts(model, config, resolved, wait_for_kernels, make_runner)
+        scheduler = _build_scheduler(parts, config, resolved)
+    if compile_log is not None:
+        logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
+    is_ahead, jumps = config.async_scheduling, None
+    is_cpu = resolved.device.type == "cpu"
+    if is_cpu if config.jump_ahead is None else config.jump_ahead:
+        jumps = JumpRule(session_len=scheduler.config.session_len, has_graphs=parts.runner.has_graphs)
+    return EngineLoop(
+        scheduler=scheduler,
+        runner=parts.runner,
+        encoder=parts.encoder,
+        vision_config=vision_config,
+        weights=ModelWeights(model, config, parts.runner.decoder.weights, parts.encoder),
+        grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
+        bad_words=CompiledBadWords(model.text_tokens),
+        imports=ProcessorImports(config.logits_processor_pattern),
+        spell=model.tokenizer.spell_token,
+        is_ahead=not is_cpu if is_ahead is None else is_ahead,
+        jumps=jumps,
+        hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
+    )
+
+
+def _listen_to_compiler(device: torch.device) -> CompileLog | None:
+    if not has_kernels(device):
+        return None
+    from seesay.kernels.compile_log import CompileLog
+
+    return CompileLog()
+
+
+def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, LoadedEncoder | None]:
+    """Do on the meta device what `load_core` does on a GPU: nothing is read or computed, but all kernels of a start are
+    called as they will be (see `seesay.kernels.absent_gpu`). Returns runner and tower, ready for steps and
+    pictures without values."""
+    import torch
+
+    resolved = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
+    longest = -(-resolved.session_len // config.block_size)
+    config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
+    parts = _build_parts(model, config, resolved, _nothing)
+    return parts.runner, parts.encoder
+
+
+@contextmanager
+def _timed(stage: str) -> Iterator[None]:
+    """Log how long a stage of the start takes."""
+    started_s = time.perf_counter()
+    yield
+    logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
+
+
+def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> LoadedEncoder | None:
+    """Return the vision tower with its weights; None for a model without one, or where it is turned off."""
+    family = model.family
+    if not family.modalities or config.disable_vision_encoder:
+        return None
+    family.resizes_on_device = has_kernels(resolved.device)
+    encoder = family.build_encoder(resolved.device, resolved.dtype)
+    if config.eager_mode:
+        encoder.disable_graphs()
+    return encoder
+
+
+def load_runner(
+    model: OpenedModel,
+    resolved: ResolvedConfig,
+    *,
+    max_step_tokens: int,
+    block_size: int,
+    make_runner: MakeRunner | None = None,
+) -> ModelRunner:
+    """Return the decoder with its weights, and no KV cache yet."""
+    from seesay.llm.running.runner import ModelRunner
+
+    checkpoint = model.checkpoint
+    if resolved.unpacked_copy and checkpoint.quantization is not None:
+        checkpoint = replace(checkpoint, quantization=replace(checkpoint.quantization, has_plain_copy=True))
+    decoder = model.backbone.load_decoder(
+        checkpoint,
+        session_len=resolved.session_len,
+        rope_scaling_factor=resolved.rope_scaling_factor,
+        use_logn_attn=resolved.use_logn_attn,
+        device=resolved.device,
+        dtype=resolved.dtype,
+    )
+    limits = RunnerLimits(
+        max_batch_size=resolved.max_batch_size,
+        max_step_tokens=max_step_tokens,
+        session_len=resolved.session_len,
+        block_size=block_size,
+        kv_format=resolved.kv_format,
+    )
+    return (make_runner or ModelRunner)(decoder, limits)
+
+
+def _build_parts(
+    model: OpenedModel,
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    wait_for_kernels: Callable[[], None],
+    make_runner: MakeRunner | None = None,
+) -> _Parts:
+    """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
+    ready for steps."""
+    with _timed("loading the vision tower"):
+        encoder = build_encoder(model, config, resolved)
+    with _timed("loading the decoder"):
+        max_step_tokens = find_max_step_tokens(
+            config.max_prefill_token_num,
+            session_len=resolved.session_len,
+            media_run=model.backbone.media_run,
+            is_prefix_lm=model.backbone.is_prefix_lm,
+        )
+        runner = load_runner(
+            model,
+            resolved,
+            max_step_tokens=max_step_tokens,
+            block_size=config.block_size,
+            make_runner=make_runner,
+        )
+    is_gpu = resolved.device.type != "cpu"
+    if is_gpu:
+        with _timed("waiting for kernels"):
+            wait_for_kernels()
+    records_graphs = is_gpu and not config.eager_mode and runner.decoder.traits.has_graphs
+    with _timed("measuring the largest prefill"):
+        reserved = runner.profile(records_graphs=records_graphs)
+    largest = model.family.largest_input() if encoder is not None and is_gpu else None
+    if encoder is not None and largest is not None:
+        with _timed("measuring the largest encode"):
+            reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
+            for features in model.family.small_inputs():
+                encoder.encode([features])
+    runner.allocate_cache(
+        num_blocks=config.num_gpu_blocks,
+        share=config.cache_max_entry_count,
+        reserved_bytes=reserved,
+        num_host_slots=config.num_cpu_blocks,
+    )
+    if is_gpu:
+        with _timed("compiling and loading kernels"):
+            runner.warm_up()
+    if records_graphs:
+        with _timed("recording graphs"):
+            runner.record_graphs()
+    step_costs = None
+    if resolved.max_step_ms is not None:
+        with _timed("measuring step times"):
+            step_costs = runner.measure_step_costs()
+    return _Parts(encoder, runner, step_costs)
+
+
+def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:
+    runner = parts.runner
+    where = f"{runner.num_blocks} blocks of {config.block_size} tokens on {resolved.device}"
+    logger.info("KV cache: %s, %d more in host memory", where, config.num_cpu_blocks)
+    session_len = resolved.session_len
+    if runner.limits.session_len < session_len:
+        session_len = runner.limits.session_len
+        logger.warning("the KV cache holds %d tokens: session_len is lowered to that", session_len)
+    pool = BlockPool(
+        runner.num_blocks,
+        config.block_size,
+        enable_prefix_caching=config.enable_prefix_caching,
+        num_host_slots=config.num_cpu_blocks,
+    )
+    scheduler_config = SchedulerConfig(
+        max_batch_size=resolved.max_batch_size,
+        max_prefill_token_num=config.max_prefill_token_num,
+        max_streamed_tokens=_STREAMED_TOKENS,
+        max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
+        session_len=session_len,
+        length_scaling=runner.decoder.traits.length_scaling,
+        media_run=runner.decoder.traits.media_run,
+        is_prefix_lm=runner.decoder.traits.is_prefix_lm,
+    )
+    policy: StepPolicy | None = None  # the scheduler's own
+    if parts.step_costs is not None and resolved.max_step_ms is not None:
+        policy = TimedSteps(times=StepTimes(parts.step_costs), max_step_s=resolved.max_step_ms / 1e3)
+    return Scheduler(scheduler_config, pool, policy=policy)

@@ -1,0 +1,462 @@
+"""The engine loop, the core in a thread of this process: plan a step, launch it, commit the one before, send tokens.
+One thread owns scheduler and runner.
+
+Everything reaches it through an inbox, so nothing here is locked. Whatever happens inside, each request that was
+submitted ends in exactly one final `TokenOutput`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TYPE_CHECKING
+
+from seesay.config import VisionConfig
+from seesay.device.activity import Activity
+from seesay.device.backends import has_kernels
+from seesay.device.query import release_cached_memory
+from seesay.device.tower_pacer import TowerPacer
+from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
+from seesay.engine.core.embedding_supply import EmbeddingSupply
+from seesay.engine.core.encoder_reports import EncoderReports
+from seesay.engine.core.grammar_rows import GrammarRows
+from seesay.engine.core.inbox import Inbox
+from seesay.engine.core.live_request import LiveRequest
+from seesay.engine.core.live_requests import LiveRequests
+from seesay.engine.core.model_control import ModelControl
+from seesay.engine.core.outbox import Outbox
+from seesay.engine.core.processor_imports import ProcessorImports
+from seesay.engine.core.step_counts import StepCounts
+from seesay.engine.core.step_pipeline import StepPipeline
+from seesay.engine.core.waiting_commands import WaitingCommands
+from seesay.engine.engine_core import CoreListener
+from seesay.engine.failures import explain
+from seesay.engine.token_messages import CoreFacts, Features, TokenRequest
+from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.scheduling.scheduler import Scheduler, SequenceUpdate
+from seesay.values import EngineStats, FinishReason
+
+if TYPE_CHECKING:
+    from seesay.encoders.encoder import Encoder
+    from seesay.engine.core.jumps import JumpRule
+    from seesay.engine.core.model_weights import ModelWeights
+    from seesay.grammars.bad_words import CompiledBadWords
+    from seesay.grammars.masks import CompiledGrammars
+    from seesay.llm.running.launched_step import StepResult
+    from seesay.llm.running.runner import ModelRunner
+
+logger = logging.getLogger("seesay")
+
+CLOSE_S = 10.0
+"""Longest wait for the threads to end."""
+
+
+class EngineLoop:
+    """An `EngineCore` in a thread: computes token requests until it is closed. Nothing runs before `start`."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        encoder: Encoder | None,
+        vision_config: VisionConfig,
+        weights: ModelWeights | None = None,
+        grammars: CompiledGrammars | None = None,
+        bad_words: CompiledBadWords | None = None,
+        imports: ProcessorImports | None = None,
+        spell: Callable[[int], bytes] | None = None,
+        is_ahead: bool = False,
+        jumps: JumpRule | None = None,
+        hang_limit_s: float | None = None,
+    ) -> None:
+        """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
+        `hang_limit_s`: after so long a step or a call of the encoder counts as hung; None leaves that to the reader of
+        `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`, `bad_words`,
+        `imports`: without them requests have no grammars, bad words or named logits processors. `spell` returns the
+        bytes of a token; without it they have no thoughts."""
+        self._scheduler = scheduler
+        self._runner = runner
+        self._is_ahead = is_ahead
+        self._imports = imports or ProcessorImports(None)
+        self._pacer = TowerPacer()
+        self._requests = LiveRequests()
+        self._live = self._requests.by_id
+        self._inbox = Inbox()
+        self._is_closed = False
+        self._activity = Activity()
+        self._hang_limit_s = hang_limit_s
+        self._watchdog: Watchdog | None = None
+        self._outbox = Outbox()
+        self._counts = StepCounts()
+        self.embeddings = EmbeddingSupply(
+            encoder,
+            vision_config,
+            self._live,
+            embedding_size=runner.decoder.traits.embedding_size,
+            pacer=self._pacer,
+        )
+        self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._fail_item)
+        self.control: ModelControl | None = None
+        if weights is not None:
+            self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
+        self._commands = WaitingCommands()
+        self._grammars = GrammarRows(
+            grammars,
+            bad_words=bad_words,
+            vocab_size=runner.decoder.traits.vocab_size,
+            spell=spell,
+            jumps=jumps,
+            resume=lambda request_id: self._inbox.put(partial(self._resume, request_id)),
+        )
+        self._flight = StepPipeline(
+            runner,
+            self._pacer,
+            live=self._live,
+            processors=self._requests.processors,
+            grammars=self._grammars,
+            commit=self._commit,
+            announce_forced_tokens=scheduler.announce_forced_tokens,
+            fail=self._fail_row,
+        )
+        self.facts = CoreFacts(
+            device=str(runner.device),
+            dtype=str(runner.dtype).removeprefix("torch."),
+            session_len=scheduler.config.session_len,
+            max_batch_size=scheduler.config.max_batch_size,
+            takes_media=encoder is not None,
+            resizes_on_device=encoder is not None and has_kernels(runner.device),
+        )
+        self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
+
+    # --- called from other threads --------------------------------------------------------------------------------
+
+    def start(self, listener: CoreListener) -> None:
+        """Start the threads. `listener` is called from the loop's own."""
+        self._outbox.listener = listener
+        self.embeddings.start(
+            on_ready=self._reports.on_ready,
+            on_failed=self._reports.on_failed,
+            on_launched=self._reports.on_launched,
+            on_features_wanted=listener.on_features_wanted,
+        )
+        self._thread.start()
+        if self._hang_limit_s is not None:
+            self._watchdog = Watchdog(self.busy_s, self._hang_limit_s, self._give_up)
+
+    def submit(self, requests: Sequence[TokenRequest]) -> None:
+        """Answer requests. Their outputs come from the loop's thread."""
+        if not self._outbox.open([request.request_id for request in requests]):
+            return
+        for request in requests:
+            try:
+                processors = self._imports.find(request.params.logits_processors)
+                self._inbox.put(partial(self._admit, LiveRequest.make(request, processors)))
+            except Exception as error:  # the prompt's parts do not fit together, or a processor is not there
+                self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
+
+    def finish(self, request_id: int, reason: FinishReason) -> None:
+        """End a request whose text is complete; nothing happens when it is over already."""
+        self._inbox.put(lambda: self._end(request_id, reason))
+
+    def abort(self, request_ids: Iterable[int]) -> None:
+        """Abort requests. Nothing happens to those that are over already."""
+        for request_id in request_ids:
+            self._inbox.put(partial(self._end, request_id, "abort"))
+
+    def end_group(self, group_id: int) -> None:
+        """No more requests of this group come."""
+        self._inbox.put(lambda: self._scheduler.end_group(group_id))
+
+    def expect_media(self, request_ids: Iterable[int]) -> None:
+        """Let the encoder wait a moment for the media of these requests."""
+        self.embeddings.expect(request_ids)
+
+    def forget_media(self, request_ids: Iterable[int]) -> None:
+        """Expect no media of these requests any more."""
+        self.embeddings.forget(request_ids)
+
+    def is_encoded(self, item_hash: bytes) -> bool:
+        """Whether this embedding is there, or being made."""
+        return item_hash in self.embeddings.store
+
+    def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        """Answer `CoreListener.on_features_wanted`."""
+        self._inbox.put(lambda: self._take_features(request_id, item_index, features))
+
+    def stop(self) -> None:
+        """End all requests with an error, then the threads, and free the weights and caches. Waits for nothing."""
+        self._inbox.put(self._stop)
+
+    def close(self) -> None:
+        """`stop`, and wait until all of that is done. What hangs is left behind."""
+        self.stop()
+        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            logger.error("the engine did not end within %g s: something in it hangs", CLOSE_S)
+            self._outbox.give_up(Fault(ENGINE, "the engine was closed while something in it hangs"))
+
+    @property
+    def fault(self) -> Fault | None:
+        """The part that hangs, if one does: the loop then computes nothing any more."""
+        return self._outbox.fault
+
+    def busy_s(self) -> dict[str, float]:
+        """By part, the seconds since the step or call began that it is in; 0 where it is in none."""
+        worker = self.embeddings.worker
+        return {ENGINE: self._activity.busy_s, ENCODER: 0.0 if worker is None else worker.activity.busy_s}
+
+    @property
+    def status(self) -> ModelStatus:
+        """The weights that it computes with now, and whether it sleeps."""
+        return ModelStatus() if self.control is None else self.control.status
+
+    def confirm_status(self) -> ModelStatus:
+        """Return the status."""
+        return self.status
+
+    def run_command(self, command: Command) -> None:
+        """Do it between steps, or, unless caches are reset, between requests. Waits for that, but not in the loop's own
+        thread."""
+        if isinstance(command, StageTensor | DropStaged) and self.control is not None:
+            self.control.stage(command)
+            return
+        done: Future[None] = Future()
+        self._inbox.put(partial(self._take_command, command, done))
+        if threading.current_thread() is self._thread:
+            return
+        while self._thread.is_alive() and self.fault is None:
+            if wait([done], timeout=0.5).done:
+                break
+        if not done.done():
+            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        done.result()
+
+    def stats(self) -> EngineStats:
+        """Return the counts of everything that the loop owns."""
+        held = EngineStats(num_waiting=len(self._commands.held) + len(self._grammars.held))
+        return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        """Answer, then free what the loop owns."""
+        self._answer_until_closed()
+        if self._watchdog is not None:
+            self._watchdog.stop()
+        self.embeddings.close()
+        self._grammars.close()
+        device = self._runner.device
+        del self._runner, self._flight, self.control  # with the weights and the KV cache
+        self.control = None
+        release_cached_memory(device)
+
+    def _answer_until_closed(self) -> None:
+        has_more = False
+        while not self._is_closed:
+            try:
+                self._inbox.drain(wait=not has_more)
+                self._send_outputs()
+                with self._activity:
+                    has_more = not self._is_asleep and self._step()
+                has_more |= self._run_commands()
+                self._send_outputs()
+            except BaseException:  # no signal reaches this thread: a user's callback may raise anything
+                logger.exception("the engine loop failed; its requests end")
+                self._flight.forget()
+                self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
+                self._send_outputs()
+                has_more = False
+        self._inbox.drain(wait=False)
+        self._flight.collect()
+        closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
+        self._end_all(closed)
+        self._commands.fail(closed)
+        self._send_outputs()
+
+    def _step(self) -> bool:
+        """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
+        plan = self._scheduler.plan_step()
+        self._runner.apply(plan)
+        self.embeddings.start_encoding(plan.encode_jobs)
+        has_more = bool(plan.rows) or not self._flight.is_empty
+        if plan.saves or plan.loads or plan.copies:
+            plan = self._copy_blocks(plan)
+        plan, splices = self._flight.end_impossible(plan, self.embeddings.store)
+        if plan.rows:
+            self._requests.note_launch(plan)
+            self._flight.launch(plan, splices)
+        if not plan.rows or not self._is_ahead:
+            self._flight.collect()
+        self.embeddings.release(self._scheduler.take_released())
+        if not has_more:
+            self._pacer.rest()
+        return has_more
+
+    def _copy_blocks(self, plan: StepPlan) -> StepPlan:
+        """Make the plan's copies of blocks. Returns what is left of the plan when that fails."""
+        try:
+            self._runner.copy_blocks(plan)
+        except BaseException:
+            logger.exception("KV blocks could not be copied: their contents are computed again")
+            return self._scheduler.undo_copies(plan)
+        return plan
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        self._reports.take()  # of a tower call before this step: what it cost, or that it failed
+        self._counts.add(plan)
+        if result.seconds is not None:
+            self._scheduler.observe_step(plan, result.seconds)
+        for seq_id, error in result.errors.items():
+            if seq_id in result.not_finite and seq_id in self._live:
+                self._counts.add_not_finite()
+                self._scheduler.forget_blocks(seq_id)
+            self._fail(seq_id, error)
+        self._requests.add_rows(result.rows)
+        logprobs = {row.seq_id: row.logprobs for row in result.rows}
+        for update in self._scheduler.commit_step(plan, result.token_ids):
+            request = self._live[update.seq.seq_id]
+            request.note_token()
+            self._deliver(request, update, logprobs.get(request.request_id, ()))
+
+    # --- output ---------------------------------------------------------------------------------------------------
+
+    def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
+        """Take a sequence's new tokens, and hand them out unless they wait for the end."""
+        if request.sequence.params.pooling is not None:
+            # The token that ended the prompt's last row is dropped: the answer is the pooled state.
+            self._finish(request, "error" if update.error else "stop", error=update.error)
+            return
+        self._requests.add_tokens(request, update, logprobs)
+        if update.finish_reason is not None:
+            self._finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
+
+    def _finish(
+        self,
+        request: LiveRequest,
+        reason: FinishReason,
+        *,
+        stop_token_id: int | None = None,
+        error: Exception | None = None,
+        failed_item: int | None = None,
+    ) -> None:
+        """Make the final output of a request that the scheduler no longer has."""
+        self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
+        self.embeddings.drop(request.request_id)
+        self._grammars.drop(request.request_id)
+
+    def _send_outputs(self) -> None:
+        """Hand out what a step or the inbox gave, in one call."""
+        outputs = self._requests.take_outputs()
+        if not outputs:
+            return
+        try:
+            self._outbox.send(outputs)
+        except BaseException:
+            logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
+            self.abort([output.request_id for output in outputs if output.finish_reason is None])
+
+    def _give_up(self, fault: Fault) -> None:
+        """End all requests from the watchdog's thread: the loop's own may hang. It ends if what hangs does."""
+        self._outbox.give_up(fault)
+        self.stop()
+
+    def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
+        """End a live request from outside of a step; nothing happens when it is over."""
+        request = self._live.get(request_id) or self._commands.held.pop(request_id, None)
+        request = request or self._grammars.held.pop(request_id, None)
+        if request is not None:
+            self._scheduler.finish(request_id, reason, error)
+            self._finish(request, reason, error=error)
+
+    def _fail_row(self, request_id: int, error: BaseException) -> None:
+        """End a request whose row cannot be computed. A failed call of the tower ends it with its own error."""
+        self._reports.take_failure(request_id)
+        self._fail(request_id, error)
+
+    def _fail(self, request_id: int, error: BaseException) -> None:
+        self._end(request_id, "error", explain(error))
+
+    def _fail_item(self, request: LiveRequest, error: Exception | None, failed_item: int) -> None:
+        self._finish(request, "error", error=error, failed_item=failed_item)
+
+    def _end_all(self, error: RequestError) -> None:
+        for request_id in [*self._live, *self._commands.held, *self._grammars.held]:
+            self._end(request_id, "error", error)
+        self.embeddings.release(self._scheduler.take_released())
+
+    # --- commands -------------------------------------------------------------------------------------------------
+
+    def _admit(self, request: LiveRequest) -> None:
+        if self._commands:
+            self._commands.held[request.request_id] = request
+            return
+        if self.control is not None and (refusal := self.control.find_refusal()) is not None:
+            self.embeddings.forget([request.request_id])
+            self._finish(request, "error", error=refusal)
+            return
+        self.embeddings.note_arrival(request.request_id)
+        try:
+            if not self._grammars.take(request):
+                return
+            self._requests.add(request)
+            self._scheduler.add(request.sequence)
+        except Exception as error:
+            self._finish(request, "error", error=error)
+
+    def _resume(self, request_id: int) -> None:
+        """Admit a request that waited for its grammar, unless it is over."""
+        request = self._grammars.held.pop(request_id, None)
+        if request is not None:
+            self._admit(request)
+
+    @property
+    def _is_asleep(self) -> bool:
+        return self.control is not None and bool(self.control.status.asleep)
+
+    def _take_command(self, command: Command, done: Future[None]) -> None:
+        if isinstance(command, ResetCaches):
+            self._scheduler.forget_prefixes()
+            self.embeddings.store.clear()
+            done.set_result(None)
+            return
+        self._commands.add(command, done)
+        if getattr(command, "running", None) == "abort":
+            for request_id in list(self._live):
+                self._end(request_id, "abort")
+
+    def _run_commands(self) -> bool:
+        """Run the commands that wait, if no request is alive, and admit the requests that came behind them. Returns
+        whether there are any."""
+        if not self._commands or self._live:
+            return False
+        if not self._is_asleep:
+            self._flight.collect()
+            self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
+            self.embeddings.release(self._scheduler.take_released())
+        self._pacer.rest()
+        held = self._commands.run(self.control)
+        for request in held:
+            self._admit(request)
+        return bool(held)
+
+    def _refuse(self, request_id: int, error: RequestError) -> None:
+        """End a request that could not even be made live."""
+        self.embeddings.note_arrival(request_id)
+        self._requests.refuse(request_id, error)
+
+    def _take_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
+        if request_id not in self._live:  # it ended meanwhile; another request was asked then
+            return
+        if isinstance(features, RequestError):
+            self._end(request_id, "error", features)
+        else:
+            self.embeddings.take_features(request_id, item_index, features)
+
+    def _stop(self) -> None:
+        self._is_closed = True

@@ -1,0 +1,265 @@
+"""Replaces the weights of a running core, puts it to sleep and wakes it up, between requests.
+
+Caches never outlive what they were computed with: an update and a sleep empty the prefix cache, on the host too, and
+the embeddings, once no request is alive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
+from seesay.device.host_memory import return_memory
+from seesay.device.query import is_out_of_memory, release_cached_memory, synchronize
+from seesay.engine.commands import (
+    PARTS,
+    DropStaged,
+    ModelStatus,
+    Part,
+    Sleep,
+    StageTensor,
+    UpdateWeights,
+    WakeUp,
+    make_sleeping_error,
+)
+from seesay.errors import CheckpointError, ErrorCode, RequestError, SeesayError, describe
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.source import TensorSource
+    from seesay.engine.core.embedding_supply import EmbeddingSupply
+    from seesay.engine.core.model_weights import ModelWeights
+    from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("seesay")
+
+
+class ModelControl:
+    """Does the commands to a core. `run` is called by the engine loop's thread while no request is alive; `stage`
+    and `status` may be used by any."""
+
+    def __init__(
+        self, *, weights: ModelWeights, runner: ModelRunner, scheduler: Scheduler, embeddings: EmbeddingSupply
+    ) -> None:
+        self._weights, self._runner = weights, runner
+        self._scheduler, self._embeddings = scheduler, embeddings
+        self._lock = threading.Lock()
+        self._update_id: str | None = None
+        self._staged: dict[str, GivenTensor] = {}
+        self.status = ModelStatus(folders=(weights.folder,))
+
+    def find_refusal(self) -> RequestError | None:
+        """Return why no request is computed now."""
+        return make_sleeping_error(self.status) if self.status.asleep else None
+
+    # --- tensors that are handed over -------------------------------------------------------------------------------
+
+    def stage(self, command: StageTensor | DropStaged) -> None:
+        """Keep a tensor for an update, or drop all of it. Raises `CheckpointError` for one that does not fit the model;
+        the update is dropped then."""
+        with self._lock:
+            if isinstance(command, DropStaged):
+                if self._update_id == command.update_id:
+                    self._drop_staged()
+                return
+            if self._update_id != command.update_id:
+                self._drop_staged()
+                self._update_id = command.update_id
+            try:
+                name = command.tensor.name
+                if name in self._staged:
+                    raise CheckpointError(f"update_weights: tensor {name!r} was given twice")
+                self._weights.check_given(command.tensor)
+            except BaseException:
+                self._drop_staged()
+                raise
+            self._staged[name] = command.tensor
+
+    def _drop_staged(self) -> None:
+        self._update_id, self._staged = None, {}
+
+    def _take_staged(self, update_id: str) -> HandedTensors:
+        with self._lock:
+            if self._update_id != update_id:
+                raise CheckpointError("update_weights: no tensors were given, or another update took their place")
+            staged = HandedTensors(self._staged)
+            self._drop_staged()
+            return staged
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def run(self, command: UpdateWeights | Sleep | WakeUp) -> None:
+        """Do it. Raises `CheckpointError` and `RequestError`; the weights are the old ones then, or, where it is said
+        so, asleep."""
+        started_s = time.perf_counter()
+        self._embeddings.drain()
+        synchronize(self._runner.device)
+        try:
+            match command:
+                case UpdateWeights():
+                    self._update(command)
+                case Sleep(level=level):
+                    self._sleep(level)
+                case WakeUp(tags=tags):
+                    self._wake_up(tags)
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
+            error.__traceback__ = None
+            release_cached_memory(self._runner.device)
+            raise RequestError(
+                ErrorCode.OUT_OF_MEMORY,
+                f"{_name(command)}: not enough memory ({describe(error).splitlines()[0]}). An update takes memory for "
+                "one layer beside the old weights: sleep(level=2) first frees these",
+            ) from None
+        synchronize(self._runner.device)  # before work of other streams
+        seconds = time.perf_counter() - started_s
+        asleep = ", ".join(self.status.asleep) or "nothing"
+        logger.info("%s: %.1f s; weights of epoch %d, asleep: %s", _name(command), seconds, self.status.epoch, asleep)
+
+    def replay(self, status: ModelStatus) -> None:
+        """Load the weights that an engine before this one had, as far as they can be read. Called before the loop
+        begins."""
+        folders: tuple[str, ...] = (self._weights.folder,)
+        has_lost = status.has_given
+        for index, folder in enumerate(status.folders):
+            if folder == self._weights.folder:
+                continue
+            is_changed = False
+            try:
+                source = self._weights.open_folder(folder)
+                self._weights.check(source, is_partial=index > 0)
+                is_changed = True
+                self._replace(source, is_partial=index > 0)
+            except SeesayError as error:
+                logger.error("weights that were in use cannot be read again: %s", error)
+                has_lost = True
+                if is_changed:  # the folder changed after the check
+                    self._read(folders)
+                break
+            self._runner.restore_graphs()
+            folders = (*folders, folder) if index else (folder,)
+        if has_lost:
+            logger.error("updates of the weights are lost: they are those of %s", ", then ".join(folders))
+        self.status = ModelStatus(epoch=status.epoch + has_lost, folders=folders, has_lost=has_lost or status.has_lost)
+
+    def _update(self, command: UpdateWeights) -> None:
+        weights, status = self._weights, self.status
+        source = (
+            self._take_staged(command.update_id)
+            if command.update_id is not None
+            else weights.open_folder(command.folder or "")
+        )
+        is_dropped = "weights" in status.asleep and status.level == 2
+        if is_dropped and command.is_partial:
+            raise CheckpointError("update_weights: the weights were dropped by sleep(level=2): give all, not some")
+        is_on_host = "weights" in status.asleep and not is_dropped
+        if is_on_host:
+            weights.restore()
+        try:
+            weights.check(source, is_partial=command.is_partial)
+        except BaseException:
+            if is_on_host:
+                weights.offload()
+                release_cached_memory(self._runner.device)
+            raise
+        if is_on_host:
+            self._set_awake("weights")
+        try:
+            self._replace(source, is_partial=command.is_partial)
+        except BaseException:
+            logger.error("an update failed in the middle: the engine sleeps, and wake_up() reads the weights again")
+            self._sleep(2)
+            raise
+        self._empty_caches()
+        if is_dropped:
+            self._set_awake("weights")
+        folders, has_given = self.status.folders, True
+        if command.folder is not None:
+            folders = (*folders, command.folder) if command.is_partial else (command.folder,)
+            has_given = self.status.has_given and command.is_partial
+        self.status = replace(
+            self.status,
+            epoch=self.status.epoch + 1,
+            folders=folders,
+            has_given=has_given,
+            has_lost=self.status.has_lost and command.is_partial,
+        )
+        if not self.status.asleep:
+            self._runner.restore_graphs()
+
+    def _replace(self, source: TensorSource, *, is_partial: bool) -> None:
+        """Replace weights that were checked. Graphs that would use old addresses are dropped with their cache."""
+        before = self._weights.addresses()
+        self._weights.replace(source, is_partial=is_partial)
+        if "kv_cache" not in self.status.asleep and self._weights.addresses() != before:
+            self._runner.drop_cache()
+            self._runner.restore_cache()
+
+    def _sleep(self, level: int) -> None:
+        status = self.status
+        if level <= status.level and len(status.asleep) == 2:
+            return
+        self._empty_caches()
+        if "kv_cache" not in status.asleep:
+            self._runner.drop_cache()
+            self.status = replace(self.status, asleep=_with(self.status.asleep, "kv_cache"))
+        with self._lock:
+            self._drop_staged()
+        if level == 2:
+            self._weights.drop()
+        elif "weights" not in status.asleep:
+            self._weights.offload()
+        self.status = replace(self.status, asleep=_with(self.status.asleep, "weights"), level=max(level, status.level))
+        release_cached_memory(self._runner.device)
+        return_memory()
+
+    def _wake_up(self, tags: tuple[str, ...]) -> None:
+        if "weights" in tags and "weights" in self.status.asleep:
+            if self.status.level == 1:
+                self._weights.restore()
+            else:
+                self._read_again()
+            self._set_awake("weights")
+        if "kv_cache" in tags and "kv_cache" in self.status.asleep:
+            self._runner.restore_cache()
+            self._set_awake("kv_cache")
+        if tags and not self.status.asleep:
+            self._runner.restore_graphs()
+
+    def _read_again(self) -> None:
+        """Load dropped weights from where they came from."""
+        if self.status.has_given:
+            raise CheckpointError(
+                "wake_up: the weights were given as tensors and dropped by sleep(level=2): give them again with "
+                "update_weights, which wakes them up"
+            )
+        self._read(self.status.folders)
+
+    def _read(self, folders: Sequence[str]) -> None:
+        """Load all weights of the first folder, and what the others have of them."""
+        for index, folder in enumerate(folders):
+            self._weights.replace(self._weights.open_folder(folder), is_partial=index > 0)
+
+    def _set_awake(self, part: Part) -> None:
+        asleep = tuple(other for other in self.status.asleep if other != part)
+        self.status = replace(self.status, asleep=asleep, level=0 if part == "weights" else self.status.level)
+
+    def _empty_caches(self) -> None:
+        """Forget everything that was computed with the weights."""
+        self._embeddings.store.clear()
+        self._scheduler.forget_prefixes()
+
+
+def _with(asleep: tuple[Part, ...], part: Part) -> tuple[Part, ...]:
+    """Return `asleep` and `part`, in the order of `PARTS`, whichever slept first."""
+    return tuple(other for other in PARTS if other == part or other in asleep)
+
+
+def _name(command: object) -> str:
+    return {UpdateWeights: "update_weights", Sleep: "sleep", WakeUp: "wake_up"}[type(command)]

@@ -1,0 +1,62 @@
+"""The way of a core's outputs to its listener: one final output for each request, also when the core hangs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+from seesay.engine.engine_core import CoreListener
+from seesay.engine.token_messages import TokenOutput
+from seesay.engine.watchdog import Fault
+from seesay.errors import ErrorCode, RequestError
+
+logger = logging.getLogger("seesay")
+
+
+class Outbox:
+    """Knows the requests without a final output. `send` is the core's thread's; the rest may be called from any."""
+
+    def __init__(self) -> None:
+        self.listener: CoreListener | None = None
+        self.fault: Fault | None = None
+        self._open_ids: set[int] = set()
+        self._lock = threading.Lock()
+
+    def open(self, request_ids: Sequence[int]) -> bool:
+        """Take requests that are to be computed. Returns False for a core that was given up: they end with an error."""
+        with self._lock:
+            fault = self.fault
+            if fault is None:
+                self._open_ids.update(request_ids)
+                return True
+        # The caller may hold a lock that the listener needs, and the core's own thread may hang.
+        threading.Thread(target=self._end, args=(request_ids, fault), name="seesay-refuse", daemon=True).start()
+        return False
+
+    def send(self, outputs: Sequence[TokenOutput]) -> None:
+        """Hand outputs to the listener, in one call. Raises what it raises."""
+        with self._lock:  # those that were given up have their final output
+            kept = [output for output in outputs if output.request_id in self._open_ids]
+            self._open_ids.difference_update(output.request_id for output in kept if output.finish_reason is not None)
+        if kept and self.listener is not None:
+            self.listener.on_outputs(kept)
+
+    def give_up(self, fault: Fault) -> None:
+        """End all requests with an error, from this thread, and take no more."""
+        with self._lock:
+            if self.fault is not None:
+                return
+            self.fault = fault
+            lost, self._open_ids = sorted(self._open_ids), set()
+        logger.critical("%s; its requests end, and no more are taken", fault.reason)
+        self._end(lost, fault)
+
+    def _end(self, request_ids: Iterable[int], fault: Fault) -> None:
+        error = RequestError(ErrorCode.INTERNAL, f"{fault.reason}; the model must be loaded again")
+        outputs = [TokenOutput(request_id=number, finish_reason="error", error=error) for number in request_ids]
+        if outputs and self.listener is not None:
+            try:
+                self.listener.on_outputs(outputs)
+            except BaseException:
+                logger.exception("the receiver of the engine's outputs failed")

@@ -1,0 +1,110 @@
+"""The rules that one sequence follows, as the mask of its next token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.llm.plans.no_token_error import make_no_token_error
+from seesay.llm.scheduling.ngrams import find_followers
+
+if TYPE_CHECKING:
+    from seesay.grammars.bad_words import BadWordsMatcher
+    from seesay.grammars.row_rule import RowRule
+    from seesay.llm.plans.sampling_params import SamplingParams
+
+Ids = npt.NDArray[np.int64]
+Bits = npt.NDArray[np.int32]
+
+
+class RowMatcher:
+    """Follows the generated tokens of a sequence, and finds out when nothing is left to choose. Used by one thread at a
+    time.
+
+    rule: of its thought and grammar. words: must not appear in it. params: those of the sequence, of which n-grams that
+    must not come twice are forbidden here; tokens that the sampler forbids are counted as forbidden.
+    """
+
+    def __init__(
+        self,
+        *,
+        rule: RowRule | None,
+        words: BadWordsMatcher | None,
+        params: SamplingParams,
+        has_grammar: bool,
+        prompt_ids: Ids,
+        vocab_size: int,
+    ) -> None:
+        self._rule = rule
+        self._words = words
+        self._params = params
+        self._has_grammar = has_grammar
+        self._prompt_ids = prompt_ids
+        self._is_token = np.full(-(-vocab_size // 32), -1, np.int32)
+        if vocab_size % 32:
+            self._is_token[-1] = (1 << (vocab_size % 32)) - 1
+        self._vocab_size = vocab_size
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is forbidden any more: never with words or n-grams."""
+        return not self._params.has_restrictions and (self._rule is None or self._rule.is_over)
+
+    @property
+    def forced(self) -> tuple[int, ...]:
+        """The tokens that the rule leaves no choice about, after `fill`."""
+        return () if self._rule is None else self._rule.forced
+
+    def may_forbid(self, num_generated: int) -> bool:
+        """Whether a token may be forbidden behind so many generated ones: always with words or n-grams."""
+        return self._params.has_restrictions or (self._rule is not None and self._rule.may_forbid(num_generated))
+
+    def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool:
+        """Write the mask of the next token to a row of `bits`. Returns whether it forbids any. Raises `RequestError`
+        where all tokens are forbidden, by the mask or by the sampler."""
+        is_masked = self._rule is not None and self._rule.fill(generated_ids, bits, row)
+        if not is_masked:
+            bits[row] = -1
+        own = "response_format" if self._has_grammar else "max_thinking_tokens"
+        allowed = {own: bits[row].copy()} if is_masked else {}
+        if self._words is not None:
+            allowed["bad_words"] = np.full_like(self._is_token, -1)
+            self._words.forbid(generated_ids, allowed["bad_words"])
+            bits[row] &= allowed["bad_words"]
+        if self._params.no_repeat_ngram_size:
+            allowed["no_repeat_ngram_size"] = self._allow_others(self._find_followers(generated_ids))
+            bits[row] &= allowed["no_repeat_ngram_size"]
+        self._check_left(bits[row], allowed, len(generated_ids))
+        return is_masked or self._params.has_restrictions
+
+    def _find_followers(self, generated_ids: Ids) -> Ids:
+        """The tokens that would complete an n-gram which was there before."""
+        return find_followers(np.concatenate([self._prompt_ids, generated_ids]), self._params.no_repeat_ngram_size)
+
+    def _allow_others(self, token_ids: Ids) -> Bits:
+        """A mask of all tokens but these."""
+        words = np.zeros(len(self._is_token), np.uint32)
+        known = token_ids[token_ids < self._vocab_size]
+        np.bitwise_or.at(words, known >> 5, np.uint32(1) << (known & 31).astype(np.uint32))
+        others: Bits = ~words.view(np.int32)
+        return others
+
+    def _check_left(self, bits: Bits, allowed: dict[str, Bits], num_generated: int) -> None:
+        """Raise `RequestError` where no token is left, with the fewest options that together forbid all of them."""
+        params = self._params
+        if params.bad_token_ids:
+            allowed["bad_token_ids"] = self._allow_others(np.array(params.bad_token_ids))
+        if num_generated < params.min_new_tokens and params.ending_token_ids:
+            allowed["min_new_tokens"] = self._allow_others(np.array(params.ending_token_ids))
+        masks = [self._is_token & bits, *allowed.values()]
+        if np.bitwise_and.reduce(masks).any():
+            return
+        names = list(allowed)
+        for name in list(allowed):
+            others = [mask for other, mask in allowed.items() if other in names and other != name]
+            if others and not np.bitwise_and.reduce([self._is_token, *others]).any():
+                names.remove(name)
+        if names:
+            raise make_no_token_error(names, num_generated=num_generated)

@@ -1,0 +1,49 @@
+"""Commands that wait until no request is alive, and the requests that came behind them. Used by the loop's thread."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from seesay.engine.commands import Command, DropStaged, ResetCaches, StageTensor
+from seesay.engine.core.live_request import LiveRequest
+from seesay.engine.core.model_control import ModelControl
+from seesay.errors import ErrorCode, RequestError
+
+
+class WaitingCommands:
+    """In the order in which they came. `held` are the requests that wait for them, by id."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, LiveRequest] = {}
+        self._waiting: list[tuple[Command, Future[None]]] = []
+
+    def __bool__(self) -> bool:
+        """Whether there are any: requests that come now are held."""
+        return bool(self._waiting)
+
+    def add(self, command: Command, done: Future[None]) -> None:
+        """Take a command; `done` tells of its end."""
+        self._waiting.append((command, done))
+
+    def run(self, control: ModelControl | None) -> list[LiveRequest]:
+        """Have `control` do all commands; without one each fails. Returns the requests that were held."""
+        while self._waiting:
+            command, done = self._waiting.pop(0)
+            try:
+                if control is None:
+                    message = "this engine was made without weights that can be replaced"
+                    raise RequestError(ErrorCode.INVALID_REQUEST, message)
+                assert not isinstance(command, ResetCaches | StageTensor | DropStaged)
+                control.run(command)
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+        held, self.held = self.held, {}
+        return list(held.values())
+
+    def fail(self, error: RequestError) -> None:
+        """End all commands with an error."""
+        waiting, self._waiting = self._waiting, []
+        for _, done in waiting:
+            done.set_exception(error)

@@ -1,0 +1,1 @@
+"""Prepares requests and turns their tokens into answers."""

@@ -1,0 +1,87 @@
+"""Receives the core's outputs, turns tokens into text, and passes the text to the receivers of the requests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from seesay.engine.engine_core import EngineCore
+from seesay.engine.failures import explain
+from seesay.engine.front.live_answer import LiveAnswer
+from seesay.engine.token_messages import Features, TokenOutput, TokenRequest
+from seesay.errors import ErrorCode, RequestError
+from seesay.system.thread_pool import ThreadPool
+from seesay.values import OutputDelta
+
+logger = logging.getLogger("seesay")
+
+_FEATURE_THREADS = 2
+"""Threads that decode media again whose embedding is gone: seldom needed."""
+
+
+class Delivery:
+    """A `CoreListener`. Knows the answers that `core` computes, and nothing of the engine that asks for them, so that
+    the core's thread keeps no engine alive."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self._live: dict[int, LiveAnswer] = {}
+        self._threads = ThreadPool(_FEATURE_THREADS, name="seesay-features")
+
+    def submit(self, requests: Sequence[tuple[TokenRequest, LiveAnswer]]) -> None:
+        """Let the core compute requests, and hand out what comes as each answer says."""
+        self._live.update((request.request_id, answer) for request, answer in requests)
+        self._core.submit([request for request, _ in requests])
+
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.close()
+
+    # --- called by the core -------------------------------------------------------------------------------------------
+
+    def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
+        """Make text of tokens, hand it out, and end requests at their stop words."""
+        for output in outputs:
+            answer = self._live.get(output.request_id)
+            if answer is None:  # its receiver failed
+                continue
+            had_stopped = answer.has_stopped
+            try:
+                delta = answer.take(output)
+            except BaseException as error:  # whatever a tokenizer does with these ids
+                delta = OutputDelta(request_id=output.request_id, finish_reason="error", error=explain(error))
+            if delta is not None and delta.finish_reason is not None:
+                if self._live.pop(output.request_id, None) is None:
+                    continue  # it was given up meanwhile, by another thread
+                if output.finish_reason is None:
+                    self._core.abort([output.request_id])
+            elif answer.has_stopped and not had_stopped:
+                self._core.finish(output.request_id, "stop")
+            if delta is not None:
+                self._emit(answer, delta)
+
+    def on_features_wanted(self, request_id: int, item_index: int) -> None:
+        """Decode a media item after all, in a thread."""
+        answer = self._live.get(request_id)
+        if answer is None:
+            return
+        try:
+            self._threads.submit(self._give_features, request_id, item_index, answer.load_features[item_index])
+        except RuntimeError:  # the engine is being closed, or no thread can be started
+            error = RequestError(ErrorCode.CLOSED, "the engine was closed before the media was encoded")
+            self._core.give_features(request_id, item_index, error)
+
+    def _give_features(self, request_id: int, item_index: int, load: Callable[[], Features]) -> None:
+        try:
+            features: Features | RequestError = load()
+        except BaseException as error:
+            features = explain(error)
+        self._core.give_features(request_id, item_index, features)
+
+    def _emit(self, answer: LiveAnswer, delta: OutputDelta) -> None:
+        try:
+            answer.on_output(delta)
+        except BaseException:
+            logger.exception("the receiver of request %d failed; the request is aborted", answer.request_id)
+            if delta.finish_reason is None:
+                self._core.abort([answer.request_id])

@@ -1,0 +1,212 @@
+"""From a request to what the core computes: template, media, tokens, sampling options.
+
+Runs in worker threads. Everything that is wrong with a request is found here and raised as `RequestError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from seesay.config import MediaLimits, VisionConfig
+from seesay.engine.failures import explain
+from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
+from seesay.engine.front.live_answer import LiveAnswer, OutputSink
+from seesay.engine.front.prompt_builder import PromptBuilder
+from seesay.engine.front.request_facts import wants_answer
+from seesay.engine.front.request_limits import check_limits
+from seesay.engine.front.shared_prompts import SharedPrompts
+from seesay.engine.front.text_frontend import TextFrontend
+from seesay.engine.opened_model import OpenedModel
+from seesay.engine.token_messages import TokenRequest
+from seesay.errors import ErrorCode, RequestError
+from seesay.grammars.thought import ThoughtTracker
+from seesay.grammars.trials import GrammarTrials
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.values import (
+    EngineStats,
+    GenerationRequest,
+    MediaItem,
+    MediaReport,
+    Modality,
+    MultimodalInput,
+    ThoughtRule,
+    Usage,
+)
+from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_items import PreparedMedia
+from seesay.vl.prompts.prompt import extend, hash_item
+
+PreparedRequest = tuple[TokenRequest, LiveAnswer]
+
+
+class RequestPreparer:
+    """Prepares the requests of one model. `prompts` builds their prompts, `answers` reads how they are to be answered.
+
+    takes_media: whether the vision encoder is there. is_encoded(hash): is the embedding of the item with this hash
+    there, or being made?
+    """
+
+    def __init__(
+        self,
+        model: OpenedModel,
+        texts: TextFrontend,
+        *,
+        session_len: int,
+        max_prefill_token_num: int,
+        takes_media: bool,
+        vision_config: VisionConfig,
+        media_limits: MediaLimits,
+        is_encoded: Callable[[bytes], bool],
+        grammars: GrammarTrials | None = None,
+    ) -> None:
+        """`grammars`: without them requests have none."""
+        digest = model.checkpoint.revision_digest
+        self._texts = texts
+        self._session_len, self._vocab_size = session_len, model.vocab_size
+        self._media = MediaFront(
+            model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
+        )
+        self.prompts = PromptBuilder(
+            model,
+            texts,
+            self._media,
+            session_len=session_len,
+            max_prefill_token_num=max_prefill_token_num,
+            takes_media=takes_media,
+        )
+        self.answers = AnswerOptionsReader(model, texts, grammars)
+
+    def close(self) -> None:
+        self._media.close()
+
+    def reset_caches(self) -> None:
+        """Forget the media that were prepared before."""
+        self._media.forget()
+
+    def stats(self) -> EngineStats:
+        """Counts of the cache of preprocessed media."""
+        return self._media.stats()
+
+    def prepare(
+        self,
+        asked: Mapping[int, GenerationRequest],
+        on_output: OutputSink,
+        received_at: float,
+        prompts: SharedPrompts,
+    ) -> dict[int, PreparedRequest | RequestError]:
+        """Prepare requests, by their id, that share one prompt. Returns for each what the core needs to compute it and
+        what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading."""
+        found: dict[int, PreparedRequest | RequestError] = {}
+        options: dict[int, AnswerOptions] = {}
+        for request_id, request in asked.items():
+            try:
+                check_limits(request, session_len=self._session_len, vocab_size=self._vocab_size)
+                options[request_id] = self.answers.read(request)
+            except BaseException as error:
+                found[request_id] = explain(error)
+        if not options:
+            return found
+        first = asked[next(iter(options))]
+        try:
+            prompt, media = prompts.get(first, lambda: self.prompts.build(first, prompts.media))
+        except BaseException as error:
+            return found | dict.fromkeys(options, explain(error))
+        for request_id, chosen in options.items():
+            request = asked[request_id]
+            try:
+                group_id = prompts.group_of(request_id, request)
+                token_request, answer = self._make(request_id, request, chosen, prompt, media, on_output, received_at)
+                if group_id is not None:
+                    token_request = replace(token_request, group_id=group_id, keeps_blocks=prompts.keeps_blocks)
+                found[request_id] = token_request, answer
+            except BaseException as error:
+                found[request_id] = explain(error)
+        return found
+
+    def _make(
+        self,
+        request_id: int,
+        request: GenerationRequest,
+        options: AnswerOptions,
+        prompt: MultimodalInput,
+        media: Sequence[PreparedMedia],
+        on_output: OutputSink,
+        received_at: float,
+    ) -> PreparedRequest:
+        prompt = extend(prompt, request.continuation) if request.continuation else prompt
+        thought: ThoughtRule | None = None
+        if wants_answer(request) and not request.continuation:
+            thought = self._texts.thoughts.make_rule(request, prompt.token_ids, options.max_thinking_tokens)
+        params = _fit_length(options.params, request.max_length, len(prompt.token_ids))
+        answer = LiveAnswer(
+            request_id=request_id,
+            prompt_usage=_count(prompt),
+            params=params,
+            detokenizer=options.detokenizer,
+            on_output=on_output,
+            streams=request.streams,
+            keeps_stop=request.gen_config.include_stop_str_in_output,
+            received_at=received_at,
+            thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spell_token),
+            media=tuple(map(_report, media, prompt.items)),
+            media_places=[item.place for item in media],
+            load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},
+            fetch_s=sum(item.fetch_s for item in media),
+            decode_media_s=sum(item.decode_s for item in media),
+            preprocess_s=sum(item.preprocess_s for item in media),
+        )
+        token_request = TokenRequest(
+            request_id=request_id,
+            prompt=prompt,
+            params=params,
+            owner=request.owner,
+            priority=int(request.priority),
+            cache_salt=request.cache_salt.encode(),
+            is_streamed=request.streams,
+            defers_tokens=answer.defers_tokens,
+            grammar=options.grammar,
+            thought=thought if options.grammar is not None or options.max_thinking_tokens is not None else None,
+        )
+        return token_request, answer
+
+
+def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:
+    """Return `params` for an answer to a prompt of `num_tokens`, which with it has at most `max_length`."""
+    if max_length is None:
+        return params
+    if num_tokens >= max_length:
+        raise RequestError(
+            ErrorCode.CONTEXT_TOO_LONG,
+            f"max_length={max_length} leaves no token for the answer: the prompt alone has {num_tokens}; raise it",
+            "max_length",
+        )
+    return replace(params, max_new_tokens=min(params.max_new_tokens, max_length - num_tokens))
+
+
+def _count(prompt: MultimodalInput) -> Usage:
+    num_images = sum(item.modality is Modality.IMAGE for item in prompt.items)
+    return Usage(
+        prompt_tokens=len(prompt.token_ids),
+        media_tokens=sum(len(item.slots) for item in prompt.items),
+        num_images=num_images,
+        num_videos=len(prompt.items) - num_images,
+    )
+
+
+def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
+    """How the item was seen, before anything is known of caches."""
+    resized_height, resized_width = item.features["resized"]
+    return MediaReport(
+        modality=item.modality,
+        num_frames=media.size.num_frames,
+        height=media.size.height,
+        width=media.size.width,
+        resized_height=resized_height,
+        resized_width=resized_width,
+        num_tiles=item.features["num_tiles"],
+        num_patches=item.num_units,
+        num_tokens=len(item.slots),
+        is_cached=False,
+        timestamps_s=media.timestamps_s,
+    )

@@ -1,0 +1,235 @@
+"""From a request to its prompt: template, media, tokens. What is too long is found before it costs much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.engine.front.request_facts import has_media, is_conversation, texts_of, wants_answer
+from seesay.engine.front.text_frontend import TextFrontend
+from seesay.engine.opened_model import OpenedModel
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.scheduling.scheduler import check_prompt_length, check_run_length
+from seesay.templates.requested import RequestedTemplates
+from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
+from seesay.vl.family import Wording
+from seesay.vl.media.media_batch import MediaBatch
+from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_items import OpenRequest, PreparedMedia
+from seesay.vl.media.video_pictures import Split, spread_messages, spread_raw, text_without_media
+from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, render_raw, tokenize
+from seesay.vl.prompts.truncation import cut_front
+from seesay.vl.prompts.video_advice import describe_longest_video
+
+_LEAST_CHARS, _CHARS_PER_TOKEN, _LEAST_PARTS = 1 << 20, 64, 4096
+"""Most of a conversation before its template, which may leave out what earlier turns thought."""
+_COUNTED_LENGTHS = 4
+"""A prompt that is only counted, or is cut, may be so many times as long as one that is answered."""
+
+
+class PromptBuilder:
+    """Builds the prompts of one model, of at most `session_len` tokens, and `max_prefill_token_num` where each of them
+    sees the whole prompt. takes_media: whether the vision encoder is there."""
+
+    def __init__(
+        self,
+        model: OpenedModel,
+        texts: TextFrontend,
+        media: MediaFront,
+        *,
+        session_len: int,
+        max_prefill_token_num: int,
+        takes_media: bool,
+    ) -> None:
+        self._texts, self._media = texts, media
+        self._family = model.family
+        self._digest = model.checkpoint.revision_digest
+        self._vocab_size = model.vocab_size
+        self._session_len = session_len
+        self._max_prefill_token_num = max_prefill_token_num
+        self._takes_media = takes_media
+        self._requested = RequestedTemplates()
+
+    def tokenize(self, request: GenerationRequest) -> npt.NDArray[np.int64]:
+        """Token ids int64 [T] of the prompt of `request`, with those that stand for its media."""
+        return self.build(request)[0].token_ids
+
+    def tokenize_text(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a raw text, which may be too long for a prompt, but not by more than `_COUNTED_LENGTHS` says."""
+        self._check_size((text,), _COUNTED_LENGTHS * self._session_len)
+        self._check_num_tokens(text, _COUNTED_LENGTHS * self._session_len)
+        return self._texts.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def count_tokens(self, request: GenerationRequest) -> int:
+        """Tokens of the prompt, media included. Decodes only videos that do not tell their size otherwise."""
+        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
+        counts = [item.num_tokens for item in opened.items]
+        if None in counts:
+            return len(self._build_input(prompt, self._media.prepare(opened)).token_ids)
+        tokens = self._tokenize(prompt, [item.wording for item in opened.items])
+        return tokens.num_text_tokens + sum(count for count in counts if count is not None)
+
+    def build(
+        self, request: GenerationRequest, batch: MediaBatch | None = None
+    ) -> tuple[MultimodalInput, list[PreparedMedia]]:
+        """Return the prompt of a request and its media, decoded and preprocessed. Raises `RequestError`."""
+        if request.truncate_prompt_tokens is not None:
+            return self._build_cut_prompt(request, batch)
+        prompt, opened = self._open_prompt(request, self._session_len)
+        wordings = [item.wording for item in opened.items]
+        tokens = self._tokenize(prompt, wordings)
+        num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
+        is_answered = wants_answer(request)
+        try:
+            check_prompt_length(num_tokens, self._session_len, wants_answer=is_answered)
+        except RequestError as error:
+            max_tokens = self._session_len - is_answered
+            advice = describe_longest_video(
+                self._family, opened.items, tokens, num_tokens=num_tokens, max_tokens=max_tokens
+            )
+            raise RequestError(error.code, error.message + advice, error.param) from None
+        self._check_run_length(num_tokens)
+        media = self._media.prepare(opened, batch)
+        if [item.plan.wording for item in media] != wordings:  # decoding told more than the headers
+            return self._build_input(prompt, media), media
+        return self._build_input(tokens, media), media
+
+    def _build_cut_prompt(
+        self, request: GenerationRequest, batch: MediaBatch | None
+    ) -> tuple[MultimodalInput, list[PreparedMedia]]:
+        """Build the end of a prompt, with as many tokens as `truncate_prompt_tokens` says."""
+        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
+        media = self._media.prepare(opened, batch)
+        tokens = self._tokenize(prompt, [item.plan.wording for item in media])
+        counts = [len(self._family.number(item.plan.expansion, index).token_ids) for index, item in enumerate(media)]
+        tokens, num_dropped = cut_front(tokens, counts, self._find_room(request))
+        media = media[num_dropped:]
+        built = self._build_input(tokens, media)
+        check_prompt_length(len(built.token_ids), self._session_len, wants_answer=wants_answer(request))
+        self._check_run_length(len(built.token_ids))
+        return built, media
+
+    def _check_run_length(self, num_tokens: int) -> None:
+        if self._family.is_prefix_lm:
+            check_run_length(num_tokens, self._max_prefill_token_num)
+
+    def _find_room(self, request: GenerationRequest) -> int:
+        """Return the most tokens that a prompt that is cut may have: -1 leaves room for the answer, or for one token
+        where its length is not limited."""
+        assert request.truncate_prompt_tokens is not None
+        if request.truncate_prompt_tokens > 0:
+            return request.truncate_prompt_tokens
+        if not wants_answer(request):
+            return self._session_len
+        max_new_tokens = request.gen_config.max_new_tokens
+        return self._session_len - (max_new_tokens if max_new_tokens < self._session_len else 1)
+
+    def _build_input(self, prompt: RenderedPrompt | TokenizedPrompt, media: Sequence[PreparedMedia]) -> MultimodalInput:
+        tokens = self._tokenize(prompt, [item.plan.wording for item in media])
+        return build_input(tokens, media, family=self._family, model_digest=self._digest)
+
+    def _open_prompt(
+        self, request: GenerationRequest, max_tokens: int
+    ) -> tuple[RenderedPrompt | TokenizedPrompt, OpenRequest]:
+        """The prompt's text or ids, and the media with their headers read: all that tells the prompt's length. Raises
+        `RequestError` for a text of many more than `max_tokens`."""
+        if has_media(request) and not self._takes_media and self._family.modalities:
+            raise RequestError(
+                ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
+            )
+        allowance = self._media.make_allowance()
+        split = partial(self._media.split_videos, allowance=allowance)
+        prompt = self._render_prompt(request, max_tokens, split)
+        media = prompt.media if isinstance(prompt, RenderedPrompt) else ()
+        return prompt, self._media.open(media, allowance, salt=request.cache_salt)
+
+    def _tokenize(
+        self, prompt: RenderedPrompt | TokenizedPrompt, wordings: Sequence[Wording | None]
+    ) -> TokenizedPrompt:
+        """`wordings` are those of the prompt's media."""
+        if isinstance(prompt, TokenizedPrompt):
+            return prompt
+        family = self._family
+        return tokenize(
+            prompt,
+            self._texts.tokenizer,
+            wordings,
+            is_apart=family.tokenizes_apart,
+            begins_empty=family.begins_empty,
+        )
+
+    def _render_prompt(
+        self, request: GenerationRequest, max_tokens: int, split: Split
+    ) -> RenderedPrompt | TokenizedPrompt:
+        rendered: RenderedPrompt
+        is_open = is_conversation(request) and bool(request.template_options.get("continue_final"))
+        if is_open and self._family.is_prefix_lm and wants_answer(request):
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "the last message is the beginning of an answer, which this model cannot continue: each token of a "
+                "prompt to it sees the whole prompt, and those of an answer only what is before them; leave it out",
+                "messages",
+            )
+        if isinstance(request.prompt, str):
+            self._check_size((request.prompt,), max_tokens)
+            text, media = spread_raw(request.prompt, request.media, split)
+            rendered = render_raw(text, media, self._family.markers, self._family.spellings)
+        elif is_conversation(request):
+            messages = [message for message in request.prompt if isinstance(message, Message)]
+            self._check_size(texts_of(messages), max_tokens)
+            messages = spread_messages(messages, split)
+            template = self._texts.chat_template
+            if request.chat_template is not None:
+                template = self._requested.get(request.chat_template, self._texts.tokenizer)
+            variables = {**self._texts.thoughts.choose(request).options, **request.template_options}
+            rendered = template.render(messages, markers=self._family.markers, **variables)
+        else:
+            check_prompt_length(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
+            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt))
+        if (num_items := len(rendered.media)) > max_tokens:  # each has a token at least: open none of them
+            self._fail_too_long(f"{num_items} pictures and frames of videos (max_frames takes fewer of a video)")
+        rendered = self._family.complete(rendered, is_open=is_open)
+        self._check_num_tokens(text_without_media(rendered), max_tokens)
+        return rendered if request.add_special_tokens else replace(rendered, takes_prefix=False)
+
+    def _check_size(self, texts: Iterable[str], max_tokens: int) -> None:
+        """Refuse what is too long for any template to shorten it to `max_tokens`, before one looks at it."""
+        num_chars = num_parts = 0
+        for text in texts:
+            num_chars += len(text)
+            num_parts += 1
+        for count, most, what in (
+            (num_chars, max(_LEAST_CHARS, _CHARS_PER_TOKEN * max_tokens), "characters"),
+            (num_parts, max(_LEAST_PARTS, max_tokens), "messages and parts"),
+        ):
+            if count > most:
+                self._fail_too_long(f"{count} {what}; at most {most} are taken")
+
+    def _check_num_tokens(self, text: str, max_tokens: int) -> None:
+        """Refuse a text that is certain to have more than `max_tokens` tokens, before all of it is tokenized."""
+        if self._texts.tokenizer.has_more_tokens(text, max_tokens):
+            self._fail_too_long(f"{len(text)} characters, which are more than {max_tokens} tokens")
+
+    def _fail_too_long(self, why: str) -> NoReturn:
+        raise RequestError(
+            ErrorCode.CONTEXT_TOO_LONG,
+            f"the prompt has {why}; prompt and answer together may have {self._session_len} (session_len): shorten it",
+            "messages",
+        )
+
+    def _check_token_ids(self, token_ids: Iterable[object]) -> npt.NDArray[np.int64]:
+        ids: list[int] = []
+        for index, token_id in enumerate(token_ids):
+            if not isinstance(token_id, int) or not 0 <= token_id < self._vocab_size:
+                raise RequestError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"token id {token_id!r} at position {index} is not in the vocabulary (0 to {self._vocab_size - 1})",
+                    "input_ids",
+                )
+            ids.append(token_id)
+        return np.asarray(ids, dtype=np.int64)

@@ -1,0 +1,104 @@
+"""Chooses how the core runs, in this process or in one of its own, and starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seesay.config import EngineConfig, VisionConfig
+from seesay.config.plain import as_plain
+from seesay.device.query import has_gpu
+from seesay.engine.commands import ModelStatus
+from seesay.engine.engine_core import EngineCore
+from seesay.engine.opened_model import OpenedModel
+from seesay.engine.process.precompile import Precompile
+from seesay.errors import ConfigError
+from seesay.vl.plugins import make_absolute
+
+if TYPE_CHECKING:
+    from seesay.engine.core.loading import MakeRunner
+    from seesay.engine.process.origin import MakeOrigin
+    from seesay.engine.process.remote_core import ProcessCore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreParts:
+    """Parts of a core that a caller makes otherwise: its runner, in this process; or what starts its process and starts
+    it again. None: `ModelRunner`, `OwnProcess`."""
+
+    make_runner: MakeRunner | None = None
+    make_origin: MakeOrigin | None = None
+
+
+def uses_process(config: EngineConfig) -> bool:
+    """Whether the engine gets a process of its own. None means yes on a GPU."""
+    if config.engine_process is not None:
+        return config.engine_process
+    return has_gpu() if config.device_type == "auto" else config.device_type.startswith("cuda")
+
+
+class CoreStart:
+    """A core that is being started. A process loads the model while the caller opens it for itself; then `finish`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        vision_config: VisionConfig,
+        *,
+        address: str | None = None,
+        read_status: Callable[[], ModelStatus | None] | None = None,
+        parts: CoreParts,
+    ) -> None:
+        """Start the core of the model in `folder`, or use the engine process behind the door at `address`, which has
+        loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
+        self._config = config
+        self._parts = parts
+        self._vision_config = vision_config
+        self._process: ProcessCore | None = None
+        self._precompile: Precompile | None = None
+        if not uses_process(config) and address is None:
+            self._precompile = Precompile(folder, config)
+            return
+        try:
+            from seesay.engine.process.remote_core import ProcessCore
+        except ImportError as error:
+            raise ConfigError(f"engine_process=True: needs the packages msgspec and pyzmq ({error})") from error
+        if address is not None:
+            self._process = ProcessCore.join(address, read_status=read_status, step_timeout_s=config.step_timeout_s)
+            return
+        # The folder is what these lead to; the process is started again where this one may be in another folder.
+        local = replace(config, download_dir=None, revision=None, plugins=make_absolute(config.plugins))
+        self._process = ProcessCore.load(
+            folder,
+            as_plain("backend_config", local),
+            as_plain("vision_config", vision_config),
+            step_timeout_s=config.step_timeout_s,
+            make_origin=parts.make_origin,
+        )
+
+    def finish(self, model: OpenedModel) -> EngineCore:
+        """Return the core, with the weights of `model` loaded. Raises `CheckpointError` or `ConfigError`."""
+        if self._process is not None:
+            return self._process.wait_until_loaded()
+        assert self._precompile is not None
+        from seesay.engine.core.loading import load_core
+
+        core = load_core(
+            model,
+            self._config,
+            self._vision_config,
+            wait_for_kernels=self._precompile.wait,
+            make_runner=self._parts.make_runner,
+        )
+        self._precompile.finish()
+        return core
+
+    def cancel(self) -> None:
+        """End what was started, if it was not finished."""
+        if self._process is not None:
+            self._process.close()
+        if self._precompile is not None:
+            self._precompile.close()

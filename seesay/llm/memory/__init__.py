@@ -1,0 +1,1 @@
+"""The layout and the memory of keys and values."""

@@ -1,0 +1,1 @@
+"""Values that the scheduler and a runner exchange."""

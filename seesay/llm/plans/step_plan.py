@@ -1,0 +1,134 @@
+"""One step of the language engine as a value: what the scheduler decided, for every runner that follows it.
+
+A plan holds deltas: what changed since the plan before it. It holds no tensors and no live objects, so the same plan
+can be sent to every rank; a runner that applies all plans in their order knows all it needs (`RowTable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.values import Modality
+
+
+class Row(NamedTuple):
+    """`num_tokens` positions of one sequence, from `start`, to be computed in a step. Decode is `num_tokens == 1`.
+
+    `samples` is true when the last of these positions is the last known token, so that its logits give the next one,
+    unless the sequence wants no answer.
+    """
+
+    seq_id: int
+    start: int
+    num_tokens: int
+    samples: bool
+
+
+class EncodeJob(NamedTuple):
+    """Ask an encoder for one media item of a sequence; `hash` is the item's."""
+
+    seq_id: int
+    item_index: int
+    hash: bytes
+
+
+class BlockCopy(NamedTuple):
+    """A copy between a KV block of the device and a slot of the host's cache."""
+
+    block_id: int
+    slot: int
+
+
+class CopiedBlock(NamedTuple):
+    """A copy of a KV block of the device into another one, with which a sequence goes on."""
+
+    source: int
+    target: int
+
+
+class AddedBlocks(NamedTuple):
+    """KV blocks that continue the block table of a sequence."""
+
+    seq_id: int
+    block_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MediaSpan:
+    """The positions that take the embedding rows of one media item: a `MediaItem` without its features."""
+
+    modality: Modality
+    span: tuple[int, int]
+    slots: npt.NDArray[np.int64]
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BegunSequence:
+    """A sequence that is computed from now on; one that was preempted begins again.
+
+    token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
+    next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
+    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch: see
+    `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
+    """
+
+    seq_id: int
+    token_ids: npt.NDArray[np.int64]
+    num_prompt_tokens: int
+    positions: npt.NDArray[np.int64]
+    next_position: int
+    params: SamplingParams
+    seed: int
+    items: tuple[MediaSpan, ...] = ()
+    stretch: float = 0.0
+    runs: npt.NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """The scheduler's decision for one step.
+
+    To follow a plan: forget the sequences of `ended_ids` (finished, aborted, preempted), take those of `begun`, append
+    `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `copies`, then those of
+    `loads` from the host, and compute the rows. The tokens that rows sample are not in later plans: whoever computes
+    the rows knows them.
+    preempted_ids: those of `ended_ids` that wait to begin again. is_streamed: whether answers go on in this step that
+    somebody reads while they are made.
+    """
+
+    rows: tuple[Row, ...] = ()
+    ended_ids: tuple[int, ...] = ()
+    begun: tuple[BegunSequence, ...] = ()
+    added_blocks: tuple[AddedBlocks, ...] = ()
+    saves: tuple[BlockCopy, ...] = ()
+    loads: tuple[BlockCopy, ...] = ()
+    copies: tuple[CopiedBlock, ...] = ()
+    encode_jobs: tuple[EncodeJob, ...] = ()
+    preempted_ids: tuple[int, ...] = ()
+    is_streamed: bool = False
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(row.num_tokens for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenMasks:
+    """The tokens that may come next in some rows of a step.
+
+    seq_ids: the sequences of these rows. bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
+    where token i is allowed, as in xgrammar.
+    jumps: by the id of a sequence, the one token that its mask allows, and the tokens that come behind that whatever
+    the model computes: the next row of the sequence begins with all of them.
+    """
+
+    seq_ids: tuple[int, ...]
+    bits: npt.NDArray[np.int32]
+    jumps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Runs planned steps on a device. Knows rows, and no requests."""

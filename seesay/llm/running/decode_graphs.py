@@ -1,0 +1,109 @@
+"""Decode steps as CUDA graphs: the host starts a whole step with one call.
+
+One graph per number of rows in a ladder; a step takes the next larger one and fills it up with padding. A graph gathers
+its rows' tokens, lengths and block tables by slot from the device's part of the row table, and advances the lengths
+there, so that a step that goes on like the one before takes nothing from the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.decoder import Decoder, ModelInput
+from seesay.llm.ops import DecodeRows
+from seesay.llm.running.device_rows import DeviceRows, begin_decode
+from seesay.llm.running.step_input import StepRows
+from seesay.llm.running.step_sizes import fill_up, row_sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeOutput:
+    """Logits [n, vocab], and the largest one of each row [n] with its token id int64 [n]; faults [n] (see
+    `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph computes."""
+
+    logits: torch.Tensor
+    best: torch.Tensor
+    token_ids: torch.Tensor
+    faults: torch.Tensor
+
+
+Record = Callable[[Callable[[], DecodeOutput]], tuple[Callable[[], None], DecodeOutput]]
+"""Record a computation, as `GraphRecorder.record` does; returns what replays it, and its output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Graph:
+    replay: Callable[[], None]
+    output: DecodeOutput
+
+
+class DecodeGraphs:
+    """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one per layer). Recording them by
+    `record` takes a second or two."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        caches: Sequence[LayerCache],
+        rows: DeviceRows,
+        *,
+        record: Record,
+        block_size: int,
+    ) -> None:
+        self._decoder = decoder
+        self._caches = caches
+        self._rows = rows
+        self._block_size = block_size
+        self._tables = rows.block_table[: rows.num_slots].clone()
+        self._sizes = row_sizes(rows.num_slots)
+        self._graphs = {size: self._record(record, size) for size in reversed(self._sizes)}
+
+    def _record(self, record: Record, size: int) -> _Graph:
+        replay, output = record(lambda: self._compute(size))
+        return _Graph(replay=replay, output=output)
+
+    def _compute(self, size: int) -> DecodeOutput:
+        traits = self._decoder.traits
+        given = begin_decode(
+            self._rows,
+            self._rows.slots[:size],
+            self._tables,
+            block_size=self._block_size,
+            num_axes=traits.num_position_axes,
+        )
+        inputs = ModelInput(
+            input_ids=given.input_ids,
+            positions=given.positions if traits.num_position_axes == 3 else given.positions[0],
+            slot_mapping=given.slot_mapping,
+            layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
+            faults=given.faults,
+            stretches=None if traits.length_scaling is None else given.stretches,
+        )
+        logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
+        best, token_ids = logits.max(dim=-1)
+        best.add_(given.faults)  # so that what is collected anyway tells of them
+        return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=given.faults)
+
+    def takes(self, step: StepRows) -> bool:
+        """Whether a graph can compute these rows."""
+        return step.is_decode and 0 < len(step.rows) <= self._sizes[-1]
+
+    def run(self, step: StepRows) -> DecodeOutput:
+        """Compute the rows of a step."""
+        count = len(step.rows)
+        size = fill_up(count, self._sizes)
+        graph = self._graphs[size]
+        self._rows.begin_decode(step.slots, step.starts, step.members, size=size)
+        graph.replay()
+        self._rows.end_decode(step.slots, step.starts)
+        output = graph.output
+        return DecodeOutput(
+            logits=output.logits[:count],
+            best=output.best[:count],
+            token_ids=output.token_ids[:count],
+            faults=output.faults[:count],
+        )

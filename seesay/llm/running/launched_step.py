@@ -1,0 +1,151 @@
+"""A step that is being computed, and what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from seesay.device.streams import Stopwatch
+from seesay.device.transfers import HostCopy
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.running.sampler import Draws, make_not_finite_error
+from seesay.llm.running.step_input import StepRows
+from seesay.values.prompt_logprobs import PromptLogprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionOutputs:
+    """Float32 CPU `values` [n, vocab or hidden] of n positions of a sequence, from `start`."""
+
+    start: int
+    values: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowResult:
+    """Outputs of one row beside its tokens.
+
+    logprobs: for each sampled token {token id: logprob}, of itself and others, when asked for.
+    prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for and there are any.
+    logits, hidden_states (after the last norm): when asked for; with 'generation' of the sampling position only.
+    hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, or the last of them, when the sequence
+        is pooled.
+    A sequence that was preempted is computed again, so the same positions may come a second time.
+    """
+
+    seq_id: int
+    start: int
+    logprobs: tuple[Mapping[int, float], ...] = ()
+    prompt_logprobs: PromptLogprobs | None = None
+    logits: PositionOutputs | None = None
+    hidden_states: PositionOutputs | None = None
+    hidden_sum: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """token_ids: by sequence id, the tokens that were sampled: what `Scheduler.commit_step` takes. rows: what some rows
+    gave beside that. errors: by sequence id, of the rows that failed. not_finite: those among them that computed
+    something that is not finite. seconds: how long the device computed the step; None when nothing was computed, or
+    something beside it."""
+
+    token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    rows: tuple[RowResult, ...] = ()
+    errors: Mapping[int, RequestError] = field(default_factory=dict)
+    not_finite: frozenset[int] = frozenset()
+    seconds: float | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class LaunchedStep:
+    """A step whose forward pass was launched. `ModelRunner.sample` comes next, then `collect`, which waits for its end.
+
+    logits: [n, vocab], of the rows that sample, in their order; None when no row does. slots: int64 [n], theirs, on the
+    device. greedy: their greatest logits and the ids of these, where a graph found them: `logits`, `slots`, `greedy`
+    and `faults` then are good until the next launch.
+    outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
+    `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
+    when the step was sampled. jumps: see `TokenMasks`.
+    """
+
+    step: StepRows
+    dtype: torch.dtype
+    logits: torch.Tensor | None = None
+    slots: torch.Tensor | None = None
+    greedy: tuple[torch.Tensor, torch.Tensor] | None = None
+    outputs: Mapping[int, RowResult] = field(default_factory=dict)
+    faults: torch.Tensor | None = None
+    faults_copy: HostCopy | None = None
+    draws: Draws | None = None
+    stopwatch: Stopwatch | None = None
+    is_sampled: bool = False
+    jumps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def take_jumps(self, jumps: Mapping[int, tuple[int, ...]]) -> None:
+        """Let the row table know what some rows sample, and the tokens that come behind that: the next step may begin
+        with them before this one is collected."""
+        self.jumps = jumps
+        for row, member in zip(self.step.rows, self.step.members, strict=True):
+            if row.samples and row.seq_id in jumps:
+                member.record(row.start + row.num_tokens, jumps[row.seq_id])
+
+    def collect(self) -> StepResult:
+        """Return the results of all rows, once; the row table learns the tokens. Raises what went wrong on the
+        device."""
+        assert self.is_sampled, "sample comes before collect"
+        not_finite = self._find_faulty()
+        undefined = {row.seq_id for row in self.outputs.values() if _has_nan(row.prompt_logprobs)}
+        choices = iter(() if self.draws is None else self.draws.collect())
+        token_ids: dict[int, tuple[int, ...]] = {}
+        outputs = dict(self.outputs)
+        errors: dict[int, RequestError] = {}
+        for row, member in zip(self.step.rows, self.step.members, strict=True):
+            error: RequestError | None = None
+            if row.samples:
+                token_id, logprobs, error = next(choices)
+                if error is not None and error.code is ErrorCode.INTERNAL:
+                    not_finite.add(row.seq_id)
+            if row.seq_id in not_finite and error is None:
+                error = make_not_finite_error("keys and values", self.dtype)
+            elif row.seq_id in undefined and error is None:
+                error = make_not_finite_error("logits", self.dtype)
+            if error is not None:
+                errors[row.seq_id] = error
+                outputs.pop(row.seq_id, None)
+                continue
+            if not row.samples:
+                continue
+            assert token_id is not None
+            found = self.jumps.get(row.seq_id, (token_id,)) if self.jumps else (token_id,)
+            assert found[0] == token_id, (row, found, token_id)
+            token_ids[row.seq_id] = found
+            member.record(row.start + row.num_tokens, found)
+            if logprobs is not None:
+                result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)
+                outputs[row.seq_id] = replace(result, logprobs=(logprobs,))
+        return StepResult(
+            token_ids=token_ids,
+            rows=tuple(outputs.values()),
+            errors=errors,
+            not_finite=frozenset(not_finite),
+            seconds=None if self.stopwatch is None else self.stopwatch.seconds(),
+        )
+
+    def _find_faulty(self) -> set[int]:
+        """The sequences whose rows left something not finite in the KV cache."""
+        if self.faults_copy is None:
+            return set()
+        [faults] = self.faults_copy.wait()
+        is_faulty = np.isnan(faults.numpy())
+        if not is_faulty.any():
+            return set()
+        rows = self.step.rows
+        starts = np.cumsum([0, *(row.num_tokens for row in rows)])
+        return {row.seq_id for i, row in enumerate(rows) if is_faulty[starts[i] : starts[i + 1]].any()}
+
+
+def _has_nan(logprobs: PromptLogprobs | None) -> bool:
+    return logprobs is not None and bool(np.isnan(logprobs.values).any())

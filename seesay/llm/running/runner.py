@@ -1,0 +1,432 @@
+"""Runs steps: turns plans into tensors, computes them and samples. Changes nothing but the KV cache and its row table.
+
+A runner is driven by plans alone: two that follow the same plans sample the same tokens. For each plan, in order,
+`apply` takes its deltas, `copy_blocks` makes its copies, `find_splices` tells which rows cannot be computed,
+`launch` begins to compute the others, `sample` chooses their tokens once masks are there, and `LaunchedStep.collect`
+waits. The next step can be launched before this one is collected: what a step samples stays on the device and is what
+the next one begins with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from seesay.device.query import cpu_threads, measure_memory, synchronize
+from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
+from seesay.device.transfers import HostCopy
+from seesay.errors import ConfigError
+from seesay.llm.memory.host_cache import HostCache, staging_bytes
+from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
+from seesay.llm.models.decoder import Decoder
+from seesay.llm.plans.step_plan import StepPlan, TokenMasks
+from seesay.llm.plans.step_times import StepCosts
+from seesay.llm.running.decode_graphs import DecodeGraphs
+from seesay.llm.running.device_rows import DeviceRows, make_draws, token_place
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.logit_changes import start_counts
+from seesay.llm.running.profiling import measure_peaks
+from seesay.llm.running.row_outputs import collect_outputs, has_outputs
+from seesay.llm.running.row_table import RowTable
+from seesay.llm.running.sampler import choose_tokens
+from seesay.llm.running.sampling_row import LogitsProcessor, SamplingRow
+from seesay.llm.running.step_input import (
+    Embeddings,
+    PlanSplices,
+    Splices,
+    StepPadding,
+    StepRows,
+    arrange_rows,
+    build_warm_up_inputs,
+    find_splices,
+    make_step_input,
+)
+from seesay.llm.running.step_sizes import row_sizes, token_sizes
+from seesay.llm.running.step_timing import measure_step_costs
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from seesay.llm.memory.kv_layout import KVLayout
+    from seesay.llm.running.runner_limits import RunnerLimits
+
+SINGLE_THREAD_FLOPS = 200_000_000
+"""A step of fewer operations runs on one CPU thread (measured: at 90 million, 2.4 ms on one and 3.8 ms on two)."""
+
+
+class ModelRunner:
+    """Owns the decoder and its KV cache. Used by one thread at a time.
+
+    `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
+    what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
+    device, and is there once the cache is. `has_graphs`: whether CUDA graphs compute decode steps, once the cache is
+    there.
+    """
+
+    def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
+        self.decoder = decoder
+        self.limits = limits
+        self.rows = RowTable()
+        self._cache: KVCache | None = None
+        self._host_cache: HostCache | None = None
+        self._num_blocks = 0
+        self._num_host_slots = 0
+        self._graphs: DecodeGraphs | None = None
+        self.has_graphs = False
+        self._padding: StepPadding | None = None
+        self.stream = make_stream(decoder.device, is_urgent=True)
+        self._device_rows: DeviceRows | None = None
+        self._unsampled: LaunchedStep | None = None
+        self._num_threads = torch.get_num_threads()
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.decoder.dtype
+
+    @property
+    def block_size(self) -> int:
+        return self.limits.block_size
+
+    @property
+    def kv_layouts(self) -> tuple[KVLayout, ...]:
+        """The layout of each layer's KV cache."""
+        shapes = self.decoder.traits.kv_shapes
+        return make_layouts(shapes, block_size=self.block_size, dtype=self.dtype, format=self.limits.kv_format)
+
+    @property
+    def num_blocks(self) -> int:
+        """Number of KV blocks; 0 before `allocate_cache`."""
+        return self._num_blocks
+
+    @property
+    def device_rows(self) -> DeviceRows:
+        assert self._device_rows is not None, "allocate_cache comes before plans"
+        return self._device_rows
+
+    def profile(self, *, records_graphs: bool = False) -> int:
+        """Bytes that the largest prefill and the largest decode step need beside weights and cache, by trying both, and
+        what `record_graphs` will take, if it comes.
+
+        Rows of the trial all share one block, so it needs no cache to speak of. On the CPU nothing is tried: 0.
+        """
+        if self.device.type == "cpu":
+            return 0
+        peaks = measure_peaks(self.decoder, self._make_cache(1), self.limits)
+        return max(peaks) + (peaks[-1] if records_graphs else 0)
+
+    def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
+        """Allocate the KV cache and return its number of blocks. Where it holds less than the longest sequence,
+        `limits.session_len` is lowered to that.
+
+        `num_blocks` 0 takes `share` of the memory that is free now less `reserved_bytes` (what `profile` and the
+        encoder's own trial returned). `num_host_slots` blocks more are kept in host memory.
+        """
+        device = self.decoder.device
+        block_bytes = bytes_per_block(self.kv_layouts)
+        if num_blocks == 0:
+            num_blocks = plan_num_blocks(
+                memory=measure_memory(device),
+                reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if num_host_slots else 0),
+                share=share,
+                block_bytes=block_bytes,
+                num_blocks_of_full_batch=self.limits.max_batch_size * self.limits.max_sequence_blocks,
+                is_cpu=device.type == "cpu",
+            )
+        elif (num_blocks + 1) * block_bytes > (free := measure_memory(device).free_bytes):
+            raise ConfigError(
+                f"num_gpu_blocks={num_blocks}: blocks of {block_bytes} bytes take "
+                f"{num_blocks * block_bytes / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free"
+            )
+        self._num_blocks, self._num_host_slots = num_blocks, num_host_slots
+        self.limits = replace(
+            self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
+        )
+        self.restore_cache()
+        return num_blocks
+
+    def drop_cache(self) -> None:
+        """Free the KV cache on the device and on the host, and the graphs that use it. No sequence is alive. Nothing is
+        launched before `restore_cache`."""
+        synchronize(self.device)
+        self._unsampled = None
+        self._graphs = None
+        self._host_cache = None
+        self._cache = None
+        self._device_rows = None
+        self.rows = RowTable()
+        self.decoder.forget_blocks()
+
+    def restore_cache(self) -> None:
+        """Allocate the KV cache, with the size that was settled, and an empty row table on the device. Raises
+        `torch.OutOfMemoryError`; then there still is none."""
+        cache = self._make_cache(self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
+        with on_stream(self.stream):
+            rows = DeviceRows(
+                num_slots=self.limits.max_batch_size,
+                max_blocks=self.limits.max_sequence_blocks,
+                scratch_block=self._num_blocks,
+                device=self.device,
+            )
+        if self._num_host_slots:
+            self._host_cache = HostCache(cache.pools, self._num_host_slots)
+        self._cache, self._device_rows = cache, rows
+
+    def restore_graphs(self) -> None:
+        """Record graphs anew for a restored cache, if there were any before it was dropped."""
+        synchronize(self.device)  # weights and cache may have been filled on another stream
+        if self.has_graphs and self._graphs is None:
+            self.record_graphs()
+
+    def record_graphs(self) -> None:
+        """Have decode steps computed by CUDA graphs. Only on a GPU."""
+        assert self._cache is not None
+        self.has_graphs = True
+        with torch.inference_mode(), on_stream(self.stream):
+            self._graphs = DecodeGraphs(
+                self.decoder,
+                self._cache.layers,
+                self.device_rows,
+                record=GraphRecorder(self.stream).record,
+                block_size=self.block_size,
+            )
+
+    def warm_up(self) -> None:
+        """Use all kernels of steps of a few sizes, to which steps are filled up from now on, so that no request waits
+        for one to be compiled or loaded. Of use on a GPU."""
+        assert self._cache is not None
+        device = self.decoder.device
+        padding = StepPadding(
+            scratch_block=self._num_blocks,
+            token_sizes=token_sizes(self.limits.max_step_tokens),
+            row_sizes=row_sizes(self.limits.max_batch_size),
+        )
+        with torch.inference_mode(), on_stream(self.stream):
+            for inputs, wanted in build_warm_up_inputs(
+                padding,
+                block_size=self.block_size,
+                traits=self.decoder.traits,
+                device=device,
+                dtype=self.dtype,
+            ):
+                self.decoder.warm_up(inputs, self._cache.layers, wanted)
+            make_draws(self.device_rows, self.device_rows.slots[:1], [0])
+        synchronize(device)
+        self._padding = padding
+
+    def measure_step_costs(self) -> StepCosts:
+        """Return how long steps take: on a GPU by trying some, after `warm_up`; on the CPU a guess."""
+        if self.device.type == "cpu":
+            return StepCosts.guess(self.decoder.traits.flops_per_token)
+        assert self._cache is not None and self._padding is not None, "warm_up comes before measure_step_costs"
+        with torch.inference_mode(), on_stream(self.stream):
+            return measure_step_costs(
+                self.decoder,
+                self._cache,
+                sizes=self._padding.token_sizes,
+                num_blocks=self._num_blocks,
+                session_len=self.limits.session_len,
+                stream=self.stream,
+            )
+
+    def _make_cache(self, num_blocks: int) -> KVCache:
+        return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device)
+
+    def copy_blocks(self, plan: StepPlan) -> None:
+        """Make the plan's copies of blocks: once, before its rows are launched. On a GPU they are queued. After an
+        error it is unknown what the blocks and slots of the copies contain."""
+        if plan.loads or plan.copies:
+            self.decoder.forget_blocks()
+        with torch.inference_mode(), on_stream(self.stream):
+            if self._host_cache is not None and plan.saves:
+                self._host_cache.copy(plan.saves, ())
+            if plan.copies:
+                assert self._cache is not None, "allocate_cache comes before plans"
+                self._cache.copy(plan.copies)
+            if self._host_cache is not None and plan.loads:
+                self._host_cache.copy((), plan.loads)
+
+    def apply(self, plan: StepPlan) -> None:
+        """Take the plan's deltas: once, in the order of the plans, before anything else is done with it. A step
+        that was launched before and not sampled is lost."""
+        self._unsampled = None  # its slots may be others' from now on
+        self.rows.apply(plan)
+        self.device_rows.take(plan, self.rows)
+
+    def find_splices(self, plan: StepPlan, embeddings: Embeddings) -> PlanSplices:
+        """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
+        launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are
+        [R_i, embedding_size], by media hash."""
+        return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.traits.embedding_size)
+
+    def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
+        """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those
+        of `find_splices`, which found no error in any of these rows. Rows may begin at a token that the step launched
+        before samples. `sample` must follow before the next launch."""
+        device = self.decoder.device
+        with (
+            torch.inference_mode(),
+            cpu_threads(self._threads_for(plan)),
+            on_stream(self.stream),
+            traced("step", device),
+        ):
+            stopwatch = Stopwatch(self.stream)
+            launched = self._launch(plan, splices)
+        launched.stopwatch = stopwatch if launched.step.rows else None
+        self._unsampled = launched
+        return launched
+
+    def sample(
+        self,
+        launched: LaunchedStep,
+        masks: TokenMasks | None = None,
+        processors: Mapping[int, tuple[LogitsProcessor, ...]] | None = None,
+    ) -> None:
+        """Choose the next tokens of the rows that sample, once, on the device. `masks` restrict some of them,
+        `processors` change the logits of some, by sequence id; others than this step's rows are ignored. Waits for the
+        device only where there are processors. The row table learns the tokens of `TokenMasks.jumps`."""
+        assert launched is self._unsampled, "steps are sampled in the order of their launches"
+        self._unsampled = None
+        with (
+            torch.inference_mode(),
+            cpu_threads(self._threads_for(launched.step)),
+            on_stream(self.stream),
+            traced("sample", self.device),
+        ):
+            self._sample(launched, masks, processors or {})
+            if launched.stopwatch is not None:
+                launched.stopwatch.stop()
+        if masks is not None and masks.jumps:
+            launched.take_jumps(masks.jumps)
+        launched.is_sampled = True
+
+    def run(self, plan: StepPlan, embeddings: Embeddings) -> StepResult:
+        """Follow a plan to its end. All of its rows must be possible."""
+        self.apply(plan)
+        self.copy_blocks(plan)
+        splices, errors = self.find_splices(plan, embeddings)
+        assert not errors, errors
+        launched = self.launch(plan, splices)
+        self.sample(launched)
+        return launched.collect()
+
+    def _threads_for(self, step: StepPlan | StepRows) -> int:
+        """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they
+        wait there longer than they save."""
+        if self.device.type != "cpu":
+            return self._num_threads
+        is_small = step.num_tokens * self.decoder.traits.flops_per_token < SINGLE_THREAD_FLOPS
+        return 1 if is_small else self._num_threads
+
+    def _launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
+        assert self._cache is not None, "allocate_cache comes before launch"
+        block_size = self.block_size
+        step = arrange_rows(plan, self.rows, splices, block_size=block_size)
+        if not step.rows:
+            return LaunchedStep(step=step, dtype=self.dtype)
+        if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
+            self._cache.clear(fresh)
+        is_plain = not (any(member.output_end for member in step.members) and has_outputs(step))
+        if self._graphs is not None and is_plain and self._graphs.takes(step):
+            output = self._graphs.run(step)
+            return LaunchedStep(
+                step=step,
+                dtype=self.dtype,
+                logits=output.logits,
+                slots=self.device_rows.slots[: len(step.rows)],
+                greedy=(output.best, output.token_ids),
+                faults=output.faults,
+            )
+        self.device_rows.begin_step(step.slots, step.stops)
+        inputs, last_tokens, slots = make_step_input(
+            step,
+            self.device_rows,
+            traits=self.decoder.traits,
+            block_size=block_size,
+            device=self.device,
+            padding=self._padding,
+        )
+        wanted = last_tokens if is_plain and not step.samples_all else None
+        hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
+        logits: torch.Tensor | None = None
+        num_sampled = len(step.sampling)
+        if num_sampled:
+            is_whole = wanted is None and not step.samples_all
+            logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)[:num_sampled]
+        outputs = {} if is_plain else collect_outputs(self.decoder, step, hidden, logits)
+        return LaunchedStep(
+            step=step, dtype=self.dtype, logits=logits, slots=slots, outputs=outputs, faults=inputs.faults
+        )
+
+    def _sample(
+        self,
+        launched: LaunchedStep,
+        masks: TokenMasks | None,
+        processors: Mapping[int, tuple[LogitsProcessor, ...]],
+    ) -> None:
+        """Choose tokens, and remember where they are for the step after this one."""
+        if launched.logits is not None:
+            assert launched.slots is not None
+            step, sampling = launched.step, launched.step.sampling
+            rows, drawn = self._sort_rows(step, sampling, masks, processors)
+            launched.draws = choose_tokens(
+                launched.logits,
+                rows,
+                previous=self.device_rows.words,
+                greedy_ids=launched.greedy,
+                draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
+            )
+            token_ids = launched.draws.token_ids
+            self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
+            # A graph's `best` tells of faults; where logits are changed, it is found anew.
+            if launched.greedy is not None and not rows:
+                return
+        if launched.faults is not None:
+            launched.faults_copy = HostCopy(launched.faults)
+
+    def _sort_rows(
+        self,
+        step: StepRows,
+        sampling: npt.NDArray[np.int64],
+        masks: TokenMasks | None,
+        processors: Mapping[int, tuple[LogitsProcessor, ...]],
+    ) -> tuple[dict[int, SamplingRow], list[int]]:
+        """Of the rows `sampling`, by index in these: the ones that ask for more than the most likely token or a draw,
+        and the ones that ask for a draw alone."""
+        size = self.decoder.traits.vocab_size
+        allowed: dict[int, npt.NDArray[np.int32]] = {}
+        if masks is not None:
+            assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape
+            allowed = dict(zip(masks.seq_ids, masks.bits, strict=True))
+        rows: dict[int, SamplingRow] = {}
+        drawn: list[int] = []
+        for index, at in enumerate(sampling.tolist()):
+            row, member = step.rows[at], step.members[at]
+            params = member.params
+            is_changed = row.seq_id in allowed or row.seq_id in processors
+            if params.is_plain and not is_changed:
+                continue
+            if params.is_plainly_drawn and not is_changed:
+                drawn.append(index)
+                continue
+            stop = row.start + row.num_tokens
+            if member.counts is None and params.has_penalties:
+                member.counts = start_counts(member.token_ids[: member.num_prompt_tokens], params, size)
+            rows[index] = SamplingRow(
+                seed=member.seed,
+                params=params,
+                token_ids=member.token_ids[:stop],
+                num_generated=stop - member.num_prompt_tokens,
+                pending=token_place(member.slot) if stop > member.num_known else -1,
+                counts=member.counts,
+                mask=allowed.get(row.seq_id),
+                processors=processors.get(row.seq_id, ()),
+            )
+        return rows, drawn

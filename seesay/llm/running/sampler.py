@@ -1,0 +1,312 @@
+"""Chooses the next token of each row from its logits: rows of different options in one batch, vectorised.
+
+Order as in Transformers: repetition penalty, what is added (presence and frequency penalties, biases), banned ids, the
+request's own processors; then temperature, top-k, top-p, min-p. A draw is the inverse of the cumulative distribution
+over the vocabulary at one uniform number, which is a hash of the sequence's seed and the token's index and of nothing
+else: what shares the batch cannot change it, and every rank draws the same.
+
+The host waits for the device in `Draws.collect` only: until then the chosen ids are the device's alone, and the next
+draw may build on them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.device.backends import has_kernels
+from seesay.device.transfers import HostCopy, upload
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.plans.no_token_error import make_no_token_error
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values
+from seesay.llm.running.sampling_row import SamplingRow
+
+WEIGHT_OF_BEST = 1 << 40
+"""The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
+and no device, changes a choice."""
+
+LOG2_E = math.log2(math.e)
+OFF = 1 << 31
+"""More than any vocabulary has tokens."""
+DRAW_OPTIONS = 4
+"""Numbers of `draw_options`."""
+
+_U64 = np.uint64
+
+
+class Sampled(NamedTuple):
+    """The choice of one row: a token id, or the error that ends the request. `logprobs` has the chosen token and the
+    most likely ones, natural logarithms of the model's own distribution (before temperature and filters)."""
+
+    token_id: int | None
+    logprobs: Mapping[int, float] | None = None
+    error: RequestError | None = None
+
+
+class Draws:
+    """The choices of one step. token_ids: int64 [N] on the device; some id of the vocabulary where a row failed."""
+
+    def __init__(
+        self,
+        rows: Mapping[int, SamplingRow],
+        token_ids: torch.Tensor,
+        best: torch.Tensor,
+        *,
+        dtype: torch.dtype,
+        errors: Mapping[int, RequestError] | None = None,
+        logprobs: tuple[torch.Tensor, ...] = (),
+    ) -> None:
+        self.token_ids = token_ids
+        self._rows = rows
+        self._dtype = dtype
+        self._errors = errors or {}
+        self._copy = HostCopy(token_ids, best, *logprobs)
+
+    def collect(self) -> list[Sampled]:
+        """One choice per row, once the device has made them. A row with no finite logit has an error."""
+        token_ids, best, *logprobs = (part.tolist() for part in self._copy.wait())
+        if not self._errors and not logprobs and all(map(math.isfinite, best)):
+            return list(map(Sampled, token_ids))
+        errors = dict(self._errors)
+        for index, value in enumerate(best):
+            if not math.isfinite(value) and index not in errors:
+                errors[index] = _explain_best(self._rows.get(index), value, self._dtype)
+        report = _report_logprobs(self._rows, token_ids, *logprobs) if logprobs else {}
+        return [
+            Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=report.get(i))
+            for i, t in enumerate(token_ids)
+        ]
+
+
+def choose_tokens(
+    logits: torch.Tensor,
+    rows: Mapping[int, SamplingRow],
+    *,
+    previous: torch.Tensor | None = None,
+    greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
+    draws: torch.Tensor | None = None,
+) -> Draws:
+    """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
+
+    rows: by index, in ascending order, those of which more is asked than the most likely token, or a draw.
+    draws: of rows of which a draw is all that is asked (see `make_draws`), on the device.
+    previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
+    where they are known already. Waits for the device only when a row has logits processors.
+    """
+    num_rows = logits.shape[0]
+    adjusted, avoiding, drawn = _sort_out(rows, has_kernels=has_kernels(logits.device))
+    errors: dict[int, RequestError] = {}
+    if adjusted and len(adjusted) == num_rows:
+        scores = logits.to(_pick_dtype(rows.values(), logits), copy=True)
+        best, token_ids = _choose_adjusted(scores, list(rows.values()), previous, errors)
+    elif greedy_ids is None:
+        best, token_ids = logits.max(dim=-1)
+    else:
+        best, token_ids = greedy_ids[0], greedy_ids[1].clone()
+    if drawn:
+        _choose_drawn(logits, best, _draw_rows(rows, drawn, logits.device), token_ids)
+    if draws is not None:
+        _choose_drawn(logits, best, draws, token_ids)
+    if avoiding:
+        best = best.clone()
+        avoid_tokens(logits, best, token_ids, rows, avoiding)
+    if 0 < len(adjusted) < num_rows:
+        own_errors: dict[int, RequestError] = {}
+        own_rows = [rows[i] for i in adjusted]
+        [at] = upload([np.array(adjusted)], logits.device)
+        own_best, own_ids = _choose_adjusted(
+            logits.index_select(0, at).to(_pick_dtype(own_rows, logits)), own_rows, previous, own_errors
+        )
+        best = best.float().index_copy(0, at, own_best.float())
+        token_ids.index_copy_(0, at, own_ids)
+        errors = {adjusted[i]: error for i, error in own_errors.items()}
+    logprobs = _compute_logprobs(logits, rows, token_ids)
+    return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+
+
+def _pick_dtype(rows: Iterable[SamplingRow], logits: torch.Tensor) -> torch.dtype:
+    """The type in which the logits of some rows are changed."""
+    return torch.float32 if changes_values(rows) else logits.dtype
+
+
+def _choose_adjusted(
+    scores: torch.Tensor,
+    rows: Sequence[SamplingRow],
+    previous: torch.Tensor | None,
+    errors: dict[int, RequestError],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The greatest logit of each row and its choice, after `scores` [N, V] were adjusted in place."""
+    errors |= adjust_logits(scores, rows, previous)
+    best, token_ids = scores.max(dim=-1)
+    drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
+    if drawn:
+        _choose_drawn(scores, best, _draw_rows(dict(enumerate(rows)), drawn, scores.device), token_ids)
+    return best, token_ids
+
+
+def _draw_rows(rows: Mapping[int, SamplingRow], drawn: list[int], device: torch.device) -> torch.Tensor:
+    """The draws of the rows `drawn`."""
+    picked = [rows[i] for i in drawn]
+    seeds = np.array([row.seed & 0xFFFFFFFFFFFFFFFF for row in picked], dtype=_U64)
+    points = make_uniform(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
+    [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], device)
+    return draws
+
+
+def _choose_drawn(scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """Write the ids that are drawn of rows of scores [N, V] to `token_ids`."""
+    if has_kernels(scores.device):
+        from seesay.kernels import sampling
+
+        sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
+    else:
+        draw_tokens(scores, best, draws, token_ids, most=_count_ordered(draws, scores.shape[-1]))
+
+
+def make_uniform(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """One number in (0, 1) per (seed, counter), by two rounds of splitmix64 (Steele, Lea, Flood 2014)."""
+    mixed = _splitmix64(_splitmix64(seeds) + counters)
+    return ((mixed >> _U64(32)).astype(np.float64) + 0.5) / 2.0**32
+
+
+def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = x + _U64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> _U64(30))) * _U64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U64(27))) * _U64(0x94D049BB133111EB)
+    return x ^ (x >> _U64(31))
+
+
+def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[list[int], list[int], list[int]]:
+    """(The rows whose logits change, those that avoid banned ids, the rest that are drawn.)"""
+    adjusted: list[int] = []
+    avoiding: list[int] = []
+    drawn: list[int] = []
+    for index, row in rows.items():
+        if not row.is_adjusted:
+            if row.params.is_drawn:
+                drawn.append(index)
+        elif has_kernels and not (row.params.is_drawn or row.params.changes_scores or row.is_restricted):
+            avoiding.append(index)
+        else:
+            adjusted.append(index)
+    return adjusted, avoiding, drawn
+
+
+def draw_options(params: SamplingParams) -> tuple[float, float, float, float]:
+    """Return top_p (1: off), top_k (`OFF`: off), and in powers of two what a unit of score means and how far below the
+    best min-p reaches."""
+    reach = -math.log2(params.min_p) if params.min_p > 0 else math.inf
+    return params.top_p, params.top_k or OFF, LOG2_E / params.temperature, reach
+
+
+def make_draws(
+    rows: Sequence[int], points: Iterable[float], params: Sequence[SamplingParams]
+) -> npt.NDArray[np.float64]:
+    """float64 [N, 2 + DRAW_OPTIONS], for each draw its row, its uniform number and its options."""
+    return np.array([(row, point, *draw_options(p)) for row, point, p in zip(rows, points, params, strict=True)])
+
+
+def _count_ordered(draws: torch.Tensor, size: int) -> int:
+    """How many of its likeliest of `size` tokens a draw has to have in order."""
+    top_p, top_k = draws[:, 2], draws[:, 3].clamp(max=size)
+    return int(torch.where((top_p < 1) | (top_k < size), top_k, 1).max())
+
+
+def draw_tokens(
+    scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor, *, most: int
+) -> None:
+    """Write the tokens that are drawn of rows of scores [N, V] to token_ids int64 [N]. `best` [N] is the greatest of
+    each, `draws` made by `make_draws`, `most` the number of tokens that any of them has to have in order.
+
+    A token stays if fewer than top_k tokens are likelier, and these have less than top_p of the probability that top-k
+    left, and it is at least min_p times as likely as the best: the filters of Transformers, where equally likely tokens
+    stay or go together. Of those that stay one is drawn in the order of the vocabulary.
+    """
+    size = scores.shape[-1]
+    at = draws[:, 0].long()
+    points, top_p, top_k = (draws[:, i, None] for i in (1, 2, 3))
+    scale, reach = (draws[:, i, None].float() for i in (4, 5))
+    depths = (best.index_select(0, at).float()[:, None] - scores.index_select(0, at).float()) * scale
+    weights = (depths.neg().exp2() * WEIGHT_OF_BEST).long()
+    nearest, order = depths.topk(most, dim=-1, largest=False)
+    last = nearest.gather(1, top_k.clamp(max=most).long() - 1)
+    weights.masked_fill_((depths > last) & (top_k < size), 0)
+    own = weights.gather(1, order)
+    least = (top_p * weights.sum(dim=-1, keepdim=True)).ceil().long()
+    num_kept = (own.cumsum(dim=-1) - own < least).sum(dim=-1, keepdim=True)
+    last = nearest.gather(1, (num_kept - 1).clamp_(min=0))
+    weights.masked_fill_((depths > last) & (top_p < 1), 0)
+    weights.masked_fill_(depths > reach, 0)
+    ends = weights.cumsum(dim=-1)
+    targets = (points * ends[:, -1:]).long()
+    chosen = torch.searchsorted(ends, targets, right=True)[:, 0]
+    token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
+
+
+def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> RequestError:
+    """The error of a row whose greatest logit is not finite."""
+    if row is not None and best == -math.inf and (names := _find_bans(row)):
+        return make_no_token_error(names, num_generated=row.num_generated)
+    return make_not_finite_error("logits", dtype)
+
+
+def _find_bans(row: SamplingRow) -> list[str]:
+    """The options that may have forbidden every token. What others forbid together is found before the step
+    (`engine/core/row_matcher.py`), so processors come first, and a mask that is left is a grammar's."""
+    params = row.params
+    if row.processors:
+        return ["logits_processors"]
+    found = [name for name in ("bad_token_ids", "bad_words", "no_repeat_ngram_size") if getattr(params, name)]
+    if row.num_generated < params.min_new_tokens:
+        found.append("min_new_tokens")
+    if row.mask is not None and not params.has_restrictions:
+        found.append("response_format")
+    return found
+
+
+def make_not_finite_error(what: str, dtype: torch.dtype) -> RequestError:
+    """The error of a request for which the model computed `what`, in `dtype`, with NaN or infinity in it."""
+    name = str(dtype).removeprefix("torch.")
+    cure = "if it does so again, look for damaged weights in the checkpoint"
+    if dtype is torch.float16:
+        cure = "if it does so again, its range is too small: try dtype='float32' or 'bfloat16'"
+    message = f"the model's {what}, computed in {name}, are not finite. None of it is kept; send the request again, and"
+    return RequestError(ErrorCode.INTERNAL, f"{message} {cure}")
+
+
+def _compute_logprobs(
+    logits: torch.Tensor, rows: Mapping[int, SamplingRow], token_ids: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Of the rows that ask, in order: the chosen token's logprob [R], the greatest ones [R, most] and their ids."""
+    asking = [i for i, row in rows.items() if row.params.logprobs is not None]
+    if not asking:
+        return ()
+    most = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
+    [at] = upload([np.array(asking)], logits.device)
+    picked = logits.index_select(0, at)
+    greatest = picked.topk(most, dim=-1).indices
+    logprobs = picked.float().log_softmax(dim=-1)
+    own = logprobs.gather(1, token_ids.index_select(0, at)[:, None])[:, 0]
+    return own, logprobs.gather(1, greatest), greatest
+
+
+def _report_logprobs(
+    rows: Mapping[int, SamplingRow],
+    token_ids: Sequence[int],
+    own: Sequence[float],
+    greatest: Sequence[Sequence[float]],
+    ids: Sequence[Sequence[int]],
+) -> dict[int, dict[int, float]]:
+    """{row: {token id: logprob}} for the rows that ask, most likely first; the chosen token is always there."""
+    asking = [(i, row.params.logprobs) for i, row in rows.items() if row.params.logprobs is not None]
+    report = {}
+    for (index, count), chosen, values, best_ids in zip(asking, own, greatest, ids, strict=True):
+        report[index] = dict(zip(best_ids[:count], values[:count], strict=True))
+        report[index].setdefault(token_ids[index], chosen)
+    return report

@@ -1,0 +1,472 @@
+"""From a plan to the decoder's input: all index arrays of a step, made on the host, and the rows to splice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.device.transfers import mark_used, upload
+from seesay.errors import ErrorCode, RequestError
+from seesay.llm.models.decoder import ModelInput, RowSplit
+from seesay.llm.ops import RowLayout
+from seesay.llm.plans.step_plan import Row, StepPlan
+from seesay.llm.plans.traits import DecoderTraits, MediaTokens
+from seesay.llm.running.device_rows import DeviceRows
+from seesay.llm.running.row_table import RowState, RowTable
+from seesay.llm.running.runner_limits import RunnerLimits
+from seesay.llm.running.step_sizes import fill_up
+
+_START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
+_SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
+_NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs_stop"))
+
+
+class Embeddings(Protocol):
+    """Embeddings [R, hidden] by media hash: a dict, or the embedding store."""
+
+    def get(self, key: bytes, /) -> torch.Tensor | None:
+        """The embedding, None when it is not there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """The rows of a plan; `members[i]` is the sequence of `rows[i]`, in slot `slots[i]`. The first `num_single` have
+    one token each, which lies behind all runs (`TokenRuns`) of its sequence.
+
+    starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
+    sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
+    no row has a token of a prompt. fresh_blocks get their first tokens in this step and are not filled by it: see
+    `KVCache.clear`.
+    """
+
+    rows: tuple[Row, ...]
+    members: tuple[RowState, ...]
+    num_single: int
+    slots: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    stops: npt.NDArray[np.int64]
+    pending: npt.NDArray[np.int64]
+    samples_all: bool
+    follows_prompt: bool
+    splices: Mapping[int, Splices]
+
+    @property
+    def num_tokens(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether each row has one generated token and gives the next one."""
+        return self.samples_all and self.follows_prompt
+
+    @property
+    def sampling(self) -> npt.NDArray[np.int64]:
+        """int64: the rows that give a token."""
+        if self.samples_all:
+            return np.arange(len(self.rows))
+        return np.flatnonzero(np.fromiter(map(_SAMPLES, self.rows), np.bool_, count=len(self.rows)))
+
+    def fresh_blocks(self, block_size: int) -> list[int]:
+        pairs = zip(self.rows, self.members, strict=True)
+        return [block for row, member in pairs if (block := _fresh_block(row, member, block_size)) is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Splices:
+    """Embedding rows of one sequence's row: target offsets from its first token, the embeddings in pieces, and whether
+    a piece has the last row of its item. All are empty for tokens between media."""
+
+    offsets: list[npt.NDArray[np.int64]]
+    pieces: list[torch.Tensor]
+    are_ends: list[bool]
+
+
+class PlanSplices(NamedTuple):
+    """By sequence id, the splices of the rows of a plan that begin before the end of their sequence's media, and the
+    errors of those whose embeddings are missing or do not fit."""
+
+    splices: Mapping[int, Splices]
+    errors: Mapping[int, RequestError]
+
+
+def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, embedding_size: int) -> PlanSplices:
+    """Look up the embedding rows that go into the rows of a plan."""
+    splices: dict[int, Splices] = {}
+    errors: dict[int, RequestError] = {}
+    for row in plan.rows:
+        member = table[row.seq_id]
+        if row.start >= member.media_end:
+            continue
+        try:
+            splices[row.seq_id] = _find_splices(row, member, embeddings, embedding_size)
+        except RequestError as error:
+            errors[row.seq_id] = error
+    return PlanSplices(splices, errors)
+
+
+def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_size: int) -> Splices:
+    offsets, pieces, are_ends = [], [], []
+    for splice in member.splices(row.start, row.start + row.num_tokens):
+        item = member.items[splice.item_index]
+        embedding, expected = embeddings.get(item.hash), (len(item.slots), embedding_size)
+        if embedding is None or tuple(embedding.shape) != expected:
+            shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
+            raise RequestError(
+                ErrorCode.INTERNAL,
+                f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
+                f"its place in the prompt takes {list(expected)}",
+            )
+        offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
+        pieces.append(embedding[splice.row_start : splice.row_stop])
+        are_ends.append(splice.row_stop == len(item.slots))
+    return Splices(offsets=offsets, pieces=pieces, are_ends=are_ends)
+
+
+def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices], *, block_size: int) -> StepRows:
+    """Put the rows of a plan in their order. `splices` of `find_splices`, which found no errors. Written for many rows
+    of one token: their numbers are handled as arrays."""
+    rows = plan.rows
+    members = tuple([table[row.seq_id] for row in rows])
+    starts, counts = (np.fromiter(map(get, rows), np.int64, count=len(rows)) for get in (_START, _NUM_TOKENS))
+    is_single = (counts == 1) & (starts >= np.fromiter(map(_RUNS_STOP, members), np.int64, count=len(rows)))
+    if not is_single.all():
+        order = np.argsort(~is_single, kind="stable")
+        starts, counts = starts[order], counts[order]
+        rows, members = tuple([rows[i] for i in order.tolist()]), tuple([members[i] for i in order.tolist()])
+    slots, num_known, num_prompt, num_blocks = (
+        np.fromiter(map(get, members), np.int64, count=len(rows))
+        for get in (_SLOT, _NUM_KNOWN, _NUM_PROMPT, _num_blocks)
+    )
+    stops = starts + counts
+    assert (stops > starts).all() and (num_blocks * block_size >= stops).all(), plan
+    pending = np.flatnonzero(stops > num_known)
+    assert (starts[pending] == num_known[pending]).all(), plan
+    in_prompt = np.flatnonzero(starts < num_prompt)
+    spliced = {}
+    for index in in_prompt.tolist():
+        if rows[index].start < members[index].media_end and (found := splices[rows[index].seq_id]).pieces:
+            spliced[index] = found
+    return StepRows(
+        rows=rows,
+        members=members,
+        num_single=int(is_single.sum()),
+        slots=slots,
+        starts=starts,
+        stops=stops,
+        pending=pending,
+        samples_all=bool((counts == 1).all()) and all(map(_SAMPLES, rows)),
+        follows_prompt=not len(in_prompt),
+        splices=spliced,
+    )
+
+
+def _num_blocks(member: RowState) -> int:
+    return len(member.block_ids)
+
+
+def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
+    """The row's last block when the row begins but does not fill it."""
+    stop = row.start + row.num_tokens
+    last = (stop - 1) // block_size
+    return member.block_ids[last] if last * block_size >= row.start and stop % block_size else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPadding:
+    """The padding of steps: tokens of a block that no sequence owns, to one of a few sizes (see `step_sizes`)."""
+
+    scratch_block: int
+    token_sizes: Seq[int]
+    row_sizes: Seq[int]
+
+
+class StepInput(NamedTuple):
+    """The decoder's input, and of the rows that sample, int64 [R] on the device: their last tokens, and their slots.
+    With padding more last tokens follow, which mean nothing."""
+
+    model: ModelInput
+    last_tokens: torch.Tensor
+    slots: torch.Tensor
+
+
+def make_step_input(
+    step: StepRows,
+    device_rows: DeviceRows,
+    *,
+    traits: DecoderTraits,
+    block_size: int,
+    device: torch.device,
+    padding: StepPadding | None = None,
+) -> StepInput:
+    """Make the input of a step. Tokens that the host does not know are in `device_rows`. With `padding` the input may
+    have another row."""
+    rows, tables = list(step.rows), [member.block_ids for member in step.members]
+    if padding is not None:
+        num_known = sum(row.num_tokens for row in rows)
+        num_more = fill_up(num_known, padding.token_sizes) - num_known
+        if num_more:
+            rows.append(Row(seq_id=-1, start=0, num_tokens=num_more, samples=False))
+            tables.append((padding.scratch_block,) * -(-num_more // block_size))
+    layout = _make_layout(rows, tables, block_size, num_decode=step.num_single)
+    num_tokens = int(layout.cu_seqlens_q[-1])
+    input_ids = np.empty(num_tokens, dtype=np.int64)
+    positions = np.empty((3, num_tokens) if traits.num_position_axes == 3 else num_tokens, dtype=np.int64)
+    slots = np.empty(num_tokens, dtype=np.int64)
+    first = num_decode = _count_decode(step)
+    _write_decode(step, num_decode, input_ids, positions, slots, block_size=block_size)
+    for index, row, member in zip(
+        range(num_decode, len(step.rows)), step.rows[num_decode:], step.members[num_decode:], strict=True
+    ):
+        stop = row.start + row.num_tokens
+        own = slice(first, first + row.num_tokens)
+        first += row.num_tokens
+        input_ids[own] = member.token_ids[row.start : stop] if stop <= member.num_known else 0
+        positions[..., own] = member.positions(row.start, stop)
+        places = np.arange(row.start, stop)
+        slots[own] = layout.block_table[index, places // block_size] * block_size + places % block_size
+    if first < num_tokens:
+        assert padding is not None
+        input_ids[first:] = 0
+        positions[..., first:] = 0
+        slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
+    if traits.has_runs:
+        layout = replace(layout, runs=_find_runs(step, num_tokens))
+    sampling = step.sampling
+    last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
+    if padding is not None and len(last_tokens):
+        last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), padding.row_sizes) - len(last_tokens)))
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "input_ids": input_ids,
+        "positions": positions,
+        "slots": slots,
+        "last_tokens": last_tokens,
+        "sampling_slots": step.slots[sampling],
+        "faults": np.zeros(num_tokens, dtype=np.float32),
+    }
+    if traits.length_scaling is not None:
+        stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
+        arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
+    if len(step.pending):  # each is the only token of its row, and such rows come first
+        arrays["pending"] = late = step.pending
+        arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
+    if step.splices:
+        targets = [layout.cu_seqlens_q[index] + offsets for index, s in step.splices.items() for offsets in s.offsets]
+        arrays["splice_rows"] = np.concatenate(targets)
+        if traits.media_rows is not None:
+            arrays |= _split_rows(step.splices, layout, traits.media_rows)
+    there = dict(zip(arrays, upload(list(arrays.values()), device), strict=True))
+    if len(step.pending):
+        tokens = device_rows.words.index_select(0, there["sources"])
+        there["input_ids"].index_copy_(0, there["pending"], tokens)
+    model = ModelInput(
+        input_ids=there["input_ids"],
+        positions=there["positions"],
+        slot_mapping=there["slots"],
+        layout=layout,
+        faults=there["faults"],
+        stretches=there.get("stretches"),
+        splice_rows=there.get("splice_rows"),
+        splice_embeddings=_join_pieces(step.splices, device),
+        media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
+    )
+    return StepInput(model, there["last_tokens"], there["sampling_slots"])
+
+
+def _split_rows(
+    splices: Mapping[int, Splices], layout: RowLayout, tokens: MediaTokens
+) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the two arrays of a `RowSplit`, `media_rows` and `text_rows`; nothing where there are no rows of media.
+    `splices` are those of some of the layout's rows."""
+    is_media = np.zeros(int(layout.cu_seqlens_q[-1]), dtype=np.bool_)
+    for index, found in splices.items():
+        for offsets, is_end in zip(found.offsets, found.are_ends, strict=True):
+            chosen = offsets[:-1] if is_end and tokens == "all_but_last" else offsets
+            is_media[layout.cu_seqlens_q[index] + chosen] = True
+    if not is_media.any():
+        return {}
+    return {"media_rows": np.flatnonzero(is_media), "text_rows": np.flatnonzero(~is_media)}
+
+
+def _find_runs(step: StepRows, num_tokens: int) -> npt.NDArray[np.int64]:
+    """Return the first and the last place of each token's run, int64 [2, num_tokens]. Padding comes last, outside of
+    all runs."""
+    pairs = zip(step.rows, step.members, strict=True)
+    own = [member.runs.find(row.start, row.start + row.num_tokens) for row, member in pairs]
+    padding = np.arange(num_tokens - sum(each.shape[1] for each in own), dtype=np.int64)
+    return np.concatenate([*own, np.stack((padding, padding))], axis=1)
+
+
+def _count_decode(step: StepRows) -> int:
+    """How many rows at the beginning have one generated token each."""
+    num_prompt = np.fromiter(map(_NUM_PROMPT, step.members), np.int64, count=len(step.rows))
+    others = np.flatnonzero((step.stops - step.starts > 1) | (step.starts < num_prompt))
+    return int(others[0]) if len(others) else len(step.rows)
+
+
+def _write_decode(
+    step: StepRows,
+    num_decode: int,
+    input_ids: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+    slots: npt.NDArray[np.int64],
+    *,
+    block_size: int,
+) -> None:
+    """Write what the first `num_decode` rows have, for each of which a line of Python would be too many."""
+    members, starts = step.members[:num_decode], step.starts[:num_decode]
+    offsets, num_prompt = (
+        np.fromiter(map(get, members), np.int64, count=num_decode) for get in (_NEXT_POSITION, _NUM_PROMPT)
+    )
+    positions[..., :num_decode] = offsets + starts - num_prompt
+    places, within = np.divmod(starts, block_size)
+    blocks = [member.block_ids[place] for member, place in zip(members, places.tolist(), strict=True)]
+    slots[:num_decode] = np.array(blocks, dtype=np.int64) * block_size + within
+    input_ids[:num_decode] = 0  # of those that only the device knows
+    known = np.ones(num_decode, dtype=np.bool_)
+    known[step.pending[step.pending < num_decode]] = False
+    for index in np.flatnonzero(known).tolist():
+        input_ids[index] = members[index].token_ids[step.rows[index].start]
+
+
+def _join_pieces(splices: Mapping[int, Splices], device: torch.device) -> torch.Tensor | None:
+    pieces = [piece for found in splices.values() for piece in found.pieces]
+    for piece in pieces:
+        mark_used(piece)
+    return torch.cat([piece.to(device) for piece in pieces]) if pieces else None
+
+
+def _make_layout(rows: Seq[Row], tables: Seq[tuple[int, ...]], block_size: int, *, num_decode: int) -> RowLayout:
+    """`tables` are the block tables of the rows; they may be longer than needed."""
+    starts, counts = (np.fromiter(map(get, rows), np.int64, count=len(rows)) for get in (_START, _NUM_TOKENS))
+    kv_lens = starts + counts
+    num_blocks = -(-kv_lens // block_size)
+    used = [table[:count] for table, count in zip(tables, num_blocks.tolist(), strict=True)]
+    flat = np.fromiter(chain.from_iterable(used), np.int64, count=int(num_blocks.sum()))
+    ends = np.cumsum(num_blocks)
+    # Each row's blocks, then its last one again.
+    width = np.arange(num_blocks.max(initial=0))
+    places = (ends - num_blocks)[:, None] + np.minimum(width, num_blocks[:, None] - 1)
+    block_table = flat[places]
+    cu_seqlens_q = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(counts, out=cu_seqlens_q[1:])
+    return RowLayout(
+        cu_seqlens_q=cu_seqlens_q,
+        kv_lens=kv_lens,
+        block_table=block_table,
+        block_size=block_size,
+        num_decode=num_decode,
+    )
+
+
+def build_profile_inputs(
+    limits: RunnerLimits, *, traits: DecoderTraits, device: torch.device
+) -> Iterator[tuple[ModelInput, int]]:
+    """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
+    longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
+
+    All rows read and write block 0, so a cache of one block is enough. Tokens of prompts are those of media where these
+    are computed otherwise.
+    """
+    max_tokens, max_rows, session_len = limits.max_step_tokens, limits.max_batch_size, limits.session_len
+    chunk = min(max_tokens, session_len)
+    many = max(1, min(max_rows, max_tokens))
+    for num_new, kv_lens in (
+        ([chunk], [session_len]),
+        ([max_tokens // many] * many, [max_tokens // many] * many),
+        ([1] * max_rows, [session_len] * max_rows),
+    ):
+        inputs = make_blank_input(
+            num_new,
+            kv_lens,
+            scratch_block=0,
+            block_size=limits.block_size,
+            device=device,
+            has_runs=traits.has_runs,
+        )
+        if traits.media_rows is not None and max(num_new) > 1:
+            inputs = replace(inputs, media_rows=_split_at(sum(num_new), len(inputs.input_ids), device))
+        yield inputs, len(num_new)
+
+
+def build_warm_up_inputs(
+    padding: StepPadding,
+    *,
+    block_size: int,
+    traits: DecoderTraits,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Iterator[tuple[ModelInput, torch.Tensor]]:
+    """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
+    with an embedding, or of every size where rows of media are computed otherwise."""
+    least = max(padding.row_sizes[-1], min(64, padding.token_sizes[-1]))
+    num_new = [[size] for size in padding.token_sizes]
+    num_wanted = [1] * len(num_new)
+    num_new += [[1] * 8 + [max(1, least - 8)], *[[least]] * len(padding.row_sizes)]
+    num_wanted += [1, *padding.row_sizes]
+    for num_tokens, count in zip(num_new, num_wanted, strict=True):
+        inputs = make_blank_input(
+            num_tokens,
+            num_tokens,
+            scratch_block=padding.scratch_block,
+            block_size=block_size,
+            device=device,
+            has_runs=traits.has_runs,
+        )
+        yield inputs, torch.arange(count, device=device)
+        if traits.media_rows is not None:
+            split = _split_at(max(1, sum(num_tokens) // 2), sum(num_tokens), device)
+            yield replace(inputs, media_rows=split), torch.arange(count, device=device)
+    first = torch.zeros(1, dtype=torch.int64, device=device)
+    embedding = torch.zeros(1, traits.embedding_size, dtype=dtype, device=device)
+    yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
+
+
+def _split_at(num_media: int, num_tokens: int, device: torch.device) -> RowSplit:
+    """Return a split whose first rows are those of media."""
+    rows = torch.arange(num_tokens, device=device)
+    return RowSplit(rows[:num_media], rows[num_media:])
+
+
+def make_blank_input(
+    num_new: list[int],
+    kv_lens: list[int],
+    *,
+    scratch_block: int,
+    block_size: int,
+    device: torch.device,
+    num_blocks: int = 0,
+    has_runs: bool = False,
+) -> ModelInput:
+    """Return rows of so many new tokens in sequences of so many, all of which write into the scratch block. They read
+    it, too, or with `num_blocks` the blocks before that number in turn. has_runs: the layout says that each token is
+    outside of all runs."""
+    zeros = torch.zeros(sum(num_new), dtype=torch.int64, device=device)
+    shape = len(num_new), -(-max(kv_lens) // block_size)
+    block_table = np.full(shape, scratch_block, dtype=np.int64)
+    if num_blocks:
+        block_table = np.arange(block_table.size, dtype=np.int64).reshape(shape) % num_blocks
+    layout = RowLayout(
+        cu_seqlens_q=np.concatenate(([0], np.cumsum(num_new))).astype(np.int64),
+        kv_lens=np.array(kv_lens, dtype=np.int64),
+        block_table=block_table,
+        block_size=block_size,
+        num_decode=sum(count == 1 for count in num_new),
+    )
+    if has_runs:
+        own = [np.arange(length - count, length) for count, length in zip(num_new, kv_lens, strict=True)]
+        layout = replace(layout, runs=np.stack((np.concatenate(own),) * 2))
+    return ModelInput(
+        input_ids=zeros,
+        positions=zeros,
+        slot_mapping=zeros + scratch_block * block_size,
+        layout=layout,
+        faults=zeros.float(),
+    )

@@ -1,0 +1,128 @@
+"""Starts waiting sequences in their turn, while there are places, tokens and blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+
+from seesay.llm.scheduling.fair_shares import count_by_owner, find_next
+from seesay.llm.scheduling.live_sequences import LiveSequences
+from seesay.llm.scheduling.sequence import NO_LIMIT, Sequence
+
+_MAX_OVERTAKING = 8
+"""Sequences that are admitted by their priority before the oldest one is."""
+
+Shares = dict[Hashable, int]
+"""Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
+
+
+def share_of(seq: Sequence, shares: Shares | None) -> int:
+    """Prompt tokens that the owner of `seq` may still have."""
+    return NO_LIMIT if shares is None else shares[seq.owner]
+
+
+def spend(seq: Sequence, shares: Shares | None, num_tokens: int) -> int:
+    """Take tokens from the share of the owner of `seq`; returns how many."""
+    if shares is not None:
+        shares[seq.owner] -= num_tokens
+    return num_tokens
+
+
+class Admission:
+    """Admits a waiting sequence when the embeddings of its first chunk are there and the pool has room for all its
+    known tokens. One that waits for embeddings lets others pass; one that waits for blocks or for a place does not. One
+    whose next block a running sequence is just computing waits for it, and lets others pass. Priorities decide whose
+    turn it is, but the oldest is brought forward after `_MAX_OVERTAKING` others, so nobody starves.
+    Blocks that groups keep are given back before a sequence has to wait for blocks.
+
+    lacks_blocks: whether the sequence whose turn it was did not fit into the last plan.
+    """
+
+    def __init__(self, live: LiveSequences, *, max_batch_size: int, max_chunk: int) -> None:
+        """`max_chunk`: most tokens of a step."""
+        self._live = live
+        self._max_batch_size = max_batch_size
+        self._max_chunk = max_chunk
+        self.lacks_blocks = False
+        self._num_overtaking = 0  # admitted since somebody was brought forward, while the order was not that of arrival
+        self._too_large: tuple[int, int] | None = None  # the waiting head that did not fit, and the blocks there were
+        self.total_prefix_queried_tokens = 0
+        self.total_prefix_hit_tokens = 0
+
+    def plan(
+        self,
+        add_row: Callable[[Sequence, int], None],
+        spare: int,
+        shares: Shares | None,
+        promised: int,
+        preempted: Iterable[int],
+    ) -> tuple[int, int]:
+        """Start waiting sequences, none of an owner of which some were just preempted. `add_row` plans so many tokens
+        of one. Takes and returns the tokens left, and the blocks that running sequences still need for their known
+        tokens."""
+        live, pool = self._live, self._live.pool
+        losers = {live.by_id[seq_id].owner for seq_id in preempted}
+        self.lacks_blocks = False
+        while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares)):
+            if seq.owner in losers:
+                break
+            available = pool.num_available - promised
+            if live.running and (available < 1 or self._is_still_too_large(seq, available)):
+                if live.groups.try_give_back():
+                    continue
+                self.lacks_blocks = True
+                break
+            beginning = live.find_beginning(seq)
+            if live.try_follow(seq, beginning):
+                continue
+            start, cached, _ = beginning
+            live.needs.assume_computed(seq, start)
+            if not seq.can_start(start, self._max_chunk):
+                live.waiting.discard(seq)
+                live.blocked.add(seq)
+                continue
+            need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
+            if need > available and live.groups.try_give_back():
+                continue
+            if need > available and live.running:
+                self._too_large = (seq.seq_id, available)
+                self.lacks_blocks = True
+                break
+            self._count(seq, start)
+            live.admit(seq, beginning)
+            self._num_overtaking += seq.place != seq.arrival or live.waiting.has_priorities
+            num_tokens = min(seq.num_tokens - start, spare, share_of(seq, shares), seq.ready_until - start)
+            num_tokens = seq.fit_chunk(start, num_tokens)
+            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(seq.block_ids))
+            add_row(seq, num_tokens)
+            spare -= spend(seq, shares, num_tokens)
+            promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+        return spare, promised
+
+    def _find_next(self, shares: Shares | None) -> Sequence | None:
+        """The waiting sequence whose turn it is, of an owner with tokens left."""
+        waiting = self._live.waiting
+        if not waiting:
+            return None
+        if self._num_overtaking >= _MAX_OVERTAKING:
+            self._num_overtaking = 0
+            self._live.bring_forward(min(waiting, key=lambda seq: seq.arrival))
+        if shares is None:
+            return waiting[0]
+        counts = count_by_owner(self._live.running)
+        seq = find_next(waiting, counts, shares)
+        if seq is None:  # whoever has tokens left cannot use them now: others may
+            shares.update(dict.fromkeys(self._live.owners, NO_LIMIT))
+            seq = find_next(waiting, counts, shares)
+        return seq
+
+    def _is_still_too_large(self, seq: Sequence, available: int) -> bool:
+        """Whether `seq` did not fit before, and no more blocks are available now: it is not worth another look-up."""
+        return self._too_large is not None and self._too_large[0] == seq.seq_id and self._too_large[1] >= available
+
+    def _count(self, seq: Sequence, num_cached: int) -> None:
+        """Count what the prefix cache had when a sequence is admitted for the first time."""
+        if not seq.was_admitted:
+            seq.was_admitted = True
+            seq.num_cached_tokens = num_cached
+            self.total_prefix_queried_tokens += seq.num_tokens
+            self.total_prefix_hit_tokens += num_cached

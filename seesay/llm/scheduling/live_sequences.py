@@ -1,0 +1,222 @@
+"""The sequences that are alive, each in one queue, and how they pass from one to the other. Decides nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from seesay.llm.plans.step_plan import CopiedBlock, Row
+from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
+from seesay.llm.scheduling.embedding_demand import EmbeddingDemand
+from seesay.llm.scheduling.plan_deltas import PlanDeltas
+from seesay.llm.scheduling.prefix_cache import PrefixCache
+from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
+from seesay.llm.scheduling.sequence_groups import SequenceGroups
+
+if TYPE_CHECKING:
+    from seesay.llm.plans.traits import LengthScaling
+    from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.values import FinishReason
+
+
+_ARRIVALS = 1 << 48
+"""More sequences than ever arrive: those of one priority are all before those of the next."""
+_FRONT = 1 << 96
+
+
+class Beginning(NamedTuple):
+    """The first `num_tokens` tokens of a waiting sequence, which are computed already: the contents of full blocks, at
+    these places of the pool, and of a part of the block `tail`."""
+
+    num_tokens: int
+    places: tuple[int, ...]
+    tail: int | None = None
+
+
+class LiveSequences:
+    """The state that the parts of a scheduler share.
+
+    by_id: all of them. running, waiting: see `Sequence.status`; who waits is sorted by place. blocked: found to wait
+    for an embedding; back in `waiting` when one arrives. followers: found to wait for KV that another computes; back in
+    `waiting` when it is computed, or will not be.
+    pool, prefix, groups, needs: the blocks, prefixes, common beginnings and embeddings that they hold. deltas: what
+    runners must learn of them.
+    owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
+    """
+
+    def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, length_scaling: LengthScaling | None) -> None:
+        self.pool = pool
+        self.by_id: dict[int, Sequence] = {}
+        self.running = ArrivalQueue()
+        self.waiting = PlaceQueue()
+        self.blocked = ArrivalQueue()
+        self.followers = ArrivalQueue()
+        self.prefix = PrefixCache(pool)
+        self.groups = SequenceGroups(pool)
+        self.needs = EmbeddingDemand(max_encode_ahead_tokens)
+        self.deltas = PlanDeltas()
+        self.owners: Counter[Hashable] = Counter()
+        self.length_scaling = length_scaling
+        self._num_arrivals = 0
+        self._copies: list[CopiedBlock] = []
+
+    @property
+    def _queues(self) -> tuple[ArrivalQueue, ...]:
+        """Each live sequence is in one of these."""
+        return self.running, self.waiting, self.blocked, self.followers
+
+    def add(self, seq: Sequence, now_s: float) -> None:
+        """Queue a new sequence."""
+        seq.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        seq.place = seq.priority * _ARRIVALS + seq.arrival
+        seq.added_at_s = now_s
+        if self.length_scaling is not None:
+            is_by_prompt = self.length_scaling.is_by_prompt
+            seq.stretch = self.length_scaling.find_stretch(seq.asked_position if is_by_prompt else seq.num_positions)
+        self.by_id[seq.seq_id] = seq
+        self.owners[seq.owner] += 1
+        self.groups.add(seq)
+        self.waiting.add(seq)
+        self.needs.track(seq)
+
+    def find_beginning(self, seq: Sequence) -> Beginning:
+        """The longest beginning of a waiting sequence that is computed: in the prefix cache, or by one of its group."""
+        cached = self.prefix.find(seq)
+        num_cached = len(cached) * self.pool.block_size
+        if (
+            seq.group_id is not None
+            and (fork := self.groups.find(seq, self.deltas.begun_ids))
+            and fork.num_tokens > num_cached
+        ):
+            return Beginning(fork.num_tokens, fork.block_ids, fork.tail)
+        return Beginning(num_cached, cached)
+
+    def count_beginning(self, seq: Sequence) -> int:
+        """How many tokens `find_beginning` finds."""
+        return self.find_beginning(seq).num_tokens
+
+    def try_follow(self, seq: Sequence, beginning: Beginning) -> bool:
+        """Whether another one is going to compute more of a waiting sequence than `beginning`: then it follows."""
+        num_blocks = beginning.num_tokens // self.pool.block_size
+        is_following = self.groups.try_follow(seq, beginning.num_tokens) or self.prefix.try_follow(seq, num_blocks)
+        if is_following:
+            self.waiting.discard(seq)
+            self.followers.add(seq)
+        return is_following
+
+    def admit(self, seq: Sequence, beginning: Beginning) -> None:
+        """Make a waiting sequence run from the end of `beginning`, which `find_beginning` found."""
+        start, places, tail = beginning
+        seq.block_ids = self.pool.acquire(places)
+        if tail is not None:
+            seq.block_ids += self.pool.allocate(1)
+            self._copies.append(CopiedBlock(tail, seq.block_ids[-1]))
+        seq.num_computed = seq.num_scheduled = start
+        seq.num_registered_blocks = len(places)
+        self.prefix.announce(seq, len(places))
+        seq.status = SequenceStatus.RUNNING
+        self.needs.settle_computed(seq, start)
+        self.waiting.discard(seq)
+        self.running.add(seq)
+        self.deltas.begin(seq)
+
+    def bring_forward(self, seq: Sequence) -> None:
+        """Give a waiting sequence a place before all that were not brought forward."""
+        queues = (self.waiting, *self.needs.queues_of(seq))
+        for queue in queues:
+            queue.discard(seq)
+        seq.place = seq.arrival - _FRONT
+        for queue in queues:
+            queue.add(seq)
+
+    def restart(self, seq: Sequence) -> None:
+        """Let a running sequence wait at its old place, to be computed from its beginning."""
+        assert not seq.is_in_flight, seq
+        self.running.discard(seq)
+        self.deltas.end(seq)
+        self.pool.release(seq.block_ids)
+        seq.block_ids = ()
+        self.readmit(self.followers, self.prefix.forget(seq))
+        self.readmit(self.followers, self.groups.forget(seq))
+        seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
+        seq.shares_blocks = True
+        if self.length_scaling is not None and self.is_outgrown(seq):
+            seq.stretch = self.length_scaling.find_stretch(seq.num_positions)
+            seq.block_keys.clear()
+        seq.status = SequenceStatus.PREEMPTED
+        self.needs.assume_computed(seq, 0)
+        self.waiting.add(seq)
+
+    def end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
+        """A sequence is over: it gives back all that it holds."""
+        del self.by_id[seq.seq_id]
+        self.owners[seq.owner] -= 1
+        if not self.owners[seq.owner]:
+            del self.owners[seq.owner]
+        for queue in self._queues:
+            queue.discard(seq)
+        self.readmit(self.followers, self.prefix.forget(seq))
+        self.readmit(self.followers, self.groups.forget(seq))
+        self.needs.drop(seq)
+        self.deltas.end(seq)
+        self.pool.release(self.groups.end(seq, is_good=reason != "error"))
+        seq.block_ids = ()
+        seq.status = SequenceStatus.FINISHED
+        seq.finish_reason = reason
+        seq.error = error
+
+    def unblock(self, sequences: Iterable[Sequence]) -> bool:
+        """Let sequences that wait for embeddings be considered for admission again. Returns whether there were any."""
+        return self.readmit(self.blocked, sequences)
+
+    def readmit(self, queue: ArrivalQueue, sequences: Iterable[Sequence]) -> bool:
+        """Move those of `sequences` that are in `queue` back to the waiting ones. Returns whether there were any."""
+        found = [seq for seq in sequences if seq in queue]
+        for seq in found:
+            queue.discard(seq)
+            self.waiting.add(seq)
+        return bool(found)
+
+    def forget_prefixes(self) -> None:
+        """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
+        for seq in self.running:
+            self.readmit(self.followers, self.prefix.forget(seq))
+            self.readmit(self.followers, self.groups.forget(seq))
+            seq.shares_blocks = False
+        self.groups.drop_kept()
+        self.pool.forget(range(self.pool.num_blocks))
+        self.pool.host.forget_slots(range(self.pool.host.num_slots))
+
+    def settle_groups(self, rows: Iterable[Row]) -> None:
+        """Rows were computed: let those go on that waited for these tokens of one of their group."""
+        for row in rows:
+            if (seq := self.by_id.get(row.seq_id)) is not None:
+                self.readmit(self.followers, self.groups.settle(seq))
+
+    def take_copies(self) -> tuple[CopiedBlock, ...]:
+        """The copies of blocks since the last call."""
+        copies, self._copies = tuple(self._copies), []
+        return copies
+
+    def is_outgrown(self, seq: Sequence, num_pending: int = 0) -> bool:
+        """Whether a sequence with its known tokens, and so many more, is computed with another stretch than it has."""
+        scaling = self.length_scaling
+        if scaling is None or scaling.is_by_prompt:
+            return False
+        return scaling.find_stretch(seq.num_positions + num_pending) != seq.stretch
+
+    def check_integrity(self, *, max_running: int, session_len: int) -> None:
+        """Assert all invariants of the sequences and of what they hold."""
+        self.pool.check_integrity([seq.block_ids for seq in self.by_id.values()] + self.groups.tables())
+        self.needs.check_integrity(self.by_id)
+        queued = [seq.seq_id for queue in self._queues for seq in queue]
+        awaiting = self.groups.check_integrity(self.by_id.values())
+        others = [seq for seq in self.followers if seq.seq_id not in awaiting]
+        self.prefix.check_integrity(running=self.running, followers=others)
+        assert sorted(queued) == sorted(self.by_id), queued
+        assert len(self.running) <= max_running
+        for seq in self.by_id.values():
+            assert (seq in self.running) == (seq.status is SequenceStatus.RUNNING), seq
+            seq.check_integrity(block_size=self.pool.block_size, session_len=session_len)

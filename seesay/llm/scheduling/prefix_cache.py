@@ -1,0 +1,94 @@
+"""The KV blocks with which sequences begin: those whose content is there, and those that another sequence is going to
+compute. Knows the keys of sequences' blocks; decides nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from seesay.llm.scheduling.prefix import extend_block_keys
+
+if TYPE_CHECKING:
+    from seesay.llm.scheduling.arrival_queue import ArrivalQueue
+    from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.sequence import Sequence
+
+
+class PrefixCache:
+    """The contents of `pool`, by the tokens and pictures of sequences."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._coming: dict[bytes, Sequence] = {}  # hash of a block that is being computed → who computes it
+        self._awaited: dict[bytes, list[Sequence]] = {}  # such a hash → who waits for it
+
+    def find(self, seq: Sequence) -> tuple[int, ...]:
+        """The places of the pool where this sequence begins. At least one token is left to compute: the one whose
+        output gives the next token."""
+        if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
+            return ()
+        num_blocks = (seq.num_tokens - 1) // self._pool.block_size
+        self._extend_keys(seq, num_blocks)
+        return self._pool.find(seq.block_keys[:num_blocks])
+
+    def try_follow(self, seq: Sequence, num_found: int) -> bool:
+        """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. It then waits
+        for that: `register` or `forget` will return it."""
+        if seq.params.needs_prompt_outputs or num_found >= len(seq.block_keys):
+            return False
+        key = seq.block_keys[num_found]
+        if key.hash not in self._coming:
+            return False
+        self._awaited.setdefault(key.hash, []).append(seq)
+        return True
+
+    def announce(self, seq: Sequence, num_found: int) -> None:
+        """A sequence is going to compute its known tokens behind its first `num_found` blocks."""
+        if self._pool.enable_prefix_caching:
+            num_full = seq.num_tokens // self._pool.block_size
+            self._extend_keys(seq, num_full)
+            for key in seq.block_keys[num_found:num_full]:
+                self._coming.setdefault(key.hash, seq)
+
+    def register(self, seq: Sequence) -> list[Sequence]:
+        """Publish the blocks of a sequence that are full and computed. Returns the sequences that waited for them."""
+        num_full = seq.num_computed // self._pool.block_size
+        if not (self._pool.enable_prefix_caching and seq.shares_blocks) or num_full == seq.num_registered_blocks:
+            return []
+        self._extend_keys(seq, num_full)
+        first, seq.num_registered_blocks = seq.num_registered_blocks, num_full
+        for index in range(first, num_full):
+            self._pool.register(seq.block_ids[index], seq.block_keys[index])
+        return self._settle(seq, first, num_full)
+
+    def forget(self, seq: Sequence) -> list[Sequence]:
+        """Withdraw announced blocks that were not computed. Returns the sequences that waited for one."""
+        return self._settle(seq, seq.num_registered_blocks, len(seq.block_keys))
+
+    def _settle(self, seq: Sequence, first: int, stop: int) -> list[Sequence]:
+        """Return the sequences that waited for blocks `first` … `stop` - 1, which are computed or will never be."""
+        released: list[Sequence] = []
+        for key in seq.block_keys[first:stop]:
+            if self._coming.get(key.hash) is seq:
+                del self._coming[key.hash]
+                released += self._awaited.pop(key.hash, ())
+        return released
+
+    def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
+        extend_block_keys(
+            seq.block_keys,
+            num_blocks,
+            token_ids=seq.token_ids,
+            items=seq.items,
+            salt=struct.pack("<d", seq.stretch) + seq.cache_salt + seq.prompt_hash,
+            block_size=self._pool.block_size,
+        )
+
+    def check_integrity(self, *, running: ArrivalQueue, followers: Iterable[Sequence]) -> None:
+        """Assert that who computes is running, and that each follower waits for a block that comes."""
+        awaiting = {seq.seq_id for seqs in self._awaited.values() for seq in seqs}
+        assert all(seq.seq_id in awaiting for seq in followers)
+        assert set(self._awaited) <= set(self._coming)
+        assert all(seq in running for seq in self._coming.values())

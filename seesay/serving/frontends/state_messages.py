@@ -1,0 +1,305 @@
+"""The messages between the front processes of a server and the process that started them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from seesay.engine.commands import ModelStatus
+from seesay.engine.process.kinds import Do, Hello, Message, Piece, StartFailed
+from seesay.serving.errors import ApiError
+from seesay.serving.stored.response_store import StoredResponse
+from seesay.serving.stored.sessions import Conversation, SessionKey
+from seesay.serving.traffic.metric_sums import Family
+from seesay.values import MediaPart, MediaPlace, Modality, TextPart
+from seesay.values import Message as ChatMessage
+
+
+class Part(Piece):
+    """A `TextPart`, or a `MediaPart` whose source is a text: those that come over HTTP are URLs, or lists of them."""
+
+    text: str | None
+    modality: Modality | None
+    source: Any
+    options: dict[str, Any]
+    place: str
+
+    @classmethod
+    def of(cls, part: TextPart | MediaPart) -> Part:
+        if isinstance(part, TextPart):
+            return cls(part.text, None, None, {}, "")
+        place = "" if part.place is None else part.place.source
+        return cls(None, part.modality, part.source, dict(part.options), place)
+
+    def restore(self) -> TextPart | MediaPart:
+        if self.modality is None:
+            return TextPart(text=self.text or "")
+        place = MediaPlace(source=self.place)
+        return MediaPart(modality=self.modality, source=self.source, options=self.options, place=place)
+
+
+class Said(Piece):
+    """A `Message` of a conversation."""
+
+    role: str
+    parts: list[Part]
+    extra: dict[str, Any]
+
+    @classmethod
+    def of(cls, message: ChatMessage) -> Said:
+        return cls(message.role, [Part.of(part) for part in message.parts], dict(message.extra))
+
+    def restore(self) -> ChatMessage:
+        return ChatMessage(role=self.role, parts=tuple(part.restore() for part in self.parts), extra=self.extra)
+
+
+class _Stored(Piece):
+    body: str  # JSON, which may hold halves of surrogate pairs
+    messages: list[Said]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_stored_decoder = msgspec.msgpack.Decoder(_Stored)
+_said_decoder = msgspec.msgpack.Decoder(list[Said])
+
+
+def encode_response(stored: StoredResponse) -> bytes:
+    """Return a response as bytes, into which the home does not look."""
+    return _encoder.encode(_Stored(json.dumps(stored.body), [Said.of(message) for message in stored.messages]))
+
+
+def decode_response(data: bytes) -> StoredResponse:
+    stored = _stored_decoder.decode(data)
+    return StoredResponse(body=json.loads(stored.body), messages=tuple(said.restore() for said in stored.messages))
+
+
+class History(Piece):
+    """A `Conversation`. Its messages are bytes, into which the home does not look; empty bytes are none."""
+
+    messages: bytes
+    num_tokens: int
+    num_prompt_tokens: int
+    num_bytes: int
+
+    @classmethod
+    def of(cls, conversation: Conversation) -> History:
+        """Take a conversation of a front, whose messages are `Message`s."""
+        said = [Said.of(message) for message in conversation.messages]
+        return cls(
+            _encoder.encode(said) if said else b"",
+            conversation.num_tokens,
+            conversation.num_prompt_tokens,
+            conversation.num_bytes,
+        )
+
+    def restore(self) -> Conversation:
+        """Return the conversation as a front uses it."""
+        messages = _said_decoder.decode(self.messages) if self.messages else []
+        return self.keep(tuple(said.restore() for said in messages))
+
+    def keep(self, messages: Any) -> Conversation:
+        """Return the conversation with its messages in another form."""
+        return Conversation(
+            messages=messages,
+            num_tokens=self.num_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_bytes=self.num_bytes,
+        )
+
+
+# --- from a front ----------------------------------------------------------------------------------------------------
+
+
+class Listening(Message):
+    """The front answers requests."""
+
+
+class Beat(Message):
+    """The front's event loop runs."""
+
+
+class Figures(Message):
+    """The front's own metrics: an answer to `WantFigures`, or the latest."""
+
+    families: list[Family]
+    number: int | None = None
+
+
+class CachesReset(Message):
+    """An answer to `DoReset`."""
+
+    number: int
+
+
+class Question(Message):
+    """Something that the home answers with a message of the same number."""
+
+    number: int
+
+
+class FindResponse(Question):
+    owner: bytes
+    response_id: str
+
+
+class StoreResponse(Question):
+    owner: bytes
+    response_id: str
+    stored: bytes
+    num_bytes: int
+
+
+class DeleteResponse(Question):
+    owner: bytes
+    response_id: str
+
+
+class BeginTurn(Question):
+    key: SessionKey
+
+
+class EndTurn(Question):
+    """The turn that began with the question `begun` is over. None: its conversation stays as it was."""
+
+    begun: int
+    history: History | None
+
+
+class CancelSession(Question):
+    key: SessionKey
+
+
+class ForgetSession(Question):
+    key: SessionKey
+
+
+class GatherFigures(Question):
+    """Asks for the metrics of all fronts, and has those of the asking one."""
+
+    own: list[Family]
+
+
+class ResetCaches(Question):
+    """Asks for the caches of all fronts to be reset."""
+
+
+class ReadStatus(Question):
+    """Asks for the status of the engine. Like a `Do`, it is answered by `Status`."""
+
+
+Asked = (
+    FindResponse
+    | StoreResponse
+    | DeleteResponse
+    | BeginTurn
+    | EndTurn
+    | CancelSession
+    | ForgetSession
+    | GatherFigures
+    | ResetCaches
+    | ReadStatus
+)
+ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked | Do
+
+# --- to a front ------------------------------------------------------------------------------------------------------
+
+
+class Start(Message):
+    """Begin to serve. The configurations are those of `seesay.config.plain`."""
+
+    index: int
+    num_fronts: int
+    model_path: str
+    engine_address: str
+    settings: dict[str, Any]
+    backend_config: dict[str, Any]
+    vision_config: dict[str, Any]
+    chat_template_config: dict[str, Any] | str | None
+    created: int
+
+
+class Done(Message):
+    """The answer to a request that is done."""
+
+    number: int
+
+
+class FoundResponse(Message):
+    number: int
+    stored: bytes | None
+
+
+class BegunTurn(Message):
+    number: int
+    history: History
+
+
+class Refused(Message):
+    """An `ApiError`."""
+
+    number: int
+    status: int
+    text: str
+    kind: str
+    code: str | None
+    param: str | None
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, number: int, error: ApiError) -> Refused:
+        headers = dict(error.headers or {})
+        return cls(number, error.status_code, error.message, error.kind, error.code, error.param, headers)
+
+    def restore(self) -> ApiError:
+        return ApiError(self.status, self.text, kind=self.kind, code=self.code, param=self.param, headers=self.headers)
+
+
+class Status(Message):
+    """The status of the engine, as its owner knows it: after a command, or now."""
+
+    number: int
+    status: ModelStatus
+
+
+class GatheredFigures(Message):
+    """The figures of all fronts, of those that ended, and of the home."""
+
+    number: int
+    figures: list[list[Family]]
+
+
+class CancelTurn(Message):
+    """The turn that began with the question `begun` is to end."""
+
+    begun: int
+
+
+class FrontsUp(Message):
+    """The number of fronts that listen."""
+
+    num: int
+
+
+class WantFigures(Message):
+    number: int
+
+
+class DoReset(Message):
+    number: int
+
+
+ToFront = (
+    Start
+    | Done
+    | FoundResponse
+    | BegunTurn
+    | Refused
+    | Status
+    | GatheredFigures
+    | CancelTurn
+    | FrontsUp
+    | WantFigures
+    | DoReset
+)

@@ -1,0 +1,1 @@
+"""Bodies, streams and connections."""

@@ -1,0 +1,181 @@
+"""uvicorn's HTTP protocol with limits on the size and duration of request heads. The errors that it sends have the same
+envelope as those of routes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from http import HTTPStatus
+from socket import SO_ERROR, SOL_SOCKET
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.http.context import choose_id
+
+MAX_HEAD_BYTES = 64 << 10  # request line and headers together
+HEAD_TIMEOUT_S = 20.0
+
+_LINGER_S = 1.0
+_MAX_DISCARDED_BYTES = 1 << 20
+
+
+_MIN_BODY_BYTES = 16 << 10
+"""A body that brings less in `HEAD_TIMEOUT_S`, although it is read, is not waited for."""
+_PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
+"""Sent to a client that has shut its side down: one that closed its connection answers with a reset."""
+_PROBE_LOOKS_S = (0.05, 0.2, 1.0, 5.0)
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """Answer 431 to a head of more than `MAX_HEAD_BYTES`, and 400 to one without exactly one Host. Close a connection
+    whose head is not complete `HEAD_TIMEOUT_S` after its first byte, and answer 408 to a body that only drips. A client
+    that shuts its side down behind a request still gets the answer."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.url, self.headers = b"", []
+        self._num_unused = 0  # bytes received since the last complete head or body chunk; trailers count too
+        self._is_head_too_large = False
+        self._is_refused = False  # further bytes are discarded
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._body_timer: asyncio.TimerHandle | None = None
+        self._num_body_bytes = 0  # in the present period of the timer
+        self._has_ended = False  # the client sends nothing any more
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._stop_body_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._num_unused += len(data)
+        if self._is_refused:
+            if self._num_unused > _MAX_DISCARDED_BYTES:
+                self.transport.close()
+            return
+        super().data_received(data)
+        if self._is_refused or self.transport.is_closing():
+            return
+        if self._num_unused > MAX_HEAD_BYTES:
+            self._refuse_head()
+        elif self._head_timer is None and not self._is_answering():
+            self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        self._num_unused = 0
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
+            self._is_head_too_large = True
+            raise ValueError("head too large")  # ends in `send_400_response`
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
+        if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() != "1.0"):
+            raise ValueError("a request must have one Host header")
+        super().on_headers_complete()
+        self._num_body_bytes = 0
+        self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
+
+    def on_body(self, body: bytes) -> None:
+        self._num_unused = 0
+        self._num_body_bytes += len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._num_unused = 0
+        self._stop_body_timer()
+        super().on_message_complete()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep the connection for the answer to a whole request, unless the client has closed it altogether."""
+        if not self._is_answering() or self._is_reading_body() or not self.transport.can_write_eof():
+            return False
+        self._has_ended = True
+        assert self.cycle is not None
+        if not self.cycle.response_started and self.scope["http_version"] != "1.0":
+            self.transport.write(_PROBE)
+        for delay_s in _PROBE_LOOKS_S:
+            self.loop.call_later(delay_s, self._close_if_reset)
+        return True
+
+    def _close_if_reset(self) -> None:
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and not self.transport.is_closing() and sock.getsockopt(SOL_SOCKET, SO_ERROR):
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        is_last = self._has_ended and not self.pipeline
+        super().on_response_complete()
+        if is_last:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
+        """Answer a request that the parser refuses. uvicorn's own answer would be plain text."""
+        if self._is_head_too_large:
+            self._refuse_head()
+        else:
+            self._refuse(bad_request("this is not a valid HTTP/1.1 request", code="invalid_http"))
+
+    def _refuse_head(self) -> None:
+        message = f"the request line and headers have more than {MAX_HEAD_BYTES} bytes"
+        self._refuse(ApiError(431, message, code="headers_too_large"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Send `error`, unless another answer is being sent, and close the connection."""
+        if not self._is_answering() or self._is_reading_body():
+            path = (self.url or b"").partition(b"?")[0].decode("latin-1")
+            envelopes = self.config.app.state.server.envelopes  # type: ignore[union-attr]
+            request_id = choose_id(self.headers or ())
+            body = json.dumps(envelopes.wrap(path, self.headers or (), error)).encode()
+            head = (
+                f"HTTP/1.1 {error.status_code} {HTTPStatus(error.status_code).phrase}\r\n"
+                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+                f"x-request-id: {request_id}\r\nrequest-id: {request_id}\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.write(head.encode() + body)
+            if self.transport.can_write_eof():
+                # Closing with unread bytes would reset the connection, and the client would not see the answer.
+                self._is_refused = True
+                self.transport.write_eof()
+                self.loop.call_later(_LINGER_S, self.transport.close)
+                return
+        self.transport.close()
+
+    def _is_reading_body(self) -> bool:
+        """Whether the bytes being received are the body of a request that has no answer yet."""
+        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_started
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _start_timer(self) -> None:
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._end_slow_head)
+
+    def _stop_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _check_body(self) -> None:
+        """End a body that has brought next to nothing for a while, although it was read."""
+        if self._num_body_bytes < _MIN_BODY_BYTES and not self.flow.read_paused:
+            message = f"the body brought less than {_MIN_BODY_BYTES} bytes in {HEAD_TIMEOUT_S:g} s"
+            self._body_timer = None
+            self._refuse(ApiError(408, message, code="body_timeout"))
+            return
+        self._num_body_bytes = 0
+        self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
+
+    def _end_slow_head(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing():
+            self.transport.close()

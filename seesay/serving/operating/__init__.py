@@ -1,0 +1,1 @@
+"""Routes of the operator: models, figures, commands."""

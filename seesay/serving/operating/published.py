@@ -1,0 +1,78 @@
+"""The OpenAPI document of a server. It has the limits of its model and settings, and an example for each request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from seesay.serving.anthropic.protocol import MessageStreamEvent
+from seesay.serving.openai.answer_models import ChatCompletionChunk
+from seesay.serving.openai.responses_protocol import ResponseEvent
+from seesay.serving.requests.fields import MAX_TOKEN_IDS
+from seesay.serving.requests.state import ServerState
+
+_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
+_TURNS = [{"role": "user", "content": "Calculate 3 + 4."}]
+_EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": _TURNS, "max_tokens": 64},
+    "/v1/completions": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
+    "/v1/responses": {"input": "Calculate 3 + 4.", "max_output_tokens": 64},
+    "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
+    "/v1/messages": {"messages": _TURNS, "max_tokens": 64},
+    "/v1/messages/count_tokens": {"messages": _TURNS},
+    "/v1/chat/interactive": {"prompt": "Calculate 3 + 4.", "request_output_len": 64},
+    "/generate": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
+    "/tokenize": {"prompt": "Calculate 3 + 4."},
+    "/detokenize": {"tokens": [1, 2, 3]},
+    "/update_weights": {"folder": "step-200"},
+}
+
+
+def publish_schemas(app: FastAPI, state: ServerState) -> None:
+    """Make `app` publish its OpenAPI document at /openapi.json."""
+
+    def make_schema() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+            components = schema.setdefault("components", {}).setdefault("schemas", {})
+            _describe_streams(components)
+            for path, item in schema["paths"].items():
+                for operation in item.values():
+                    operation["responses"].pop("422", None)  # invalid bodies get 400 here
+                    if "requestBody" in operation:
+                        media = operation["requestBody"]["content"]["application/json"]
+                        media["example"] = {"model": state.model_name, **_EXAMPLES[path]}
+            for name in ("HTTPValidationError", "ValidationError"):
+                components.pop(name, None)
+            _limit(components, state)
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = make_schema  # type: ignore[method-assign]
+
+
+def _describe_streams(components: dict[str, Any]) -> None:
+    """Add the models of streamed events. FastAPI does not find them by itself."""
+    for model in _STREAMED_MODELS:
+        described = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        for name, definition in described.pop("$defs", {}).items():
+            components.setdefault(name, definition)
+        components[model.__name__] = described
+
+
+def _limit(node: Any, state: ServerState) -> None:
+    """Replace the general limits of token ids and of `n` by those of the model and the settings."""
+    if isinstance(node, list):
+        for item in node:
+            _limit(item, state)
+    if not isinstance(node, dict):
+        return
+    if node.get("exclusiveMaximum") == MAX_TOKEN_IDS:
+        node["exclusiveMaximum"] = state.engine.vocab_size
+    for option in node.get("properties", {}).get("n", {}).get("anyOf", ()):
+        if option.get("type") == "integer":
+            option["maximum"] = state.settings.max_choices
+    for value in node.values():
+        _limit(value, state)

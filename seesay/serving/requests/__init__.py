@@ -1,0 +1,1 @@
+"""Fields that the APIs share, and the answers that routes wait for."""

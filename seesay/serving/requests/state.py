@@ -1,0 +1,130 @@
+"""The state that the routes of one server share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from seesay.errors import ConfigError, RequestError, show
+from seesay.serving.errors import ApiError, Envelopes, bad_request
+from seesay.serving.requests.answers import Answering
+from seesay.serving.requests.sampling import SamplingDefaults
+from seesay.serving.settings import ServerSettings
+from seesay.serving.stored.shared_state import Home, LocalState
+from seesay.serving.traffic.admission import Gate
+from seesay.serving.traffic.metrics import ServerMetrics
+
+if TYPE_CHECKING:
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.field_names import FieldNames
+    from seesay.values import GenerationRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerState:
+    """The engine of an app and what belongs to it. `model_names` are the names that requests may use; answers carry the
+    first."""
+
+    engine: AsyncEngine
+    settings: ServerSettings
+    model_names: tuple[str, ...]
+    gate: Gate
+    metrics: ServerMetrics
+    answering: Answering
+    defaults: SamplingDefaults
+    home: Home
+    envelopes: Envelopes = field(default_factory=Envelopes)
+
+    @classmethod
+    def build(
+        cls,
+        engine: AsyncEngine,
+        settings: ServerSettings,
+        make_home: Callable[[ServerMetrics], Home] | None = None,
+    ) -> ServerState:
+        """Return the state. `make_home` makes the home that several fronts share. Raises `ConfigError` for media limits
+        that the engine does not enforce, and for several front processes."""
+        if settings.num_frontends > 1:
+            raise ConfigError(
+                f"num_frontends={settings.num_frontends}: an app answers in one process; start several with "
+                "`seesay.serve(num_frontends=…)` or `seesay serve api_server --frontends …`"
+            )
+        folder = settings.media.allowed_local_media_path
+        if folder is not None and engine.media_limits.allowed_local_media_path != folder:
+            raise ConfigError(
+                "settings.media allows a folder, but the engine has other limits: give it media_limits=settings.media"
+            )
+        metrics = ServerMetrics(engine)
+        answering = Answering(engine, settings, metrics)
+        metrics.add_gauge("seesay_requests_running", "HTTP requests being answered", lambda: answering.num_running)
+        metrics.add_gauge(
+            "seesay_requests_waiting", "HTTP requests that wait for a place", lambda: answering.num_waiting
+        )
+        path = Path(engine.model_path)
+        name = settings.model_name or (path.resolve().name if path.is_dir() else engine.model_path)
+        return cls(
+            engine=engine,
+            settings=settings,
+            model_names=tuple(dict.fromkeys((name, *settings.model_aliases))),
+            gate=Gate(settings),
+            metrics=metrics,
+            answering=answering,
+            defaults=SamplingDefaults(engine, settings),
+            home=LocalState(engine, max_responses=settings.max_stored_responses)
+            if make_home is None
+            else make_home(metrics),
+        )
+
+    @property
+    def model_name(self) -> str:
+        """The model's name in answers."""
+        return self.model_names[0]
+
+    def check_model(self, name: str | None) -> None:
+        """Raise `ApiError` 404 for an unknown model name. None is allowed."""
+        if name is not None and name not in self.model_names and not self.settings.any_model_name:
+            known = ", ".join(map(repr, self.model_names))
+            raise ApiError(
+                404,
+                f"the model {name[:100]!r} does not exist; this server has {known}",
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_chat_template(self, source: str | None) -> None:
+        """Raise `ApiError` 400 for a chat template of a request that the settings do not trust. None is allowed."""
+        if source is not None and not self.settings.trust_request_chat_template:
+            raise bad_request(
+                "chat_template is not accepted: this server does not trust templates of requests (start it with "
+                "--trust-request-chat-template)",
+                "chat_template",
+                code="unsupported_parameter",
+            )
+
+    def check_thinking(self, request: GenerationRequest, names: FieldNames) -> None:
+        """Raise `ApiError` 400, in the client's `names`, where the model cannot think as a request wants."""
+        try:
+            self.engine.check_thinking(request)
+        except RequestError as error:
+            raise names.explain(error) from error
+
+    def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
+        """Raise `ApiError` 400 for an entry that is not a token id of the model."""
+        vocab_size = self.engine.vocab_size
+        for index, token_id in enumerate(token_ids):
+            if type(token_id) is not int or not 0 <= token_id < vocab_size:
+                allowed = f"a token id of the vocabulary (0 to {vocab_size - 1})"
+                message = f"{param}[{index}] must be {allowed}, got {show(token_id)}"
+                raise bad_request(message, f"{param}[{index}]")
+
+    def check_num_choices(self, num_prompts: int, n: int, field: str = "n") -> None:
+        """Raise `ApiError` 400 for a request of more answers than `max_choices`. `field` says how many to a prompt."""
+        if num_prompts * n > self.settings.max_choices:
+            prompts = "one prompt" if num_prompts == 1 else f"{num_prompts} prompts"
+            raise bad_request(
+                f"{prompts} with {field}={n} are {num_prompts * n} answers; "
+                f"at most {self.settings.max_choices} are allowed in one request",
+                field if n > 1 else "prompt",
+            )

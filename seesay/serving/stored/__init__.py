@@ -1,0 +1,1 @@
+"""What is kept for longer than a request: sessions and responses."""

@@ -1,0 +1,147 @@
+"""The home of what all fronts of a server share: stored responses, sessions, figures, the resetting of caches,
+and what the operator asks of the engine.
+
+A server of one process has a `LocalState`. With `--frontends`, each front asks the process that started it
+(`fronts/remote_home.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from seesay.serving.stored.response_store import ResponseStore, StoredResponse
+from seesay.serving.stored.sessions import Conversation, Session, SessionKey, SessionStore
+from seesay.serving.traffic.metric_sums import Family
+
+if TYPE_CHECKING:
+    from seesay.engine.commands import Command, ModelStatus
+    from seesay.engine.front.engine import AsyncEngine
+
+
+class Turn(Protocol):
+    """A turn of a stored conversation that is being answered."""
+
+    conversation: Conversation
+    cancelled: asyncio.Event
+    """Set when the answer is to end."""
+
+    async def finish(self, conversation: Conversation) -> None:
+        """Store the conversation, and let its next turn begin."""
+        ...
+
+
+class Home(Protocol):
+    """The state that the routes of a front share. All methods are called in one event loop."""
+
+    created: int
+    """The time at which the server was started."""
+    num_fronts_up: int
+    """The processes that answer on the server's port, this one included."""
+
+    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
+        """Return a stored response of this owner."""
+        ...
+
+    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
+        """Store a response, so that later requests find it."""
+        ...
+
+    async def delete_response(self, owner: bytes, response_id: str) -> None:
+        """Delete a stored response."""
+        ...
+
+    def turn(self, key: SessionKey) -> AbstractAsyncContextManager[Turn]:
+        """Begin a turn of a session, which ends with the block. Raises `ApiError` as `SessionStore.begin`."""
+        ...
+
+    async def cancel_session(self, key: SessionKey) -> None:
+        """End the running answer of a session."""
+        ...
+
+    async def forget_session(self, key: SessionKey) -> None:
+        """Delete a session, and end its running answer."""
+        ...
+
+    async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
+        """Return the figures of all fronts, of which `own` are those of the asking one, and of the home itself."""
+        ...
+
+    async def reset_caches(self) -> None:
+        """Clear the caches of all fronts and of the engine."""
+        ...
+
+    async def run_command(self, command: Command) -> ModelStatus:
+        """Have the engine do a command, also wake up when its process has died asleep. Returns the status after it.
+        Raises `CheckpointError`, `RequestError` or `ApiError`."""
+        ...
+
+    async def read_status(self) -> ModelStatus:
+        """Return the status of the engine, in which every command shows that has been answered."""
+        ...
+
+
+class LocalState:
+    """The home of a server that has one process."""
+
+    def __init__(self, engine: AsyncEngine, *, max_responses: int) -> None:
+        self.created = int(time.time())
+        self.num_fronts_up = 1
+        self._engine = engine
+        self._responses: ResponseStore[StoredResponse] = ResponseStore(max_responses)
+        self._sessions = SessionStore()
+
+    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
+        return self._responses.get(owner, response_id)
+
+    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
+        self._responses.put(owner, response_id, stored, stored.num_bytes)
+
+    async def delete_response(self, owner: bytes, response_id: str) -> None:
+        self._responses.delete(owner, response_id)
+
+    @asynccontextmanager
+    async def turn(self, key: SessionKey) -> AsyncIterator[Turn]:
+        cancelled = asyncio.Event()
+        session = self._sessions.begin(key, cancelled.set)
+        turn = _LocalTurn(self._sessions, session, cancelled)
+        try:
+            yield turn
+        finally:
+            if not turn.is_finished:
+                self._sessions.end(session)
+
+    async def cancel_session(self, key: SessionKey) -> None:
+        self._sessions.cancel(key)
+
+    async def forget_session(self, key: SessionKey) -> None:
+        self._sessions.forget(key)
+
+    async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
+        return (own,)
+
+    async def reset_caches(self) -> None:
+        await asyncio.to_thread(self._engine.reset_caches)
+
+    async def run_command(self, command: Command) -> ModelStatus:
+        await asyncio.to_thread(self._engine.run_command, command)
+        return self._engine.status
+
+    async def read_status(self) -> ModelStatus:
+        return self._engine.status
+
+
+class _LocalTurn:
+    def __init__(self, sessions: SessionStore, session: Session, cancelled: asyncio.Event) -> None:
+        self.conversation = session.conversation
+        self.cancelled = cancelled
+        self.is_finished = False
+        self._sessions = sessions
+        self._session = session
+
+    async def finish(self, conversation: Conversation) -> None:
+        self.is_finished = True
+        self._sessions.end(self._session, conversation)

@@ -1,0 +1,1 @@
+"""Threads, logs, child processes, a user's folders and content hashes."""

@@ -1,0 +1,56 @@
+"""The frozen values that cross folders. Holds data only, no tensors, and little behaviour."""
+
+from __future__ import annotations
+
+from seesay.values.answers import FinishReason, OutputDelta, StageTimings, Usage, find_prompt_logprobs, join_deltas
+from seesay.values.media import (
+    IMAGE_SUFFIXES,
+    VIDEO_SUFFIXES,
+    DecodedMedia,
+    Expansion,
+    MediaItem,
+    MediaPlace,
+    MediaReport,
+    MediaSize,
+    Modality,
+    VideoFrames,
+    split_place,
+)
+from seesay.values.requests import (
+    GenerationRequest,
+    MediaPart,
+    Message,
+    MultimodalInput,
+    RenderedPrompt,
+    TextPart,
+    ThoughtRule,
+)
+from seesay.values.stats import EngineStats
+
+__all__ = [
+    "DecodedMedia",
+    "EngineStats",
+    "Expansion",
+    "FinishReason",
+    "GenerationRequest",
+    "IMAGE_SUFFIXES",
+    "MediaItem",
+    "MediaPart",
+    "MediaPlace",
+    "MediaReport",
+    "MediaSize",
+    "Message",
+    "Modality",
+    "MultimodalInput",
+    "OutputDelta",
+    "RenderedPrompt",
+    "StageTimings",
+    "TextPart",
+    "ThoughtRule",
+    "Usage",
+    "VIDEO_SUFFIXES",
+    "VideoFrames",
+    "find_prompt_logprobs",
+    "join_deltas",
+    "split_place",
+]

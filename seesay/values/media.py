@@ -1,0 +1,170 @@
+"""Pictures and videos: where they come from, what was decoded, and their places in a prompt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+_PART_PLACE = re.compile(r"messages\[(\d{1,9})\]\.content\[(\d{1,9})\](?:\.\w+(?:\[\d+\])?)*:\s*")
+
+
+class Modality(StrEnum):
+    IMAGE = "image"
+    VIDEO = "video"
+
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")
+
+
+VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlace:
+    """The place of a media part in its request, for errors: `messages[0].content[1].image_url.url` is a `source`.
+
+    `parent` is the path of the object that has the options, and `keys` maps each option to its key in that object.
+    `fields` has the paths of options that the request gives for all of its media.
+    """
+
+    source: str
+    parent: str = ""
+    keys: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, param: str | None) -> str:
+        """Return the path of the option `param`, or of the source if the part has no such option."""
+        if param is not None and param in self.fields:
+            return self.fields[param]
+        key = None if param is None else self.keys.get(param)
+        return self.source if key is None else f"{self.parent}.{key[:60]}"
+
+
+def split_place(message: str) -> tuple[tuple[int, int] | None, str]:
+    """Return ((index of the message, index of its part) that an error's message begins with, the rest of it)."""
+    place = _PART_PLACE.match(message)
+    return (None, message) if place is None else ((int(place[1]), int(place[2])), message[place.end() :])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaSize:
+    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video.
+
+    `timestamps_s` has the time of each frame of a video, for prompts that spell them; it is empty for a picture.
+    `frame_interval_s` is as in `DecodedMedia`.
+    """
+
+    num_frames: int
+    height: int
+    width: int
+    timestamps_s: tuple[float, ...] = ()
+    frame_interval_s: float = 0.0
+
+    @property
+    def num_pixels(self) -> int:
+        return self.num_frames * self.height * self.width
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoFrames:
+    """Sampled frames of a video: `frames` uint8 [N, H, W, 3], and the time in the video of each.
+
+    `frame_interval_s` is the video's duration divided by N.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    timestamps_s: tuple[float, ...]
+    frame_interval_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedMedia:
+    """Pixels of one picture (N = 1) or of the sampled frames of one video.
+
+    `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
+    `frame_interval_s` is the video's duration divided by N (0 for a picture, or when it is not known);
+    `digest` is 32 bytes over pixels and times: equal content has an equal digest, whatever its encoding.
+    """
+
+    modality: Modality
+    frames: npt.NDArray[np.uint8]
+    timestamps_s: tuple[float, ...] = ()
+    frame_interval_s: float = 0.0
+    digest: bytes
+
+    @property
+    def size(self) -> MediaSize:
+        num_frames, height, width, _ = self.frames.shape
+        return MediaSize(
+            num_frames=num_frames,
+            height=height,
+            width=width,
+            timestamps_s=self.timestamps_s,
+            frame_interval_s=self.frame_interval_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expansion:
+    """The tokens that one media marker becomes in the prompt.
+
+    `token_ids` [S] replaces the marker's tokens; `takes_embedding` bool [S] says which of them hold a row of the
+    encoder's output. The number of true entries is the number of embedding rows; nothing else counts them.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    takes_embedding: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """One picture or video inside a tokenized prompt.
+
+    `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
+    ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
+    preprocessing options and model revision: the key of every cache. `features` is the family's preprocessed input for
+    its tower, and `num_units` its encoding cost (patches, tiles times patches, …). `has_arrays` is False when the
+    arrays were left out of the features, because the item's embedding is probably cached.
+    """
+
+    modality: Modality
+    span: tuple[int, int]
+    slots: npt.NDArray[np.int64]
+    hash: bytes
+    features: Mapping[str, Any]
+    num_units: int
+    has_arrays: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaReport:
+    """Report on how the model received one picture or video of a request.
+
+    num_frames, height, width: of the input; for a video, of its sampled frames.
+    timestamps_s: time in the video of each sampled frame; empty for a picture. Where a model takes pictures only, each
+        frame of a video has a report of its own, with its time.
+    resized_height, resized_width: in pixels, after preprocessing.
+    num_tiles: tiles of all frames that go through the tower, 1 for a picture that is not cut. num_patches: patches of
+        all tiles. num_tokens: its positions in the prompt.
+    is_cached: the tower did not run for it, because its embedding or its KV blocks were cached.
+    """
+
+    modality: Modality
+    num_frames: int
+    height: int
+    width: int
+    resized_height: int
+    resized_width: int
+    num_tiles: int
+    num_patches: int
+    num_tokens: int
+    is_cached: bool
+    timestamps_s: tuple[float, ...] = ()

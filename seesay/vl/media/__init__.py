@@ -1,0 +1,1 @@
+"""Media of requests to features, cached by content."""

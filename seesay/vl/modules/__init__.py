@@ -1,0 +1,1 @@
+"""Models without a family: the modules of Transformers."""

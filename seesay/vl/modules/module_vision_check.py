@@ -1,0 +1,116 @@
+"""Compares a vision-language model that runs through Transformers' modules with itself at start.
+
+Two prompts, of one picture and of three, go through our prompt builder, tower and packed steps, and through the
+model's own processor and forward pass. Both must have the same tokens and hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.errors import CheckpointError
+from seesay.llm.models.module_check import CheckedPrompt, check_media
+from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
+from seesay.vl.media.media_items import PreparedMedia
+from seesay.vl.prompts.prompt import build_input, tokenize
+
+if TYPE_CHECKING:
+    from seesay.encoders.towers.module_tower import ModuleTower
+    from seesay.llm.models.module_decoder import ModuleDecoder
+    from seesay.vl.family import Family
+    from seesay.vl.modules.module_processor import ModuleProcessor
+
+_PROMPTS = (((72, 40),), ((40, 56), (64, 48), (33, 90)))
+"""(height, width) of the pictures of each prompt."""
+_LARGE = ((900, 1400), (800, 600), (1300, 700))
+"""Those of a prompt of which only the tokens are compared: some processors cut large pictures, or not beside others."""
+_TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
+
+
+def check_pictures(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
+    """Raise `CheckpointError` saying in which way a prompt with pictures is computed otherwise."""
+    rng = np.random.default_rng(0)
+    prompts = []
+    for sizes in _PROMPTS:
+        pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
+        prompts.append(_make_prompt(family, processor, tower, decoder, pictures))
+    check_media(decoder, prompts)
+    _make_input(family, processor, [np.zeros((*size, 3), dtype=np.uint8) for size in _LARGE])
+
+
+def _make_input(
+    family: Family, processor: ModuleProcessor, pictures: list[npt.NDArray[np.uint8]]
+) -> tuple[MultimodalInput, dict[str, npt.NDArray[Any]]]:
+    """Return our prompt with these pictures, and what the model's processor makes of it, which has the same tokens."""
+    rendered = _render(processor.marker, len(pictures))
+    media = [_prepare(family, picture) for picture in pictures]
+    made = build_input(tokenize(rendered, family.tokenizer), media, family=family, model_digest=bytes(32))
+    theirs = processor.process_prompt(rendered.text, pictures)
+    if theirs["input_ids"][0].tolist() != made.token_ids.tolist():
+        raise CheckpointError(
+            f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(pictures)} picture(s), "
+            f"which are not those of the text and of each picture alone ({len(made.token_ids)})"
+        )
+    return made, theirs
+
+
+def _make_prompt(
+    family: Family,
+    processor: ModuleProcessor,
+    tower: ModuleTower,
+    decoder: ModuleDecoder,
+    pictures: list[npt.NDArray[np.uint8]],
+) -> CheckedPrompt:
+    made, theirs = _make_input(family, processor, pictures)
+    rows = []
+    for item in made.items:
+        assert item.features is not None
+        rows += tower.encode([item.features])
+        if len(rows[-1]) != len(item.slots):
+            raise CheckpointError(f"its tower makes {len(rows[-1])} rows for {len(item.slots)} places")
+    inputs = tower.load(theirs)
+    _check_given(tower.show(inputs))
+    device = decoder.device
+    return CheckedPrompt(
+        ids=torch.from_numpy(made.token_ids).to(device),
+        places=torch.from_numpy(np.concatenate([item.slots for item in made.items])).to(device),
+        rows=torch.cat(rows),
+        expected=decoder.compute_whole(inputs),
+    )
+
+
+def _render(marker: str, count: int) -> RenderedPrompt:
+    text, spans = _TEXTS[0], []
+    for index in range(count):
+        spans.append((len(text), len(text) + len(marker)))
+        text += marker + _TEXTS[1 + index]
+    parts = tuple(MediaPart(modality=Modality.IMAGE, source=None) for _ in range(count))
+    return RenderedPrompt(text=text, media=parts, markers=tuple(spans))
+
+
+def _prepare(family: Family, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
+    media = DecodedMedia(modality=Modality.IMAGE, frames=picture[None], digest=bytes(32))
+    plan = family.plan_media(media.modality, media.size, {})
+    features = family.preprocess(media, plan.measures)
+    return PreparedMedia(modality=media.modality, features=features, plan=plan, key=bytes(32), size=media.size)
+
+
+def _check_given(given: Mapping[str, Any]) -> None:
+    """Raise `CheckpointError` naming what the decoder is given beside embeddings, positions and a mask of texts."""
+    positions = given.get("position_ids")
+    if isinstance(positions, torch.Tensor) and positions.dim() > 2:
+        raise CheckpointError(f"its tokens have positions of {len(positions)} axes (M-RoPE)")
+    for name in ("deepstack_visual_embeds", "visual_pos_masks"):
+        if _is_something(given.get(name)):
+            raise CheckpointError(f"rows of pictures are added behind further layers ({name})")
+    if _is_something(given.get("cross_attention_states")):
+        raise CheckpointError("its text attends to pictures beside the text (cross-attention)")
+
+
+def _is_something(value: Any) -> bool:
+    return bool(len(value)) if isinstance(value, Sequence) else value is not None

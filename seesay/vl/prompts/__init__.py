@@ -1,0 +1,1 @@
+"""Conversations to token ids with the places of their media."""

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seesay.config import GenerationConfig
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.scheduling.arrival_queue import ArrivalQueue
+from seesay.llm.scheduling.sequence import NO_LIMIT, EmbeddingState, Sequence
+from seesay.llm.scheduling.stopping import Stop, check_stop
+from seesay.values import MediaItem, Modality, MultimodalInput
+
+
+def make_item(start: int, stop: int, slots: list[int] | None = None) -> MediaItem:
+    slots = list(range(start, stop)) if slots is None else slots
+    return MediaItem(
+        modality=Modality.IMAGE,
+        span=(start, stop),
+        slots=np.array(slots, dtype=np.int64),
+        hash=bytes(32),
+        features={},
+        num_units=1,
+    )
+
+
+def make_sequence(num_tokens: int = 10, items: tuple[MediaItem, ...] = (), **params: Any) -> Sequence:
+    prompt = MultimodalInput(
+        token_ids=np.arange(100, 100 + num_tokens), positions=np.arange(num_tokens), next_position=50, items=items
+    )
+    return Sequence(1, prompt, SamplingParams(**params))
+
+
+def test_tokens_grow_and_views_stay_right() -> None:
+    seq = make_sequence(3, max_new_tokens=2)
+    early = seq.token_ids
+    for token in range(1000):
+        seq.append(token)
+    assert seq.num_tokens == 1003 and seq.num_generated == 1000
+    assert seq.token_ids[:4].tolist() == [100, 101, 102, 0]
+    assert seq.generated_ids.tolist() == list(range(1000))
+    assert early.tolist() == [100, 101, 102]
+
+
+def test_ready_until_is_the_first_slot_that_waits() -> None:
+    seq = make_sequence(20, (make_item(2, 8, [3, 4, 6]), make_item(8, 10)))
+    assert seq.ready_until == 3
+    seq.update_ready_until(5)
+    assert seq.ready_until == 6
+    seq.item_states[0] = EmbeddingState.READY
+    seq.update_ready_until(0)
+    assert seq.ready_until == 8
+    seq.update_ready_until(10)
+    assert seq.ready_until == NO_LIMIT
+    assert make_sequence().ready_until == NO_LIMIT
+
+
+def test_what_lies_before_the_start_does_not_wait() -> None:
+    seq = make_sequence(20, (make_item(2, 8), make_item(12, 14)))
+    seq.update_ready_until(10)
+    assert seq.ready_until == 12
+
+
+def test_an_item_without_embedding_rows_never_waits() -> None:
+    seq = make_sequence(20, (make_item(2, 8, []), make_item(8, 10)))
+    assert seq.ready_until == 8
+    assert seq.media_end == 10
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (make_item(2, 12),),
+        (make_item(2, 6), make_item(5, 8)),
+        (make_item(2, 6, [1, 3]),),
+        (make_item(2, 6, [4, 3]),),
+    ],
+)
+def test_items_that_do_not_fit_the_prompt_are_our_bug(items: tuple[MediaItem, ...]) -> None:
+    with pytest.raises(AssertionError):
+        make_sequence(10, items)
+
+
+@pytest.mark.parametrize(
+    ("generated", "params", "stop"),
+    [
+        ([5], {"eos_token_ids": (7,)}, None),
+        ([7], {"eos_token_ids": (7,)}, Stop("stop", 7)),
+        ([7], {"eos_token_ids": (7,), "ignore_eos": True}, None),
+        ([7], {"stop_token_ids": (7,), "ignore_eos": True}, Stop("stop", 7)),
+        ([7], {"eos_token_ids": (7,), "min_new_tokens": 1}, None),
+        ([5, 7], {"eos_token_ids": (7,), "min_new_tokens": 1}, Stop("stop", 7)),
+        ([5, 5], {"max_new_tokens": 2}, Stop("length")),
+        ([5, 7], {"max_new_tokens": 2, "eos_token_ids": (7,)}, Stop("stop", 7)),
+        ([5, 5, 5, 5], {}, Stop("length")),
+    ],
+)
+def test_check_stop(generated: list[int], params: dict[str, Any], stop: Stop | None) -> None:
+    seq = make_sequence(10, **params)
+    for token in generated:
+        seq.append(token)
+    assert check_stop(seq, generated[-1], session_len=14) == stop
+
+
+def test_sampling_params_come_from_the_generation_config() -> None:
+    config = GenerationConfig(
+        do_sample=True, temperature=0.5, stop_token_ids=[3, 4], bad_token_ids=[9], min_new_tokens=2, random_seed=1
+    )
+    params = SamplingParams.from_config(config, eos_token_ids=[7, 7], stop_token_ids=[4, 5], bad_token_ids=[8])
+    assert not params.greedy and params.seed == 1
+    assert params.stop_token_ids == (3, 4, 5)
+    assert params.banned_token_ids(1) == (9, 8, 7, 3, 4, 5)
+    assert params.banned_token_ids(2) == (9, 8)
+    assert SamplingParams.from_config(GenerationConfig(do_sample=True, temperature=0)).greedy
+    assert SamplingParams.from_config(GenerationConfig()).greedy
+
+
+def test_who_needs_every_prompt_position() -> None:
+    assert SamplingParams(prompt_logprobs=2).needs_prompt_outputs
+    assert SamplingParams(output_logits="all").needs_prompt_outputs
+    assert SamplingParams(output_last_hidden_state="all").needs_prompt_outputs
+    assert SamplingParams(pooling="mean").needs_prompt_outputs
+    assert not SamplingParams(output_logits="generation", logprobs=3).needs_prompt_outputs
+
+
+def test_the_arrival_queue_is_sorted_and_forgiving() -> None:
+    sequences = [make_sequence() for _ in range(5)]
+    for arrival, seq in enumerate(sequences):
+        seq.arrival = arrival
+    queue = ArrivalQueue()
+    for index in (3, 0, 4, 1, 3):
+        queue.add(sequences[index])
+    assert [seq.arrival for seq in queue] == [0, 1, 3, 4]
+    assert sequences[2] not in queue and sequences[3] in queue
+    queue.discard(sequences[2])
+    queue.discard(sequences[0])
+    assert [seq.arrival for seq in reversed(queue)] == [4, 3, 1]
+    assert queue[0] is sequences[1] and len(queue) == 3

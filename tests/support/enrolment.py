@@ -1,0 +1,232 @@
+"""Enrols every architecture of the registry in the tests: each needs a tiny checkpoint, under whose name it is tested.
+
+Without one the architecture is enrolled under its own name, and all of its tests fail: `tiny_checkpoint` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from seesay.values import Modality
+from seesay.vl.family import Family
+from seesay.vl.registry import list_families
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiny:
+    """A tiny checkpoint of `architecture` (a name of the registry), which `tests/vl/checkpoints.py` writes. A `variant`
+    differs from the first checkpoint of its architecture in its decoder, tower or tokenizer: it is compared with
+    Transformers, and left out of the tests that ask how the engine schedules. `published_as`: the architecture
+    that its config.json names, if that is read as another one (`ORIGINALS`). `needs`: a package without which there is
+    no model to compare it with; its tests are skipped then. `of_modules`: its decoder runs through Transformers'
+    modules: it is not quantized, and takes new weights of whole folders alone."""
+
+    architecture: str
+    variant: bool = False
+    published_as: str | None = None
+    needs: str | None = None
+    of_modules: bool = False
+
+
+def _original(name: str, architecture: str) -> Tiny:
+    return Tiny(architecture=architecture, variant=True, published_as=name)
+
+
+CHECKPOINTS: Mapping[str, Tiny] = {
+    "llama": Tiny(architecture="LlamaForCausalLM"),
+    "qwen2": Tiny(architecture="Qwen2ForCausalLM"),
+    "qwen3": Tiny(architecture="Qwen3ForCausalLM"),
+    "mistral": Tiny(architecture="MistralForCausalLM"),
+    "phi3": Tiny(architecture="Phi3ForCausalLM"),
+    "gemma": Tiny(architecture="GemmaForCausalLM"),
+    "gemma2": Tiny(architecture="Gemma2ForCausalLM"),
+    "gemma3": Tiny(architecture="Gemma3ForCausalLM"),
+    "internlm": Tiny(architecture="InternLMForCausalLM"),
+    "internlm2": Tiny(architecture="InternLM2ForCausalLM"),
+    "internlm3": Tiny(architecture="InternLM3ForCausalLM"),
+    "smollm3": Tiny(architecture="SmolLM3ForCausalLM"),
+    "starcoder2": Tiny(architecture="Starcoder2ForCausalLM"),
+    "granite": Tiny(architecture="GraniteForCausalLM"),
+    "olmo": Tiny(architecture="OlmoForCausalLM"),
+    "olmo2": Tiny(architecture="Olmo2ForCausalLM"),
+    "cohere": Tiny(architecture="CohereForCausalLM"),
+    "glm": Tiny(architecture="GlmForCausalLM"),
+    "glm4": Tiny(architecture="Glm4ForCausalLM"),
+    "falcon": Tiny(architecture="FalconForCausalLM"),
+    "falcon_groups": Tiny(architecture="FalconForCausalLM", variant=True),
+    "falcon_alibi": Tiny(architecture="FalconForCausalLM", variant=True),
+    "bloom": Tiny(architecture="BloomForCausalLM"),
+    "mpt": Tiny(architecture="MptForCausalLM"),
+    "mpt_original": _original("MPTForCausalLM", "MptForCausalLM"),
+    "minicpm": Tiny(architecture="MiniCPMForCausalLM"),
+    "baichuan": Tiny(architecture="BaiChuanForCausalLM"),
+    "baichuan2": Tiny(architecture="BaichuanForCausalLM"),
+    "baichuan2_13b": Tiny(architecture="BaichuanForCausalLM", variant=True),
+    "chatglm": Tiny(architecture="ChatGLMModel"),
+    "qwen": Tiny(architecture="QWenLMHeadModel"),
+    "phi3_longrope": Tiny(architecture="Phi3ForCausalLM"),
+    "phi4_mini": Tiny(architecture="Phi3ForCausalLM", variant=True),
+    "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
+    "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
+    "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
+    "glm4v": Tiny(architecture="Glm4vForConditionalGeneration"),
+    "glm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
+    "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
+    "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
+    "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
+    "llava": Tiny(architecture="LlavaForConditionalGeneration"),
+    "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),
+    "paligemma2": Tiny(architecture="PaliGemmaForConditionalGeneration"),
+    "paligemma": Tiny(architecture="PaliGemmaForConditionalGeneration", variant=True),
+    "pixtral": Tiny(architecture="LlavaForConditionalGeneration/pixtral"),
+    "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
+    "ministral3": Tiny(architecture="Mistral3ForConditionalGeneration", variant=True),
+    "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
+    "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
+    "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
+    "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
+    "llava_interleave": Tiny(architecture="LlavaForConditionalGeneration", variant=True),
+    "llava_onevision": Tiny(architecture="LlavaOnevisionForConditionalGeneration"),
+    "llava_original": _original("LlavaLlamaForCausalLM", "LlavaForConditionalGeneration"),
+    "llava_next_original": _original("LlavaMistralForCausalLM", "LlavaNextForConditionalGeneration"),
+    "llava_onevision_original": _original("LlavaQwenForCausalLM", "LlavaOnevisionForConditionalGeneration"),
+    "minicpmv": Tiny(architecture="MiniCPMV"),
+    "minicpmv_2_5": Tiny(architecture="MiniCPMV", variant=True),
+    "minicpmv_4_5": Tiny(architecture="MiniCPMV", variant=True),
+    "phi3_v": Tiny(architecture="Phi3VForCausalLM"),
+    "qwen_vl": Tiny(architecture="QWenLMHeadModel/clip_vision_model"),
+    "molmo": Tiny(architecture="MolmoForCausalLM"),
+    "molmo_olmo2": Tiny(architecture="MolmoForCausalLM", variant=True),
+    "xcomposer2d5": Tiny(architecture="InternLMXComposer2ForCausalLM"),
+    "xcomposer2": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
+    "xcomposer2_4khd": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
+    "deepseek_vl2": Tiny(architecture="DeepseekVLV2ForCausalLM", of_modules=True),
+    "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
+    "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
+    "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration", of_modules=True),
+    "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
+    "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
+    "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),
+    "idefics3": Tiny(architecture="Idefics3ForConditionalGeneration"),
+    "smolvlm": Tiny(architecture="SmolVLMForConditionalGeneration", needs="num2words"),
+    "deepseek_vl": Tiny(architecture="DeepseekVLForConditionalGeneration"),
+    "deepseek_vl_original": _original("MultiModalityCausalLM", "DeepseekVLForConditionalGeneration"),
+    "deepseek_vl_hybrid_original": _original("MultiModalityCausalLM", "DeepseekVLHybridForConditionalGeneration"),
+    "ovis2": Tiny(architecture="Ovis2ForConditionalGeneration"),
+    "ovis2_original": _original("Ovis", "Ovis2ForConditionalGeneration"),
+    "ovis2_hard": Tiny(architecture="Ovis2ForConditionalGeneration", variant=True),
+    "deepseek_vl_hybrid": Tiny(architecture="DeepseekVLHybridForConditionalGeneration"),
+    "llava_next_mistral": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
+    "llava_next_llama3": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
+    "llava_next_qwen": Tiny(architecture="LlavaNextForConditionalGeneration", variant=True),
+}
+
+MODULES: Mapping[str, str] = {
+    "cohere2": "Cohere2ForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "gemma4_text": "Gemma4ForCausalLM",
+    "gpt_neox": "GPTNeoXForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "jetmoe": "JetMoeForCausalLM",
+    "longcat_flash": "LongcatFlashForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "opt": "OPTForCausalLM",
+    "phimoe": "PhimoeForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
+"""Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
+keys that are larger than values, experts, some of which look at values to find their tokens, sinks, learned positions,
+attention and feed-forward side by side, embeddings for each layer, layers that share keys and values, windows that
+are in the mask alone."""
+
+VISION_MODULES: Mapping[str, str] = {
+    "aria": "AriaForConditionalGeneration",
+    "aya_vision": "AyaVisionForConditionalGeneration",
+    "cohere2_vision": "Cohere2VisionForConditionalGeneration",
+    "gemma4": "Gemma4ForConditionalGeneration",
+    "gemma4_small": "Gemma4ForConditionalGeneration",
+    "gemma4_large": "Gemma4ForConditionalGeneration",
+    "lighton_ocr": "LightOnOcrForConditionalGeneration",
+    "qianfan_ocr": "QianfanOCRForConditionalGeneration",
+    "llava_next_video": "LlavaNextVideoForConditionalGeneration",
+    "vipllava": "VipLlavaForConditionalGeneration",
+}
+"""Those with pictures, tower and processor included: queries over patches, numbered tiles, tiles with tokens between
+them, pictures of any size, tiles with learned rows, rows of several layers, a marker that is no token of rows, tokens
+of a picture that see each other in some layers."""
+
+
+OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}
+"""Those whose code lies beside their weights (`tests/own_code`): of texts, and of texts with pictures."""
+
+
+def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:
+    """Return the family of each name that is tested: of every checkpoint, and of every architecture that has none.
+    Raises `ValueError` naming a checkpoint of an architecture that no family claims."""
+    for name, tiny in checkpoints.items():
+        if tiny.architecture not in families:
+            raise ValueError(f"tiny checkpoint {name!r} is a {tiny.architecture}, which no family claims")
+    named = {name: families[tiny.architecture] for name, tiny in checkpoints.items()}
+    covered = {tiny.architecture for tiny in checkpoints.values() if not tiny.variant}
+    return named | {architecture: family for architecture, family in families.items() if architecture not in covered}
+
+
+SIBLING = "sibling"
+"""In a tiny checkpoint whose architecture Transformers has only as code beside the weights: the folder of an equal
+model of an architecture that it has itself."""
+
+
+def reference_of(path: Path) -> Path:
+    """Return the folder of the model that Transformers loads in place of the tiny checkpoint `path`: mostly that."""
+    return path / SIBLING if (path / SIBLING).exists() else path
+
+
+def without_checkpoint(name: str) -> str:
+    """Return the message for a name of `enrol` that has no checkpoint."""
+    return (
+        f"{name} has no tiny checkpoint: name one in tests/support/enrolment.py, and write its factory in "
+        "tests/vl/checkpoints.py"
+    )
+
+
+ENROLLED: Mapping[str, type[Family]] = enrol(list_families(), CHECKPOINTS)
+
+
+def is_variant(name: str) -> bool:
+    return name in CHECKPOINTS and CHECKPOINTS[name].variant
+
+
+def is_third(name: str) -> bool:
+    """Return whether two checkpoints of the same architecture are named before this one."""
+    if name not in CHECKPOINTS:
+        return False
+    alike = [other for other, tiny in CHECKPOINTS.items() if tiny.architecture == CHECKPOINTS[name].architecture]
+    return alike.index(name) >= 2
+
+
+def _without_variants(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if not is_variant(name))
+
+
+def takes(name: str, modality: Modality) -> bool:
+    """Return whether the model `name` takes media of this kind."""
+    return modality in ENROLLED[name].modalities
+
+
+ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalities)
+"""Every checkpoint of a family with a tower, variants included."""
+WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
+FAMILIES = _without_variants(ALL_VISION)
+OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
+COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
+"""Those of `FAMILIES` whose decoder is ours."""
+BACKBONES = _without_variants(name for name, family in ENROLLED.items() if not family.modalities)
+VARIANTS = tuple(filter(is_variant, ENROLLED))
+PREFIX_LMS = tuple(name for name, family in ENROLLED.items() if family.is_prefix_lm)
+"""Every checkpoint, variants included, whose prompts are computed in one step, for each of their tokens sees all."""
+VIDEO_FAMILIES = tuple(name for name in FAMILIES if takes(name, Modality.VIDEO))
+MROPE_FAMILIES = tuple(name for name in FAMILIES if ENROLLED[name].num_position_axes == 3)

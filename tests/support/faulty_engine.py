@@ -1,0 +1,53 @@
+"""An engine process whose vision tower fails when a file tells it to, once: it raises, its thread dies, or it hangs."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+from forked_engines import ForkedProcess
+
+from seesay.encoders.worker import EncoderWorker
+from seesay.engine.front.starting import CoreParts
+from seesay.engine.process import child
+
+FOLDER = "SEESAY_TEST_FAULTS"
+"""The variable that names the folder of the files, which are called `raise`, `die` and `hang`."""
+
+check_kind = EncoderWorker._check_kind
+
+
+class FaultyProcess(ForkedProcess):
+    """The engine process of this module."""
+
+    module = "faulty_engine"
+
+
+PARTS = CoreParts(make_origin=FaultyProcess)
+
+
+class Death(BaseException):
+    """Ends the thread that it is raised in."""
+
+
+def fail_once(worker: EncoderWorker, *arguments: Any) -> None:
+    """Stand for `EncoderWorker._check_kind`, which a call of the tower ends with."""
+    for file in Path(os.environ[FOLDER]).iterdir():
+        file.unlink()
+        if file.name == "raise":
+            raise RuntimeError("a fault of the tower")
+        if file.name == "die":
+            raise Death
+        time.sleep(600)
+    check_kind(worker, *arguments)
+
+
+def run() -> NoReturn:
+    EncoderWorker._check_kind = fail_once  # type: ignore[assignment, method-assign]
+    child.run()
+
+
+if __name__ == "__main__":
+    run()
