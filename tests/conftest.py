@@ -37,7 +37,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 
-BROWSER_FILES = ("test_page.py", "test_look.py", "test_history.py", "test_answers.py", "test_controls.py")
+BROWSER_FILES = (
+    "test_page.py", "test_look.py", "test_history.py", "test_answers.py", "test_controls.py", "test_saving.py",
+)  # fmt: skip
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
     *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_fronts.py",

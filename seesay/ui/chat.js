@@ -58,6 +58,19 @@
     setTimeout(() => button.classList.remove("seesay-copied"), 1500);
   });
 
+  // --- export button, beside the one that deletes the conversation ---
+  on_change(() => {
+    const panel = document.querySelector("#chat .icon-button-wrapper.top-panel");
+    if (!panel || panel.querySelector(".seesay-export-button")) return;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "seesay-export-button";
+    button.title = "Save this conversation as a file";
+    button.textContent = "Export";
+    button.addEventListener("click", () => document.dispatchEvent(new Event("seesay:export")));
+    panel.prepend(button);
+  });
+
   // --- accessible names and roles that Gradio leaves out ---
   on_change(() => {
     for (const editor of document.querySelectorAll("#chat textarea:not([aria-label])")) {

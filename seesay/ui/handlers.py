@@ -7,8 +7,10 @@ and the record that the browser stores. The docstrings of the others say what th
 from __future__ import annotations
 
 import logging
+import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,15 @@ import gradio as gr
 
 from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
+from seesay.ui.download import make_download
 from seesay.ui.escaping import unescape
-from seesay.ui.history import make_upload_folders, record_of
+from seesay.ui.export import export_json, export_markdown
+from seesay.ui.history import record_of
+from seesay.ui.imported import read_conversation
 from seesay.ui.messages import make_messages, turn_index
 from seesay.ui.record import make_record, read_record
+from seesay.ui.sentences import explain
+from seesay.ui.uploads import Uploads
 
 Example = tuple[str, str, tuple[str, ...]]
 """A question, the name of its icon, and the names of its files."""
@@ -40,12 +47,13 @@ class Handlers:
         *,
         examples: Sequence[Example],
         examples_folder: Path,
+        uploads: Uploads,
     ) -> None:
         self._client = client
         self._read_settings = read_settings
         self._examples = examples
         self._examples_folder = examples_folder
-        self._folders = make_upload_folders(examples_folder)
+        self._uploads = uploads
 
     def _answer(self, talk: Conversation, values: Sequence[Any], text: str, files: Sequence[str]) -> Iterator[Any]:
         update = gr.update(submit_btn=False, stop_btn=True)
@@ -102,12 +110,41 @@ class Handlers:
         return [], gr.update(**_READY)
 
     def restore(self, talk: Conversation, data: gr.EventData) -> Any:
+        """Continue a stored conversation, or one from a file. Returns values for the chat, the input box, the record
+        and the system prompt."""
+        given = record_of(data)
+        if isinstance(given, Mapping) and "path" in given:
+            return self._import(talk, given["path"])
         try:
-            talk.restore(*read_record(record_of(data), accepts=self._folders.accepts))
+            talk.restore(*read_record(given, accepts=self._uploads.accepts))
         except ValueError as error:
             _log.info("a conversation cannot be restored: %s", error)
             raise gr.Error("This conversation cannot be read.", print_exception=False) from None
-        return make_messages(talk.turns), gr.update(**_READY)
+        return make_messages(talk.turns), gr.update(**_READY), gr.skip(), gr.skip()
+
+    def _import(self, talk: Conversation, path: Any) -> Any:
+        try:
+            if not isinstance(path, str) or not self._uploads.accepts(path):
+                raise ValueError("it was not uploaded")
+            system_prompt, turns = read_conversation(Path(path).read_bytes(), self._uploads.write)
+        except (OSError, ValueError) as error:
+            raise gr.Error(f"This file cannot be imported: {escape(str(error))}.", print_exception=False) from None
+        talk.restore(secrets.token_hex(8), turns)
+        prompt = system_prompt or gr.skip()
+        return make_messages(talk.turns), gr.update(**_READY), make_record(talk.id, talk.turns), prompt
+
+    def export(self, talk: Conversation, data: gr.EventData, *values: Any) -> Any:
+        """Write the conversation to a file. Returns what makes the browser save it."""
+        settings = self._read_settings(values)
+        try:
+            if record_of(data)["format"] == "json":
+                file = export_json(talk.turns, model=settings.model, system_prompt=settings.system_prompt)
+            else:
+                file = export_markdown(talk.turns, model=settings.model)
+            return make_download(self._uploads.write(file.name, file.content))
+        except OSError as error:
+            _log.info("a conversation cannot be exported: %s", error)
+            raise gr.Error(explain(error), print_exception=False) from None
 
     def add_photo(self, path: str | None, value: dict[str, Any] | None) -> Any:
         if path is None:

@@ -188,3 +188,15 @@ element.querySelector(".seesay-delete-all").addEventListener("click", async () =
   const ids = (await read("records")).map((record) => record.id);
   await ask_and_remove(ids, `Delete ${ids.length === 1 ? "the conversation" : `all ${ids.length} conversations`}?`);
 });
+
+// --- import ----------------------------------------------------------------------------------------------------------
+
+const chooser = element.querySelector("input[type=file]");
+element.querySelector(".seesay-import").addEventListener("click", () => chooser.click());
+chooser.addEventListener("change", async () => {
+  const [file] = chooser.files;
+  chooser.value = "";
+  if (!file) return;
+  drawer.close();
+  trigger("select", { path: (await upload(file)).path });
+});

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +21,22 @@ _TEMPLATE = f"""
   <ul class="seesay-list"></ul>
   <p class="seesay-none">Conversations that you have are listed here.</p>
   <div class="seesay-drawer-end"><span>Kept in this browser only.</span>
-    <button type="button" class="seesay-delete-all">Delete all</button></div>
+    <button type="button" class="seesay-import" title="A conversation that was exported as JSON">Import</button>
+    <button type="button" class="seesay-delete-all">Delete all</button>
+    <input type="file" accept=".json,application/json" aria-label="A conversation as JSON" hidden></div>
 </dialog>
 """
 
 
 def build_history() -> gr.HTML:
     """Build the button that opens the list. Its value is the last record for the browser to store (`make_record`); its
-    `select` event returns a stored record."""
+    `select` event returns a stored record, or the path of an uploaded file to import."""
     return gr.HTML(
         value=None, html_template=_TEMPLATE, js_on_load=_SCRIPT_FILE.read_text(), elem_id="history",
         apply_default_css=False,
     )  # fmt: skip
 
 
-class UploadFolders:
-    """The folders of files that a browser may name: Gradio's uploads and the examples."""
-
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self._folders = [folder.resolve() for folder in folders]
-
-    def accepts(self, path: str) -> bool:
-        """Return whether `path` is inside the folders after symbolic links are resolved. The file may not exist."""
-        try:
-            resolved = Path(path).resolve()
-        except (OSError, ValueError):
-            return False
-        return Path(path).is_absolute() and any(resolved.is_relative_to(folder) for folder in self._folders)
-
-
-def make_upload_folders(examples_folder: Path) -> UploadFolders:
-    """Return the upload folders of the page that is being built."""
-    from gradio.utils import get_upload_folder
-
-    return UploadFolders([Path(get_upload_folder()), examples_folder])
-
-
 def record_of(data: Any) -> Any:
-    """Return the record that the browser sent with a `select` event."""
+    """Return what the browser sent with a `select` event."""
     return data._data

@@ -11,9 +11,11 @@ import gradio as gr
 
 from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
+from seesay.ui.download import build_download
 from seesay.ui.handlers import Handlers
 from seesay.ui.history import build_history
 from seesay.ui.timeline import STYLE_FILE as TIMELINE_STYLE_FILE
+from seesay.ui.uploads import make_uploads
 
 FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
@@ -64,6 +66,7 @@ def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
     ) as page:
         with gr.Row(elem_id="top"):
             history = build_history()
+            download = build_download()
             name = "" if len(models) > 1 else models[0]
             gr.HTML(
                 f'<div class="seesay-title"><h1>seesay</h1><span title="{escape(name)}">{escape(name)}</span></div>',
@@ -107,10 +110,11 @@ def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
             autofocus=True,
             max_plain_text_length=100_000,
         )
+        uploads = make_uploads(EXAMPLES_FOLDER, on_write=page.upload_file_set.add)
         _connect(
-            Handlers(client, controls.read, examples=_EXAMPLES, examples_folder=EXAMPLES_FOLDER),
-            chat=chat, box=box, history=history, new_button=new_button, camera=camera, camera_button=camera_button,
-            settings_button=settings_button, controls=controls,
+            Handlers(client, controls.read, examples=_EXAMPLES, examples_folder=EXAMPLES_FOLDER, uploads=uploads),
+            chat=chat, box=box, history=history, download=download, new_button=new_button, camera=camera,
+            camera_button=camera_button, settings_button=settings_button, controls=controls,
         )  # fmt: skip
     return page
 
@@ -121,6 +125,7 @@ class _Controls:
     def __init__(self, panel: gr.Column, inputs: list[Any]) -> None:
         self.panel = panel
         self.inputs = inputs
+        self.system_prompt = inputs[1]
 
     @staticmethod
     def read(values: Sequence[Any]) -> Settings:
@@ -171,6 +176,7 @@ def _connect(
     chat: gr.Chatbot,
     box: gr.MultimodalTextbox,
     history: gr.HTML,
+    download: gr.HTML,
     new_button: gr.Button,
     camera: gr.Image,
     camera_button: gr.Button,
@@ -191,7 +197,8 @@ def _connect(
     _on(chat.undo, handlers.undo, [conversation], shown)
     _on(chat.clear, handlers.clear, [conversation], shown)
     _on(new_button.click, handlers.begin_another, [conversation], [chat, box], js=_TELL_NEW)
-    _on(history.select, handlers.restore, [conversation], [chat, box])
+    _on(history.select, handlers.restore, [conversation], [*shown, controls.system_prompt])
+    _on(download.select, handlers.export, inputs, [download])
     _on(box.stop, handlers.stop, [conversation], None)
     is_camera_open = gr.State(False)
     is_settings_open = gr.State(False)

@@ -10,9 +10,9 @@ from typing import Any
 
 from seesay.ui.conversation import STOPPED, Seen, Turn
 
-_MAX_TURNS = 1000
-_MAX_FILES = 100
-_MAX_CHARACTERS = 1_000_000
+MAX_TURNS = 1000
+MAX_FILES = 100
+MAX_CHARACTERS = 1_000_000
 _MAX_FRAMES = 10_000
 _MAX_NUMBER = 1 << 40
 _ID = re.compile(r"[0-9a-f]{8,64}")
@@ -39,7 +39,7 @@ def read_record(record: Any, *, accepts: Callable[[str], bool]) -> tuple[str, tu
     record_id = record.get("id") if isinstance(record, Mapping) else None
     if not isinstance(record_id, str) or not _ID.fullmatch(record_id):
         raise ValueError(f"id must be 8 to 64 hexadecimal digits, got {record_id!r:.40}")
-    turns = _list(record.get("turns"), "turns", _MAX_TURNS)
+    turns = _list(record.get("turns"), "turns", MAX_TURNS)
     return record_id, tuple(_read_turn(turn, accepts) for turn in turns)
 
 
@@ -80,7 +80,7 @@ def _report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
 def _read_turn(turn: Any, accepts: Callable[[str], bool]) -> Turn:
     if not isinstance(turn, Mapping):
         raise ValueError(f"turns must be objects, got {type(turn).__name__}")
-    files = [_text(path, "files") for path in _list(turn.get("files"), "files", _MAX_FILES)]
+    files = [_text(path, "files") for path in _list(turn.get("files"), "files", MAX_FILES)]
     for path in files:
         if not accepts(path):
             raise ValueError(f"files must be uploads, got {path!r:.80}")
@@ -106,7 +106,7 @@ def _read_seen(seen: Any) -> Seen:
     return Seen(
         usage=usage,
         timings=_numbers(_object(seen, "timings"), _TIMINGS),
-        media=tuple(_read_report(report) for report in _list(seen.get("media"), "media", _MAX_FILES * _MAX_TURNS)),
+        media=tuple(_read_report(report) for report in _list(seen.get("media"), "media", MAX_FILES * MAX_TURNS)),
         **_numbers(seen, ("first_s", "total_s")),
     )
 
@@ -141,8 +141,8 @@ def _list(value: Any, name: str, max_items: int) -> list[Any]:
 
 
 def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or len(value) > _MAX_CHARACTERS:
-        raise ValueError(f"{name} must be a string of at most {_MAX_CHARACTERS} characters")
+    if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
+        raise ValueError(f"{name} must be a string of at most {MAX_CHARACTERS} characters")
     return value
 
 

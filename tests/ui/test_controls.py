@@ -60,6 +60,9 @@ def walk_through(page: Any, scripted: Any, files: list[Path]) -> Iterator[str]:
     page.click('#chat [aria-label="Clear"]')
     yield "question"
     page.keyboard.press("Escape")
+    page.click(".seesay-export-button")
+    yield "export"
+    page.keyboard.press("Escape")
     page.locator(".seesay-shot").first.click()
     yield "picture"
     page.keyboard.press("Escape")
@@ -149,7 +152,18 @@ def test_what_has_the_focus_shows_a_ring(
                 faint.append(f"{state}: {focused[0]}: contrast {focused[1]:.2f}")
         page.evaluate("document.querySelectorAll('[data-visited]').forEach(e => e.removeAttribute('data-visited'))")
     assert not faint, "\n".join(faint)
-    expected = {"Conversations", "New", "Camera", "Settings", "Copy the answer", "Edit", "Clear", "Submit", "Close"}
+    expected = {
+        "Conversations",
+        "New",
+        "Camera",
+        "Settings",
+        "Copy the answer",
+        "Edit",
+        "Clear",
+        "Submit",
+        "Close",
+        "Export",
+    }
     assert expected <= {name.strip() for name in seen}, seen
 
 

@@ -75,15 +75,14 @@ def test_files_count_only_where_uploads_lie() -> None:
 
 
 def test_upload_folders_follow_links(tmp_path: Path) -> None:
-    pytest.importorskip("gradio")
-    from seesay.ui.history import UploadFolders
+    from seesay.ui.uploads import Uploads
 
     uploads, outside = tmp_path / "uploads", tmp_path / "outside"
     uploads.mkdir()
     outside.write_text("secret")
     (uploads / "link").symlink_to(outside)
     (uploads / "file").write_text("upload")
-    folders = UploadFolders([uploads])
+    folders = Uploads([uploads])
     assert folders.accepts(str(uploads / "file")) and folders.accepts(str(uploads / "gone"))
     for path in (uploads / "link", uploads / ".." / "outside", outside, "file", "", "\0", "~/x", "/etc/passwd"):
         assert not folders.accepts(str(path)), path
