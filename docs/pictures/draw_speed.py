@@ -3,7 +3,7 @@
     python docs/pictures/draw_speed.py          # writes speed.svg and speed-dark.svg
     python docs/pictures/draw_speed.py --table  # prints the table as Markdown
 
-Needs matplotlib (`pip install 'seesay[bench]'`). The pictures say which figures they were drawn from.
+Needs matplotlib (`pip install '.[bench]'`). The pictures say which figures they were drawn from.
 """
 
 from __future__ import annotations

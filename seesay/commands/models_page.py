@@ -46,7 +46,7 @@ The vision tower of these checkpoints is a model of [timm](https://github.com/hu
 The package computes these itself, without timm: {own}.
 
 Every other one is computed by timm's module, which is made without downloading anything and filled with the weights of
-the checkpoint: `pip install 'seesay[timm]'`.
+the checkpoint. The extra `timm` installs it ([installing.md](installing.md)).
 """
 _TEXT = """\
 ## Text models
