@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.commands import engine_options, options
+from seesay.commands import engine_options, key_options, options
 from seesay.commands.command import Command
 from seesay.errors import ConfigError
 from seesay.system.liveness import LIMIT_S
@@ -26,9 +26,8 @@ _EXAMPLES = """\
   seesay serve api_server --allowed-local-media-path /data/pictures --allowed-media-domains example.com
 then: curl http://localhost:23333/v1/models ; API documentation: http://localhost:23333/
 """
-_API_KEYS_VARIABLE = "SEESAY_API_KEYS"
 _ADMIN_KEYS_VARIABLE = "SEESAY_ADMIN_KEYS"
-_ADVICE = f"set --api-keys or {_API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
+_ADVICE = f"set --api-keys or {key_options.API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,12 +89,7 @@ def _add_names(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_keys(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--api-keys",
-        nargs="*",
-        metavar="KEY",
-        help=f"accepted API keys; set {_API_KEYS_VARIABLE}=key1,key2 instead to keep them out of the process list",
-    )
+    key_options.add_api_keys(group, "accepted API keys")
     group.add_argument(
         "--admin-keys",
         nargs="*",
@@ -264,8 +258,8 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         model_name=arguments.model_name[0] if arguments.model_name else None,
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,
-        api_keys=_read_keys("--api-keys", arguments.api_keys, _API_KEYS_VARIABLE),
-        admin_keys=_read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
+        api_keys=key_options.read_api_keys(arguments.api_keys),
+        admin_keys=key_options.read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
         share_caches=arguments.share_caches,
         allowed_weights_path=arguments.allowed_weights_path,
         cors_origins=tuple(arguments.allow_origins),
@@ -304,18 +298,6 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
         **options.read_media_options(arguments),
         **{name: value for name, value in given.items() if value is not None},
     )
-
-
-def _read_keys(option: str, given: list[str] | None, variable: str) -> tuple[str, ...]:
-    if given is not None:
-        if not given:
-            raise ConfigError(f"{option} requires at least one key")
-        return tuple(given)
-    listed = os.environ.get(variable, "")
-    keys = tuple(key.strip() for key in listed.split(",") if key.strip())
-    if listed and not keys:
-        raise ConfigError(f"{variable}={listed!r} names no key: set it to KEY1,KEY2,... or unset it")
-    return keys
 
 
 def _ssl_files() -> tuple[str, str]:

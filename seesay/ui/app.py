@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from seesay.errors import ConfigError, MissingExtraError
 
 try:
-    from seesay.serving.client import APIClient
+    from seesay.serving.client import API_KEY_VARIABLE, APIClient, APIError
+    from seesay.ui.sessions import Sessions
 except MissingExtraError:  # names the extra `serve`; the extra `ui` includes it
     raise MissingExtraError("the WebUI", package="gradio", extra="ui") from None
 
@@ -47,6 +48,7 @@ def run_webui(
     server_name: str = "127.0.0.1",
     server_port: int = 6006,
     api_key: str | None = None,
+    api_keys: str | Sequence[str] | None = None,
     backend_config: EngineConfig | TurbomindEngineConfig | None = None,
     vision_config: VisionConfig | None = None,
     chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
@@ -55,9 +57,12 @@ def run_webui(
 ) -> None:
     """Serve the WebUI until Ctrl-C or SIGTERM.
 
-    model_or_url: the URL (http://, https://) of a running server, to which api_key belongs; or a model, for which a
-        server is started that only this process can reach. The configurations are then the engine's, and `settings`
-        are further options of `seesay.serve`.
+    model_or_url: the URL (http://, https://) of a running server; or a model, for which a server is started that only
+        this machine can reach. The configurations are then the engine's, and `settings` are further options of
+        `seesay.serve`.
+    api_key: the key of the server at a URL, with which all visitors ask. If the server has keys and none is given here,
+        nor in SEESAY_API_KEY, the page asks each visitor for one.
+    api_keys: keys for a model's visitors: the page asks for one of them.
     server_port: 0 takes a free one.
 
     Raises MissingExtraError without the extra `ui`, ConfigError if the port is in use, APIError if the server cannot be
@@ -79,16 +84,22 @@ def run_webui(
             # The command line always passes configurations. They equal the defaults if no option was given.
             if name not in ("backend_config", "vision_config") or value != type(value)():
                 raise ConfigError(f"{name} cannot be set for a running server; {model_or_url} has its own")
-        source: contextlib.AbstractContextManager[APIClient] = APIClient(model_or_url, api_key, headers=_DETAILS_HEADER)
+        if api_keys:
+            raise ConfigError(f"api_keys cannot be set for a running server; {model_or_url} has its own")
+        source = _running_server(model_or_url, api_key)
     else:
         if api_key is not None:
             raise ConfigError(f"api_key requires the URL of a server; {model_or_url!r} is a model")
-        source = _own_server(model_or_url, log_level=log_level, **options)
-    with source as client, launch(client, server_name, port) as url:
+        keys = (api_keys,) if isinstance(api_keys, str) else tuple(api_keys or ())
+        source = _own_server(model_or_url, keys, log_level=log_level, **options)
+    with source as server, launch(server, server_name, port) as url:
         print(f"seesay: the WebUI is at {url} (press Ctrl-C to exit)", file=sys.stderr, flush=True)
-        from seesay.serving.http.listener import warn_of_strangers
+        if isinstance(server, Sessions):
+            print("seesay: the server has API keys: the page asks for one", file=sys.stderr, flush=True)
+        else:
+            from seesay.serving.http.listener import warn_of_strangers
 
-        warn_of_strangers(server_name, "the WebUI", "put it behind a proxy that authenticates users")
+            warn_of_strangers(server_name, "the WebUI", "put it behind a proxy that authenticates users")
         wait_for_signal()
 
 
@@ -122,23 +133,30 @@ def run_local(
 
 
 @contextlib.contextmanager
-def launch(client: Answerer, server_name: str, server_port: int) -> Iterator[str]:
-    """Serve the page in a thread for the duration of the block. Yields its URL."""
-    models = client.available_models
+def launch(server: Answerer | Sessions, server_name: str, server_port: int) -> Iterator[str]:
+    """Serve the page in a thread for the duration of the block. Yields its URL. For `Sessions`, the page asks visitors
+    for a key first."""
     with _own_upload_folder():
-        yield from _serve_page(client, models, server_name, server_port)
+        yield from _serve_page(server, server_name, server_port)
 
 
-def _serve_page(client: Answerer, models: Sequence[str], server_name: str, server_port: int) -> Iterator[str]:
+def _serve_page(server: Answerer | Sessions, server_name: str, server_port: int) -> Iterator[str]:
     # Gradio reads this when it is imported: no telemetry, no check for updates.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from starlette.middleware import Middleware
 
+    from seesay.ui.login import Login, LoginMiddleware
     from seesay.ui.page import EXAMPLES_FOLDER, FAVICON_FILE, SCRIPT_FILES, STYLE_FILES, build_page, make_theme
     from seesay.ui.policy import PolicyMiddleware, find_hosts
 
-    page = build_page(client, models)
+    middleware = [Middleware(PolicyMiddleware, hosts=find_hosts(server_name))]
+    if isinstance(server, Sessions):
+        login = Login(server, server_port)
+        middleware.append(Middleware(LoginMiddleware, login=login))
+        page = build_page(lambda request: login.find_client(request.cookies), None)
+    else:
+        page = build_page(lambda _: server, server.available_models)
     set_up_queue(page)
     try:
         page.launch(
@@ -160,7 +178,7 @@ def _serve_page(client: Answerer, models: Sequence[str], server_name: str, serve
             favicon_path=str(FAVICON_FILE),
             theme=make_theme(),
             css_paths=[str(file) for file in STYLE_FILES],
-            app_kwargs={"middleware": [Middleware(PolicyMiddleware, hosts=find_hosts(server_name))]},
+            app_kwargs={"middleware": middleware},
             head="".join(f"<script>{file.read_text()}</script>" for file in SCRIPT_FILES),
         )
         host = "localhost" if server_name in ("0.0.0.0", "127.0.0.1", "::") else server_name
@@ -192,18 +210,35 @@ def _own_upload_folder() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_server(model_path: str, **options: Any) -> Iterator[APIClient]:
-    """Start a server on loopback that accepts only a random key, and yield a client for it."""
+def _running_server(url: str, api_key: str | None) -> Iterator[APIClient | Sessions]:
+    """Yield a client for the server at `url`; if it has keys and none is given, the sessions of visitors with one."""
+    with APIClient(url, api_key, headers=_DETAILS_HEADER) as client:
+        try:
+            client.available_models  # noqa: B018
+        except APIError as error:
+            if error.status != 401 or api_key or os.environ.get(API_KEY_VARIABLE):
+                raise
+        else:
+            yield client
+            return
+    with Sessions(url) as sessions:
+        yield sessions
+
+
+@contextlib.contextmanager
+def _own_server(model_path: str, api_keys: Sequence[str], **options: Any) -> Iterator[APIClient | Sessions]:
+    """Start a server on loopback. Yield the sessions of visitors with one of `api_keys`; without these, a client with a
+    random key, the only one that the server accepts."""
     from seesay.serving.launch import serve
 
-    key = secrets.token_urlsafe(24)
+    keys = api_keys or (secrets.token_urlsafe(24),)
     print(f"seesay: loading {model_path} ...", file=sys.stderr, flush=True)
     given = {"drain_timeout_s": 2.0, "max_body_bytes": _MAX_BODY_BYTES, **options}
-    with (
-        serve(model_path, server_name="127.0.0.1", server_port=0, api_keys=key, **given) as server,
-        APIClient(server.api_server_url, key, headers=_DETAILS_HEADER) as client,
-    ):
-        yield client
+    with serve(model_path, server_name="127.0.0.1", server_port=0, api_keys=keys, **given) as server:
+        url = server.api_server_url
+        source = Sessions(url) if api_keys else APIClient(url, keys[0], headers=_DETAILS_HEADER)
+        with source as visitors:
+            yield visitors
 
 
 def _check_gradio() -> None:

@@ -10,6 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,18 @@ from seesay.ui.uploads import Uploads
 Example = tuple[str, str, tuple[str, ...]]
 """A question, the name of its icon, and the names of its files."""
 
+FindClient = Callable[[gr.Request], Answerer | None]
+"""Returns the server as the visitor of a request may use it. None if he is not signed in."""
+
 _RECORD_INTERVAL_S = 1.0
 _READY: dict[str, Any] = {"submit_btn": True, "stop_btn": False}
 _log = logging.getLogger("seesay.ui")
+
+
+def make_title(models: Sequence[str]) -> str:
+    """Return HTML of the page's title: with the model, if there is one and no choice."""
+    name = escape(models[0]) if len(models) == 1 else ""
+    return f'<div class="seesay-title"><h1>seesay</h1><span title="{name}">{name}</span></div>'
 
 
 class Handlers:
@@ -42,36 +52,54 @@ class Handlers:
 
     def __init__(
         self,
-        client: Answerer,
+        find_client: FindClient,
         read_settings: Callable[[Sequence[Any]], Settings],
         *,
         examples: Sequence[Example],
         examples_folder: Path,
         uploads: Uploads,
     ) -> None:
-        self._client = client
+        self._find_client = find_client
         self._read_settings = read_settings
         self._examples = examples
         self._examples_folder = examples_folder
         self._uploads = uploads
 
-    def _answer(self, talk: Conversation, values: Sequence[Any], text: str, files: Sequence[str]) -> Iterator[Any]:
+    def _answer(
+        self, talk: Conversation, request: gr.Request, values: Sequence[Any], text: str, files: Sequence[str]
+    ) -> Iterator[Any]:
+        client, settings = self._client_of(request), self._read_settings(values)
+        if not settings.model:  # the page does not know the models yet
+            settings = replace(settings, model=client.available_models[0])
         update = gr.update(submit_btn=False, stop_btn=True)
         recorded_at = 0.0
-        for _ in talk.ask(self._client, self._read_settings(values), text=text, files=files):
+        for _ in talk.ask(client, settings, text=text, files=files):
             record: Any = gr.skip()
             if not talk.is_busy or time.monotonic() - recorded_at >= _RECORD_INTERVAL_S:
                 record, recorded_at = make_record(talk.id, talk.turns), time.monotonic()
             yield make_messages(talk.turns), update, record
             update = gr.skip()
 
-    def submit(self, value: dict[str, Any] | None, talk: Conversation, *values: Any) -> Iterator[Any]:
+    def _client_of(self, request: gr.Request) -> Answerer:
+        client = self._find_client(request)
+        if client is None:
+            raise gr.Error("You are signed out: reload the page.", print_exception=False)
+        return client
+
+    def load(self, request: gr.Request) -> Any:
+        """Return the page's title, and the choice of models, for a visitor who has just signed in."""
+        models = self._client_of(request).available_models
+        return make_title(models), gr.update(choices=models, value=models[0], visible=len(models) > 1)
+
+    def submit(
+        self, value: dict[str, Any] | None, talk: Conversation, request: gr.Request, *values: Any
+    ) -> Iterator[Any]:
         text, files = (value or {}).get("text") or "", (value or {}).get("files") or []
         if not (text.strip() or files):
             yield gr.skip(), gr.skip(), gr.skip()
             return
         emptied = {"value": None}
-        for messages, update, record in self._answer(talk, values, text, files):
+        for messages, update, record in self._answer(talk, request, values, text, files):
             yield messages, {**update, **emptied}, record
             emptied = {}
 
@@ -79,19 +107,21 @@ class Handlers:
         """Let the next question be sent, once the event of the one before is over: Gradio ignores it until then."""
         return gr.skip() if talk.is_busy else gr.update(**_READY)
 
-    def retry(self, talk: Conversation, data: gr.RetryData, *values: Any) -> Iterator[Any]:
+    def retry(self, talk: Conversation, data: gr.RetryData, request: gr.Request, *values: Any) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))
         if turn is not None:
-            yield from self._answer(talk, values, turn.text, turn.files)
+            yield from self._answer(talk, request, values, turn.text, turn.files)
 
-    def edit(self, talk: Conversation, data: gr.EditData, *values: Any) -> Iterator[Any]:
+    def edit(self, talk: Conversation, data: gr.EditData, request: gr.Request, *values: Any) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))
         if turn is not None:
-            yield from self._answer(talk, values, unescape(str(data.value)), turn.files)
+            yield from self._answer(talk, request, values, unescape(str(data.value)), turn.files)
 
-    def choose_example(self, talk: Conversation, data: gr.SelectData, *values: Any) -> Iterator[Any]:
+    def choose_example(
+        self, talk: Conversation, data: gr.SelectData, request: gr.Request, *values: Any
+    ) -> Iterator[Any]:
         text, _, files = self._examples[int(data.index) % len(self._examples)]
-        yield from self._answer(talk, values, text, [str(self._examples_folder / file) for file in files])
+        yield from self._answer(talk, request, values, text, [str(self._examples_folder / file) for file in files])
 
     def undo(self, talk: Conversation, data: gr.UndoData) -> Any:
         turn = talk.undo(turn_index(data))

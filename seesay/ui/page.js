@@ -63,3 +63,13 @@
   };
   new MutationObserver(clean_editors).observe(document, { childList: true, subtree: true });
 })();
+
+// Show the login page when the visitor's session has ended.
+(() => {
+  const fetch_any = window.fetch.bind(window);
+  window.fetch = async (...request) => {
+    const response = await fetch_any(...request);
+    if (response.status === 401 && response.headers.has("x-seesay-login")) location.reload();
+    return response;
+  };
+})();

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 
-from seesay.ui.answering import Answerer
 from seesay.ui.chat import Conversation, Settings
 from seesay.ui.download import build_download
-from seesay.ui.handlers import Handlers
+from seesay.ui.handlers import FindClient, Handlers, make_title
 from seesay.ui.history import build_history
 from seesay.ui.timeline import STYLE_FILE as TIMELINE_STYLE_FILE
 from seesay.ui.uploads import make_uploads
@@ -38,6 +36,7 @@ _THEME_SWITCH = '<fieldset class="seesay-theme"><legend>Theme</legend>{}</fields
         for name in ("System", "Light", "Dark")
     )
 )
+_SIGN_OUT = '<form method="post" action="logout"><button class="seesay-sign-out">Sign out</button></form>'
 _TELL_THEME = "document.dispatchEvent(new Event('seesay:theme'));"
 _TELL_NEW = "(...values) => { document.dispatchEvent(new Event('seesay:new')); return values; }"
 
@@ -58,24 +57,25 @@ def make_theme() -> Any:
     )
 
 
-def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
-    """Build the page for a server with the models named `models` (at least one)."""
+def build_page(find_client: FindClient, models: Sequence[str] | None) -> gr.Blocks:
+    """Build the page for a server with the models named `models` (at least one). None: for visitors who sign in, and
+    then see the models."""
+    has_login, models = models is None, models or ()
     page: gr.Blocks
     with gr.Blocks(
-        title=f"seesay · {models[0]}", analytics_enabled=False, fill_height=True, delete_cache=(600, _KEPT_S)
+        title=" · ".join(["seesay", *models[:1]]),
+        analytics_enabled=False,
+        fill_height=True,
+        delete_cache=(600, _KEPT_S),
     ) as page:
         with gr.Row(elem_id="top"):
             history = build_history()
             download = build_download()
-            name = "" if len(models) > 1 else models[0]
-            gr.HTML(
-                f'<div class="seesay-title"><h1>seesay</h1><span title="{escape(name)}">{escape(name)}</span></div>',
-                elem_id="title",
-            )
+            title = gr.HTML(make_title(models), elem_id="title")
             new_button = gr.Button("New", size="sm", elem_id="new-button")
             camera_button = gr.Button("Camera", size="sm", elem_id="camera-button")
             settings_button = gr.Button("Settings", size="sm", elem_id="settings-button")
-        controls = _build_settings(models)
+        controls = _build_settings(models, has_login=has_login)
         chat = gr.Chatbot(
             elem_id="chat",
             show_label=False,
@@ -111,11 +111,15 @@ def build_page(client: Answerer, models: Sequence[str]) -> gr.Blocks:
             max_plain_text_length=100_000,
         )
         uploads = make_uploads(EXAMPLES_FOLDER, on_write=page.upload_file_set.add)
+        handlers = Handlers(
+            find_client, controls.read, examples=_EXAMPLES, examples_folder=EXAMPLES_FOLDER, uploads=uploads
+        )
         _connect(
-            Handlers(client, controls.read, examples=_EXAMPLES, examples_folder=EXAMPLES_FOLDER, uploads=uploads),
-            chat=chat, box=box, history=history, download=download, new_button=new_button, camera=camera,
+            handlers, chat=chat, box=box, history=history, download=download, new_button=new_button, camera=camera,
             camera_button=camera_button, settings_button=settings_button, controls=controls,
         )  # fmt: skip
+        if has_login:
+            _on(page.load, handlers.load, [], [title, controls.model])
     return page
 
 
@@ -125,7 +129,7 @@ class _Controls:
     def __init__(self, panel: gr.Column, inputs: list[Any]) -> None:
         self.panel = panel
         self.inputs = inputs
-        self.system_prompt = inputs[1]
+        self.model, self.system_prompt = inputs[:2]
 
     @staticmethod
     def read(values: Sequence[Any]) -> Settings:
@@ -136,11 +140,16 @@ class _Controls:
         )  # fmt: skip
 
 
-def _build_settings(models: Sequence[str]) -> _Controls:
-    default = Settings(model=models[0])
+def _build_settings(models: Sequence[str], *, has_login: bool) -> _Controls:
+    default = Settings(model=models[0] if models else "")
     with gr.Column(visible=False, elem_id="settings") as panel:
         model = gr.Dropdown(
-            list(models), value=models[0], label="Model", visible=len(models) > 1, elem_id="model", interactive=True
+            list(models),
+            value=default.model or None,
+            label="Model",
+            visible=len(models) > 1,
+            elem_id="model",
+            interactive=True,
         )
         system_prompt = gr.Textbox(
             label="System prompt", placeholder="Instructions for every answer", lines=2,
@@ -152,6 +161,8 @@ def _build_settings(models: Sequence[str]) -> _Controls:
         with gr.Row():
             top_k = gr.Slider(0, 200, default.top_k, step=1, label="Top-k (0: off)", elem_id="top-k")
             max_tokens = gr.Slider(1, 8192, default.max_tokens, step=1, label="Max tokens", elem_id="max-tokens")
+        if has_login:
+            gr.HTML(_SIGN_OUT, elem_id="sign-out")
         gr.HTML(_THEME_SWITCH, js_on_load=_TELL_THEME, elem_id="theme", apply_default_css=False)
     return _Controls(panel, [model, system_prompt, temperature, top_p, top_k, max_tokens])
 

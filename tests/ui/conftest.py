@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import wait_until_still
 from ports import find_port
 
 CHROMIUM = os.environ.get("SEESAY_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -89,6 +90,7 @@ class _Browser:
         session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "all"})
         session.detach()
         context.clear_permissions()
+        context.clear_cookies()
         self._tab = page
 
     def close(self) -> None:
@@ -111,14 +113,16 @@ def open_page(needs_browser: None) -> Iterator[Callable[..., Any]]:
         if not _is_ours(request.url):
             outside.append(request.url)
 
-    def open_page(url: str, *, width: int = 1280, height: int = 800, scheme: str = "light") -> Any:
+    def open_page(
+        url: str, *, width: int = 1280, height: int = 800, scheme: str = "light", ready: str = "#box textarea"
+    ) -> Any:
         page = _browser.open()
         pages.append(page)
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
         page.on("request", note)
         page.goto(url)
-        page.wait_for_selector("#box textarea")
+        page.wait_for_selector(ready)
         return page
 
     yield open_page
@@ -132,25 +136,51 @@ def _is_ours(url: str) -> bool:
     return url.startswith(("http://127.0.0.1:", "http://localhost:", "ws://127.0.0.1:", "data:", "blob:"))
 
 
+@pytest.fixture
+def run_axe() -> Callable[[Any], list[str]]:
+    """The findings of axe-core on a page, one line each."""
+    found = importlib.util.find_spec("axe_playwright_python")
+    if found is None or found.origin is None:
+        pytest.skip("not installed: axe-playwright-python, which brings axe-core")
+    source = Path(found.origin).with_name("axe.min.js").read_text()
+
+    def run(page: Any) -> list[str]:
+        page.wait_for_timeout(400)  # colours in transition have wrong contrasts
+        wait_until_still(page)
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(source)
+        result = page.evaluate("axe.run(document, {rules: {'target-size': {enabled: true}}})")
+        assert result["passes"], "axe-core looked at nothing"
+        return [
+            f"{found['impact']}: {found['id']}: {node['html'][:200]}"
+            for found in result["violations"]
+            for node in found["nodes"]
+        ]
+
+    return run
+
+
 # --- the WebUI ------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def run_command(*arguments: str) -> Iterator[str]:
+def run_command(*arguments: str, lines: list[str] | None = None) -> Iterator[str]:
     """The URL of `seesay serve gradio …` on a free port, in a process of its own."""
     port = find_port()
-    with run_webui("-m", "seesay", "serve", "gradio", "--server-port", str(port), *arguments, port=port) as url:
+    command = ("-m", "seesay", "serve", "gradio", "--server-port", str(port), *arguments)
+    with run_webui(*command, port=port, lines=lines) as url:
         yield url
 
 
 @contextlib.contextmanager
-def run_webui(*arguments: str, port: int, **variables: str) -> Iterator[str]:
-    """The URL of a Python program that serves the WebUI at `port`. SIGTERM must end it with status 0."""
+def run_webui(*arguments: str, port: int, lines: list[str] | None = None, **variables: str) -> Iterator[str]:
+    """The URL of a Python program that serves the WebUI at `port`. SIGTERM must end it with status 0. `lines` gets what
+    it writes to stderr."""
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **variables}
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr is not None
-    lines: list[str] = []
+    lines = [] if lines is None else lines
     is_ready = threading.Event()
 
     def read() -> None:
@@ -209,6 +239,12 @@ def demo_url(needs_browser: None) -> str:
 
 
 @pytest.fixture
+def run_ui(needs_browser: None) -> Callable[..., contextlib.AbstractContextManager[str]]:
+    """Runs `seesay serve gradio …` for one test. Its option `lines` gets what the process writes to stderr."""
+    return run_command
+
+
+@pytest.fixture
 def run_space() -> Callable[..., contextlib.AbstractContextManager[str]]:
     """Runs the example of a Hugging Face Space, or code beside it, in which `PORT` is the port."""
     if not importlib.util.find_spec("gradio"):
@@ -237,9 +273,21 @@ class ScriptedServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.script: Callable[[dict[str, Any]], Iterator[str]] = lambda body: iter(["Yes."])
         self.refusal: tuple[int, dict[str, Any]] | None = None
+        self.models = ["scripted"]
+        self.keys: set[str] = set()  # without keys, everybody may ask
+        self.is_away = False
+        self.used_keys: list[str | None] = []  # of the questions
         self.details: dict[str, Any] | None = None
         self.requests: list[dict[str, Any]] = []
         self.num_left = 0  # answers whose reader went away
+
+    def reset(self) -> None:
+        """Have a fresh script."""
+        self.script = lambda body: iter(["Yes."])
+        self.refusal = self.details = None
+        self.requests.clear()
+        self.used_keys.clear()
+        self.num_left = 0
 
     @property
     def url(self) -> str:
@@ -259,11 +307,18 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self._send_json(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+        if self.server.is_away:
+            self._send_json(503, {"error": {"message": "no"}})
+        elif self._has_key():
+            models = [{"id": name, "object": "model"} for name in self.server.models]
+            self._send_json(200, {"object": "list", "data": models})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server = self.server
+        if not self._has_key():
+            return
+        server.used_keys.append((self.headers["authorization"] or "").removeprefix("Bearer ") or None)
         server.requests.append(body)
         if server.refusal is not None:
             status, error = server.refusal
@@ -285,6 +340,14 @@ class _Handler(BaseHTTPRequestHandler):
         except (BrokenPipeError, ConnectionResetError):
             server.num_left += 1
 
+    def _has_key(self) -> bool:
+        """Whether the request may go on. If not, it is answered."""
+        known = {f"Bearer {key}" for key in self.server.keys}
+        if known and self.headers["authorization"] not in known:
+            self._send_json(401, {"error": {"message": "the API key is not valid", "code": "invalid_api_key"}})
+            return False
+        return True
+
     def _send_json(self, status: int, value: Any) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
@@ -298,8 +361,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.flush()
 
 
-@pytest.fixture(scope="session")
-def scripted_server() -> Iterator[ScriptedServer]:
+@contextlib.contextmanager
+def run_scripted() -> Iterator[ScriptedServer]:
     with ScriptedServer() as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -308,14 +371,37 @@ def scripted_server() -> Iterator[ScriptedServer]:
         thread.join(60)
 
 
+@pytest.fixture(scope="session")
+def scripted_server() -> Iterator[ScriptedServer]:
+    with run_scripted() as server:
+        yield server
+
+
 @pytest.fixture
 def scripted(scripted_server: ScriptedServer) -> ScriptedServer:
     """The scripted server, with a fresh script."""
-    scripted_server.script = lambda body: iter(["Yes."])
-    scripted_server.refusal = scripted_server.details = None
-    scripted_server.requests.clear()
-    scripted_server.num_left = 0
+    scripted_server.reset()
     return scripted_server
+
+
+@pytest.fixture(scope="session")
+def keyed_server() -> Iterator[ScriptedServer]:
+    with run_scripted() as server:
+        yield server
+
+
+@pytest.fixture
+def keyed(keyed_server: ScriptedServer) -> ScriptedServer:
+    """A scripted server with two API keys."""
+    keyed_server.reset()
+    keyed_server.keys = {"sesame-one", "sesame-two"}
+    return keyed_server
+
+
+@pytest.fixture
+def keyed_url(needs_browser: None, keyed: ScriptedServer) -> str:
+    """The WebUI for the server with keys, of which it was given none."""
+    return run_once(keyed.url)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,30 +41,6 @@ def report_on_all(scripted: Any) -> Callable[[dict[str, Any]], Iterator[str]]:
         return iter(["An answer."])
 
     return script
-
-
-@pytest.fixture
-def run_axe() -> Callable[[Any], list[str]]:
-    """The findings of axe-core on a page, one line each."""
-    found = importlib.util.find_spec("axe_playwright_python")
-    if found is None or found.origin is None:
-        pytest.skip("not installed: axe-playwright-python, which brings axe-core")
-    source = Path(found.origin).with_name("axe.min.js").read_text()
-
-    def run(page: Any) -> list[str]:
-        page.wait_for_timeout(400)  # colours in transition have wrong contrasts
-        wait_until_still(page)
-        if not page.evaluate("'axe' in window"):
-            page.evaluate(source)
-        result = page.evaluate("axe.run(document, {rules: {'target-size': {enabled: true}}})")
-        assert result["passes"], "axe-core looked at nothing"
-        return [
-            f"{found['impact']}: {found['id']}: {node['html'][:200]}"
-            for found in result["violations"]
-            for node in found["nodes"]
-        ]
-
-    return run
 
 
 @parametrize_sweep(scheme=["light", "dark"], width=[390, 1280])
