@@ -129,7 +129,17 @@
     true,
   );
 
-  // --- enlarge pictures ---
+  // --- pictures that the browser cannot show, and those that it enlarges ---
+  document.addEventListener(
+    "error",
+    (event) => {
+      const shot = event.target?.closest?.(".seesay-shot");
+      if (!shot) return;
+      shot.classList.add("seesay-broken");
+      shot.disabled = true;
+    },
+    true, // error does not bubble
+  );
   document.addEventListener("click", (event) => {
     const shot = event.target?.closest?.(".seesay-shot");
     if (!shot) return;

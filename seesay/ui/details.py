@@ -14,6 +14,8 @@ from seesay.ui.timeline import draw_timeline, format_seconds, make_timeline
 
 _SEPARATOR = " · "
 _TIMES = " \u00d7 "
+_MAY_BREAK = "</i> <i>"
+"""Between the facts on a picture, which lines do not break."""
 _REVEAL = "this.open &amp;&amp; this.scrollIntoView({block: 'nearest', behavior: 'smooth'})"
 
 
@@ -60,21 +62,21 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     resized_width, resized_height = report["resized_width"], report["resized_height"]
     size = f"{width}{_TIMES}{height}"
     if (width, height) != (resized_width, resized_height):
-        size += f" → {resized_width}{_TIMES}{resized_height}"
+        size += f"{_MAY_BREAK}→ {resized_width}{_TIMES}{resized_height}"
     facts = [f"{size} px"]
     if report["modality"] == "video":
         facts.append(_count(report["num_frames"], "frame"))
     if report["num_tiles"] > 1 and report["modality"] != "video":
         facts.append(_count(report["num_tiles"], "tile"))
     facts += [_count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]
-    listed = " ".join(f"<i>{escape(fact)}{' ·' if fact is not facts[-1] else ''}</i>" for fact in facts)
+    listed = _MAY_BREAK.join(f"{fact}{' ·' if fact is not facts[-1] else ''}" for fact in facts)
     origin = "from cache" if report["is_cached"] else "encoded now"
     kind = "cached" if report["is_cached"] else "fresh"
     is_wide = " seesay-wide" if "seesay-frames" in picture else ""
     return (
         f'<figure class="seesay-card{is_wide}">{picture}<figcaption>'
         f'<span class="seesay-name" title="{escape(Path(path).name)}">{escape(Path(path).name)}</span>'
-        f"<span>{listed}</span>"
+        f"<span><i>{listed}</i></span>"
         f'<span class="seesay-origin seesay-{kind}">{origin}</span></figcaption></figure>'
     )
 

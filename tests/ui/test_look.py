@@ -13,7 +13,7 @@ from PIL import Image
 
 PHONE = {"width": 390, "height": 844}
 REPORT = {
-    "modality": "image", "num_frames": 1, "height": 120, "width": 160, "resized_height": 112, "resized_width": 168,
+    "modality": "image", "num_frames": 1, "height": 1200, "width": 1600, "resized_height": 1092, "resized_width": 1456,
     "num_tiles": 1, "num_patches": 96, "num_tokens": 24, "is_cached": False,
 }  # fmt: skip
 TIMINGS = {
@@ -203,7 +203,26 @@ def test_labels_do_not_break_on_a_phone(
         }"""
     )
     assert not broken
+    outside = page.evaluate(
+        """[...document.querySelectorAll(".seesay-card figcaption i")].filter(
+            e => e.getBoundingClientRect().right > e.closest(".seesay-card").getBoundingClientRect().right + 1
+        ).map(e => e.textContent)"""
+    )
+    assert not outside, "over the next card"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_picture_that_the_browser_cannot_show_is_named(
+    scripted: Any, scripted_url: str, open_page: OpenPage, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    page = open_page(scripted_url)
+    ask(page, "one", broken)
+    page.wait_for_selector(".seesay-broken")
+    shown = page.evaluate("getComputedStyle(document.querySelector('.seesay-broken'), '::after').content")
+    assert shown.replace('"', "") == "broken.png cannot be shown"
+    assert page.is_disabled(".seesay-shot")
 
 
 def test_retry_and_undo_are_words(scripted: Any, scripted_url: str, open_page: OpenPage) -> None:
