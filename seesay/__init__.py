@@ -11,12 +11,14 @@ Public names are imported when they are first used, so that `import seesay` is f
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from seesay.moved import advise, install_advice
 from seesay.version import __version__
 
+TYPE_CHECKING = False  # see `moved.py`
 if TYPE_CHECKING:
+    from typing import Any
+
     from seesay import errors, lite, low_level
     from seesay.config import (
         BeamSearchParams,

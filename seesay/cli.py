@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 import traceback
@@ -30,6 +31,7 @@ _EXAMPLES = """\
 
 EXIT_ERROR = 1
 EXIT_INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 COMMANDS: tuple[Command, ...] = (
     demo.COMMAND,
@@ -94,6 +96,7 @@ def main(argv: Sequence[str] | None = None, commands: Sequence[Command] = COMMAN
         command.print_help()
         return 0
     try:
+        _check_folder()
         status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
@@ -108,6 +111,16 @@ def main(argv: Sequence[str] | None = None, commands: Sequence[Command] = COMMAN
         return _report(error, command, is_debug=getattr(arguments, "debug", False))
 
 
+def _check_folder() -> None:
+    """Raise `ConfigError` in a folder that has been removed: libraries end the process there."""
+    try:
+        os.getcwd()  # noqa: PTH109 - without a Path, whose import takes time
+    except OSError:
+        from seesay.errors import ConfigError
+
+        raise ConfigError("the current folder does not exist any more: change to another one") from None
+
+
 def _report(error: Exception, command: argparse.ArgumentParser, *, is_debug: bool) -> int:
     from seesay.errors import SeesayError
 
@@ -117,6 +130,9 @@ def _report(error: Exception, command: argparse.ArgumentParser, *, is_debug: boo
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, SeesayError):
         print(f"seesay: error: {adapt(text, command)}", file=sys.stderr)
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        what = "the output" if error.filename is None else repr(str(error.filename))
+        print(f"seesay: error: cannot write {what}: {error.strerror}", file=sys.stderr)
     else:
         print(f"seesay: error: {type(error).__name__}: {text} (--debug prints the traceback)", file=sys.stderr)
     return EXIT_ERROR

@@ -4,11 +4,13 @@ instead."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
-from typing import Any
+
+TYPE_CHECKING = False  # that of `typing`, whose import takes a third of that of the package
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
 
 _MODULES = {
     "seesay.api": "import pipeline, serve and client from seesay",
@@ -33,7 +35,7 @@ def advise(module: str, advice: Mapping[str, str]) -> Callable[[str], Any]:
     return get
 
 
-class ModuleAdvice(MetaPathFinder):
+class ModuleAdvice:
     """Finds no module. Asked last, for modules that are not there, it says what to use instead of LMDeploy's."""
 
     def find_spec(

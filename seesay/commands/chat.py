@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from functools import partial
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from seesay.commands import engine_options, options
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
+from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     from seesay.commands.answering import Answerer
@@ -83,9 +85,25 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
     )
     if arguments.prompt is None:
         return loop.run()
-    text = sys.stdin.read() if arguments.prompt == "-" else arguments.prompt
-    loop.ask_once(text.strip())
+    loop.ask_once(_read_prompt(arguments.prompt, is_alone=not conversation.attached))
     return loop.status
+
+
+def _read_prompt(given: str, *, is_alone: bool) -> str:
+    """Return the text of `--prompt`. Raises `ConfigError` for one that is not text, or that is empty with no picture
+    beside it."""
+    text = sys.stdin.read() if given == "-" else given
+    try:
+        text = os.fsencode(text).decode()  # a locale other than UTF-8 hides characters of the command line
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--prompt must be UTF-8 text, byte {error.start} is not") from None
+    except UnicodeEncodeError:
+        pass  # from standard input, in characters that the locale does not have
+    text = text.strip()
+    if not text and is_alone:
+        where = "standard input" if given == "-" else "it"
+        raise ConfigError(f"--prompt must be a question, {where} is empty")
+    return text
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -59,7 +59,9 @@ def _read(path: Path, command: argparse.ArgumentParser) -> Mapping[str, Any]:
         if path.stat().st_size > _MAX_BYTES:
             _fail(command, path, f"larger than {_MAX_BYTES} bytes")
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        _fail(command, path, error.strerror or str(error))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         _fail(command, path, " ".join(str(error).split()))
     if content is None:
         return {}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from seesay.commands.command import Command
-from seesay.commands.options import add_model, add_plugins
+from seesay.commands.options import add_model, add_plugins, integer
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download
@@ -18,7 +18,7 @@ _EXAMPLES = """\
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the drawn pictures (default: 0)")
+    parser.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of the drawn pictures (default: 0)")
     parser.add_argument(
         "--out",
         type=Path,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seesay.commands.command import Command
-from seesay.commands.options import add_plugins, number, whole
+from seesay.commands.options import add_plugins, integer, number, whole
 
 if TYPE_CHECKING:
     from seesay.lite.report import Report
@@ -61,7 +61,7 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: _AddOptions | N
 def _add_group_size(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--w-group-size",
-        type=int,
+        type=integer,
         default=argparse.SUPPRESS,
         metavar="N",
         help="inputs that share a scale: 32, 64, 128, or -1 for all (default: 128)",
@@ -81,7 +81,7 @@ def _add_vision(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_awq(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--w-bits", type=int, default=argparse.SUPPRESS, metavar="N", help="4 (default: 4)")
+    group.add_argument("--w-bits", type=integer, default=argparse.SUPPRESS, metavar="N", help="4 (default: 4)")
     group.add_argument("--w-sym", **_ON_OR_OFF, help="one zero point for all groups, the middle (default: off)")
     _add_group_size(group)
     _add_search(group)
@@ -89,7 +89,7 @@ def _add_awq(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_gptq(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--w-bits", type=int, default=argparse.SUPPRESS, metavar="N", help="4 or 8 (default: 4)")
+    group.add_argument("--w-bits", type=integer, default=argparse.SUPPRESS, metavar="N", help="4 or 8 (default: 4)")
     group.add_argument("--w-sym", **_ON_OR_OFF, help="one zero point for all groups, the middle (default: on)")
     _add_group_size(group)
     group.add_argument(
@@ -117,7 +117,7 @@ def _add_smooth(group: argparse._ArgumentGroup) -> None:
         default=argparse.SUPPRESS,
         help="of weights and activations (default: int8)",
     )
-    group.add_argument("--w-bits", type=int, default=argparse.SUPPRESS, metavar="N", help="8 (default: 8)")
+    group.add_argument("--w-bits", type=integer, default=argparse.SUPPRESS, metavar="N", help="8 (default: 8)")
     _add_search(group)
     _add_vision(group)
 

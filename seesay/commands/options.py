@@ -26,14 +26,19 @@ def number(text: str) -> float:
     return value
 
 
+def integer(text: str) -> int:
+    """Parse an integer (a `type` for argparse)."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+
+
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     """Return a `type` for argparse that parses an integer in a range."""
 
     def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"must be an integer, got {text!r}") from None
+        value = integer(text)
         if value < least or (most is not None and value > most):
             limits = f"at least {least}" if most is None else f"from {least} to {most}"
             raise argparse.ArgumentTypeError(f"must be {limits}, got {value}")

@@ -50,6 +50,14 @@ def check_writable(path: Path) -> None:
         raise ConfigError(f"--html: cannot write {path}: {error.strerror}") from None
 
 
+def write_page(path: Path, page: str) -> None:
+    """Write the page. Raises ConfigError if that fails, for example on a full disk."""
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--html: cannot write {path}: {error.strerror}") from None
+
+
 def make_page(answers: Sequence[Answered], *, model: str, ready_s: float) -> str:
     """Return the page. `ready_s` is the time that the model took to load."""
     body, title = "", None

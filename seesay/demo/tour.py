@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from seesay.config import EngineConfig, GenerationConfig
-from seesay.demo.page import Answered, check_writable, make_page
+from seesay.demo.page import Answered, check_writable, make_page, write_page
 from seesay.demo.scenes import CLIP_FPS, Example, Turn, make_example, sample_scene
 from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
@@ -73,7 +73,7 @@ def run_tour(
     screen.line()
     screen.table(answers)
     if html is not None:
-        html.write_text(make_page(answers, model=model, ready_s=ready_s), encoding="utf-8")
+        write_page(html, make_page(answers, model=model, ready_s=ready_s))
         screen.line()
         screen.line(f"saved as a page: {html.resolve()}")
     return 1 if any(answered.response.finish_reason == "error" for answered in answers) else 0

@@ -48,7 +48,7 @@ class WorkFolder:
             self._hidden.mkdir(parents=True, exist_ok=True)
             self._lock = (self._hidden / _LOCK).open("w")
         except OSError as error:
-            raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
+            raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error.strerror or error}") from None
         try:
             _lock(path, self._lock)
             check_run(path, settings, is_own=True)  # another run may have been here meanwhile
@@ -177,7 +177,7 @@ def check_usable(path: Path, *, is_own: bool = False) -> None:
     except NotADirectoryError:
         raise ConfigError(f"work_dir must be a folder, got the file {str(path)!r}") from None
     except OSError as error:
-        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error}") from None
+        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error.strerror or error}") from None
     if names and not is_begun:
         raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
     if is_own:

@@ -406,6 +406,8 @@ def _read_json(response: httpx.Response) -> dict[str, Any]:
             status=response.status_code,
         )
     error = value.get("error", value.get("detail")) if isinstance(value, dict) else None
+    if error is None and response.status_code == 404:
+        raise APIError(f"{response.url} is not there (404): is it the address of a seesay server?", status=404)
     raise _make_error(error or response.reason_phrase or "no answer", response.status_code)
 
 

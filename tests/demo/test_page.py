@@ -13,7 +13,7 @@ import pytest
 from PIL import Image, ImageSequence
 
 from seesay.demo import CHECKPOINT, tour
-from seesay.demo.page import Answered, check_writable, make_page
+from seesay.demo.page import Answered, check_writable, make_page, write_page
 from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.values import StageTimings, Usage
@@ -98,3 +98,8 @@ def test_a_page_that_cannot_be_written_is_told_before_a_model_is_loaded(tmp_path
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot write"):
         check_writable(tmp_path / "file" / "demo.html")
+
+
+def test_a_disk_that_is_full(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--html: cannot write /dev/full: No space left on device"):
+        write_page(Path("/dev/full"), "<p>")

@@ -104,3 +104,16 @@ def test_a_template_that_refuses_conversations(
         report = lite.auto_gptq(folder, tmp_path / "out", **SMALL)
     assert report.num_calibration_tokens > 1000
     assert "or are refused by the chat template and are left out" in caplog.text
+
+
+def test_ctrl_c_while_a_conversation_is_prepared_ends_the_run(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no failure of that conversation, which would be left out."""
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("seesay.engine.front.prompt_builder.PromptBuilder.build", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lite.auto_gptq(tiny_checkpoint("llama"), tmp_path / "out", **SMALL)

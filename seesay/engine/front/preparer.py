@@ -103,6 +103,8 @@ class RequestPreparer:
             try:
                 check_limits(request, session_len=self._session_len, vocab_size=self._vocab_size)
                 options[request_id] = self.answers.read(request)
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:
                 found[request_id] = explain(error)
         if not options:
@@ -110,6 +112,8 @@ class RequestPreparer:
         first = asked[next(iter(options))]
         try:
             prompt, media = prompts.get(first, lambda: self.prompts.build(first, prompts.media))
+        except KeyboardInterrupt:
+            raise  # of the caller, who is in the main thread
         except BaseException as error:
             return found | dict.fromkeys(options, explain(error))
         for request_id, chosen in options.items():
@@ -120,6 +124,8 @@ class RequestPreparer:
                 if group_id is not None:
                     token_request = replace(token_request, group_id=group_id, keeps_blocks=prompts.keeps_blocks)
                 found[request_id] = token_request, answer
+            except KeyboardInterrupt:
+                raise
             except BaseException as error:
                 found[request_id] = explain(error)
         return found
