@@ -160,6 +160,14 @@ def test_pages_have_examples_with_outputs() -> None:
         assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {"python", "bash", "text"}
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_say_where_their_picture_is_from(page: str) -> None:
+    """An example must not need a file that its reader does not have."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    draws = 'save("scene.png")' in text
+    assert "scene.png" not in text or draws or "`seesay demo --out .`" in " ".join(text.split())
+
+
 @needs_checkpoint
 def test_the_chat_of_the_manual_is_a_real_one(folder: Path) -> None:
     """The lines after each prompt of docs/cli.md go to a chat over a pipe, which gives the answers shown."""
