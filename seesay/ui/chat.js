@@ -78,6 +78,8 @@
       editor.focus({ preventScroll: true });
       requestAnimationFrame(() => editor.scrollIntoView({ block: "nearest" }));
     }
+    for (const wide of document.querySelectorAll("#chat .prose :is(table, pre):not([tabindex])"))
+      if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0; // arrow keys scroll what has the focus
     for (const examples of document.querySelectorAll('#chat .examples[role="list"]')) {
       examples.setAttribute("role", "group");
       examples.setAttribute("aria-label", "Examples");

@@ -143,6 +143,7 @@ class _Controls:
 def _build_settings(models: Sequence[str], *, has_login: bool) -> _Controls:
     default = Settings(model=models[0] if models else "")
     with gr.Column(visible=False, elem_id="settings") as panel:
+        gr.HTML(_THEME_SWITCH, js_on_load=_TELL_THEME, elem_id="theme", apply_default_css=False)
         model = gr.Dropdown(
             list(models),
             value=default.model or None,
@@ -163,7 +164,6 @@ def _build_settings(models: Sequence[str], *, has_login: bool) -> _Controls:
             max_tokens = gr.Slider(1, 8192, default.max_tokens, step=1, label="Max tokens", elem_id="max-tokens")
         if has_login:
             gr.HTML(_SIGN_OUT, elem_id="sign-out")
-        gr.HTML(_THEME_SWITCH, js_on_load=_TELL_THEME, elem_id="theme", apply_default_css=False)
     return _Controls(panel, [model, system_prompt, temperature, top_p, top_k, max_tokens])
 
 

@@ -64,6 +64,7 @@ def test_an_answer_has_its_copy_button_when_it_is_finished(
     page.keyboard.press("Enter")
     page.wait_for_selector("text=It begins")
     assert count(page, "#chat .bot-row .seesay-copy") == 0
+    assert not page.is_visible("#chat .message-buttons-left [aria-label='Copy message']"), "Gradio's own goes away"
     may_end.set()
     page.wait_for_selector("#chat .bot-row .seesay-copy")
     assert page.get_attribute("#chat .bot-row .seesay-copy", "data-copy") == "It begins and ends."

@@ -283,3 +283,34 @@ def test_where_the_time_went_is_a_timeline(
     expected = [(0.0, 0.1), (0.1, 0.2), (0.2, 0.5), (0.5, 0.8), (0.8, 1.0)]
     for (left, right), (expected_left, expected_right) in zip(bars, expected):
         assert abs(left - expected_left) < 0.01 and abs(right - expected_right) < 0.01
+
+
+def test_settings_keep_their_heights_on_a_phone(scripted_url: str, open_page: OpenPage) -> None:
+    """The panel scrolls; none of its parts shrinks."""
+    page = open_page(scripted_url, width=320, height=600)
+    page.click("#settings-button")
+    page.wait_for_selector("#theme input", state="attached")
+    heights = page.evaluate(
+        "[...document.querySelectorAll('#settings > *')].map(e => e.getBoundingClientRect().height)"
+    )
+    assert min(heights) >= 44, heights
+    page.locator("#system-prompt textarea").scroll_into_view_if_needed()
+    prompt, panel = box_of(page, "#system-prompt textarea"), box_of(page, "#settings")
+    assert panel["top"] <= prompt["top"] and prompt["bottom"] <= panel["bottom"]
+
+
+def test_wide_tables_and_code_scroll_by_themselves(
+    scripted: Any, scripted_url: str, open_page: OpenPage, run_axe: Callable[[Any], list[str]]
+) -> None:
+    table = "| Column one | Column two | Column three |\n|---|---|---|\n| some words | 4444444444444444444444 | x |"
+    scripted.script = lambda body: iter([f"{table}\n\n```python\n{'name = ' * 30}\n```"])
+    page = open_page(scripted_url, **PHONE)
+    ask(page, "one")
+    for name in ("table", "pre"):
+        inside, outside = page.evaluate(f"(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.bot {name}'))")
+        assert inside > outside and outside <= PHONE["width"], name
+        page.wait_for_selector(f".bot {name}[tabindex='0']")
+    heights = page.evaluate("[...document.querySelectorAll('.bot td')].map(e => e.getBoundingClientRect().height)")
+    assert max(heights) < 60, "no word is broken"
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert run_axe(page) == []
