@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
-from typing import Any
 
+from seesay.checkpoint.download_progress import make_bar_class
 from seesay.errors import CheckpointError
 
 DEMO_MODEL = "seesay-demo"
@@ -82,7 +81,7 @@ def _download(
             revision=revision,
             cache_dir=None if download_dir is None else os.fspath(download_dir),
             allow_patterns=patterns,
-            tqdm_class=_make_bar_class(),
+            tqdm_class=make_bar_class(),
         )
     except HFValidationError as error:
         raise CheckpointError(f"model path {repo_id!r} is neither a folder nor a hub id: {error}") from None
@@ -94,16 +93,3 @@ def _download(
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(f"model {repo_id!r}{at} cannot be downloaded: {reason} {advice}") from None
     return Path(folder)
-
-
-def _make_bar_class() -> type:
-    """Return the class of the hub's progress bars. They are hidden if standard error is not a terminal."""
-    from huggingface_hub.utils.tqdm import tqdm
-
-    class TerminalBar(tqdm):
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            if not sys.stderr.isatty():
-                kwargs["disable"] = True
-            super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]
-
-    return TerminalBar
