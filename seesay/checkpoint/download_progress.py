@@ -25,8 +25,8 @@ def make_bar_class(clock: Callable[[], float] = time.monotonic) -> type:
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._written_s = clock()
-            if kwargs.get("name") != _WHOLE:
-                kwargs["disable"] = True
+            # None, as the hub gives it, is for whether `file` is a terminal.
+            kwargs["disable"] = kwargs.get("name") != _WHOLE or bool(kwargs.get("disable"))
             super().__init__(*args, **{**kwargs, "file": io.StringIO()})  # type: ignore[no-untyped-call]
 
         def display(self, *_: Any, **__: Any) -> None:

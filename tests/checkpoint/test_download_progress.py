@@ -23,7 +23,7 @@ def test_a_line_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
     """Of the bar that counts all bytes, which learns of the total late; short downloads write none."""
     clock = Clock()
     bars = make_bar_class(clock)
-    whole = bars(desc="Reconstructing", total=0, unit="B", unit_scale=True, name=WHOLE, mininterval=0)
+    whole = bars(desc="Reconstructing", total=0, unit="B", unit_scale=True, name=WHOLE, disable=None, mininterval=0)
     files = bars(range(3), desc="Fetching 3 files", mininterval=0)
     for second in range(1, 101):
         clock.now_s = float(second)
@@ -40,7 +40,7 @@ def test_a_line_every_30_seconds(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_short_download_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with make_bar_class()(desc="Downloading", total=5000, unit="B", name=WHOLE) as bar:
+    with make_bar_class()(desc="Downloading", total=5000, unit="B", name=WHOLE, disable=None) as bar:
         bar.update(5000)
     assert capsys.readouterr().err == ""
 
