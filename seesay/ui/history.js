@@ -118,7 +118,9 @@ const bring_back = async (id) => {
 
 const current = sessionStorage.getItem(CURRENT);
 if (current) in_turn(() => bring_back(current));
-document.addEventListener("seesay:new", () => sessionStorage.removeItem(CURRENT));
+const leave = () => sessionStorage.removeItem(CURRENT);
+document.addEventListener("seesay:new", leave);
+document.addEventListener("seesay:sign-out", leave);
 
 // --- the list --------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,10 @@ _THEME_SWITCH = '<fieldset class="seesay-theme"><legend>Theme</legend>{}</fields
         for name in ("System", "Light", "Dark")
     )
 )
-_SIGN_OUT = '<form method="post" action="logout"><button class="seesay-sign-out">Sign out</button></form>'
+_SIGN_OUT = (
+    '<form method="post" action="logout" onsubmit="document.dispatchEvent(new Event(\'seesay:sign-out\'))">'
+    '<button class="seesay-sign-out">Sign out</button></form>'
+)
 _TELL_THEME = "document.dispatchEvent(new Event('seesay:theme'));"
 _TELL_NEW = "(...values) => { document.dispatchEvent(new Event('seesay:new')); return values; }"
 

@@ -67,6 +67,9 @@ def test_the_page_asks_for_a_key(
     page.context.add_cookies([cookie])
     page.goto(keyed_url)
     page.wait_for_selector(KEY_FIELD)
+    sign_in(page, "sesame-two")
+    page.wait_for_selector("#chat .example")
+    assert page.evaluate("sessionStorage.getItem('seesay-conversation')") is None, "the next visitor begins anew"
 
 
 def test_each_visitor_asks_with_his_own_key(keyed: Any, keyed_url: str, open_page: OpenPage) -> None:
