@@ -174,6 +174,13 @@ class EmbeddingStore:
                     self._evict()
             self._leaving.discard(key)
 
+    def unpin_all(self) -> None:
+        """Release all pins."""
+        with self._lock:
+            held = [(key, holder) for key, holders in self._pins.items() for holder in holders]
+        for key, holder in held:
+            self.unpin(key, holder)
+
     def stats(self) -> EngineStats:
         """Return the counts of embeddings. A hit is a `begin` that found the embedding stored or being encoded; a miss
         is one that had it encoded."""

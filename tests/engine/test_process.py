@@ -553,6 +553,26 @@ def test_a_tower_that_hangs_is_noticed(path: Path, tmp_path: Path, monkeypatch: 
         assert engine.fault is None
 
 
+def test_a_device_that_is_lost_is_found_by_another_process(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that the old one launches comes back: it ends, with all of its requests, and another one is started."""
+    monkeypatch.setenv(faulty_engine.FOLDER, str(tmp_path))
+    with load(path, own=True, core_parts=faulty_engine.PARTS) as engine:
+        before = ask(engine, parse(["go on"], max_new_tokens=4, ignore_eos=True))[0]
+        first = pid_of(engine)
+        ids, arrived = submit(engine, parse(["go on", "and on"], max_new_tokens=1500, ignore_eos=True))
+        arrived.get(timeout=120)
+        (tmp_path / "lost").touch()
+        for answer in read(ids, arrived):
+            assert isinstance(answer.error, RequestError) and answer.error.code is ErrorCode.INTERNAL
+            assert "illegal memory access" in str(answer.error)
+        (tmp_path / "lost").unlink()
+        wait_until(lambda: is_over(first) and engine.stats().total_engine_restarts == 1 and engine.fault is None)
+        assert_same(ask(engine, parse(["go on"], max_new_tokens=4, ignore_eos=True))[0], before)
+        assert pid_of(engine) != first
+
+
 @pytest.mark.parametrize("part", ["engine", "encoder"])
 def test_a_thread_that_hangs_is_noticed_and_left_behind(path: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from seesay.engine.core import loop

@@ -8,7 +8,7 @@ fingerprint, so that each answer must equal that of the sequence computed alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import numpy as np
 
@@ -146,8 +146,9 @@ class FakeEngine:
             del self.alive[update.seq.seq_id]
         self.collect()
 
-    def plan(self) -> StepPlan:
-        plan = self.scheduler.plan_step()
+    def plan(self, only: Container[int] | None = None) -> StepPlan:
+        plan = self.scheduler.plan_step(only)
+        assert only is None or all(row.seq_id in only for row in plan.rows)
         self.num_steps += 1
         self.plans.append(plan)
         self.rows.apply(plan)
@@ -162,11 +163,14 @@ class FakeEngine:
                 self.scheduler.mark_ready(item.hash)
             elif item.hash not in self.encoding:
                 self.encoding.append(item.hash)
-        assert plan.rows or plan.encode_jobs or self.encoding or self.in_flight or not self.alive, "stuck"
+        is_stuck = not (plan.rows or plan.encode_jobs or self.encoding or self.in_flight or only is not None)
+        assert not is_stuck or not self.alive, "stuck"
         return plan
 
-    def step(self, between: Callable[[StepPlan], None] = lambda plan: None) -> None:
-        plan = self.plan()
+    def step(
+        self, between: Callable[[StepPlan], None] = lambda plan: None, *, only: Container[int] | None = None
+    ) -> None:
+        plan = self.plan(only)
         config = self.scheduler.config
         assert plan.num_tokens <= find_max_step_tokens(
             config.max_prefill_token_num,
@@ -184,6 +188,34 @@ class FakeEngine:
             self.commit(*self.in_flight)
         self.in_flight = launched if plan.rows else None
         self.announce_forced_tokens(*launched)
+
+    def lose(self, *, with_the_one_before: bool, spoils: bool) -> StepPlan:
+        """Make a plan that is never committed, nor maybe the one in flight. `spoils`: nobody knows what it has left in
+        the blocks and slots that it was to write to."""
+        plan = self.plan()
+        if self.in_flight and not with_the_one_before:
+            self.commit(*self.in_flight)
+            self.in_flight = None
+        lost = [plan] if self.in_flight is None else [self.in_flight[0], plan]
+        if spoils:
+            for each in lost:
+                self._spoil(each)
+        self.in_flight = None
+        self.scheduler.abandon(lost)
+        self.collect()
+        return plan
+
+    def _spoil(self, plan: StepPlan) -> None:
+        size = self.pool.block_size
+        for _, slot in plan.saves:
+            self.host[slot] = [-1] * size
+        for block_id in [copy.block_id for copy in plan.loads] + [copy.target for copy in plan.copies]:
+            self.kv[block_id * size : (block_id + 1) * size] = [-1] * size
+        members = {row.seq_id: row for row in self.rows}
+        for row in plan.rows:
+            if row.seq_id in members:
+                for index in range(row.start, row.start + row.num_tokens):
+                    self.kv[members[row.seq_id].block_ids[index // size] * size + index % size] = -1
 
     def announce_forced_tokens(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         """Let some rows bring more tokens than one. All plans before are committed."""

@@ -202,6 +202,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(times):
             self.engine.step()
 
+    @rule(with_the_one_before=st.booleans(), spoils=st.booleans(), half=st.integers(0, 2))
+    def lose_a_step(self, with_the_one_before: bool, spoils: bool, half: int) -> None:
+        """Then some of its rows may be tried without the others."""
+        plan = self.engine.lose(with_the_one_before=with_the_one_before, spoils=spoils)
+        if half:
+            self.engine.step(only={row.seq_id for row in plan.rows[half - 1 :: 2]})
+
     @precondition(lambda self: self.engine.encoding)
     @rule(index=st.integers(0, 9), fails=st.sampled_from([False, False, False, True]))
     def encode(self, index: int, fails: bool) -> None:
@@ -241,6 +248,7 @@ TestSchedulerMachine.settings = settings(
 def serve_at_random(
     seed: int,
     *,
+    share_lost: float = 0.0,
     num_blocks: int | None = None,
     num_host_slots: int = 0,
     is_ahead: bool = False,
@@ -264,6 +272,8 @@ def serve_at_random(
         params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=rng.randint(1, 12))
         engine.add(Sequence(seq_id, make_prompt(picked, rng.randint(0, 3)), params))
         while rng.random() < 0.7:
+            if share_lost and rng.random() < share_lost:
+                engine.lose(with_the_one_before=rng.random() < 0.5, spoils=rng.random() < 0.7)
             engine.step()
             if engine.encoding and rng.random() < 0.5:
                 engine.encode(rng.randint(0, 9), fails=rng.random() < 0.1)
@@ -309,6 +319,17 @@ def test_prompts_that_begin_alike_share_no_block_where_their_tokens_see_all(num_
     ]
     assert sum(each.total_prefix_hit_tokens for each in stats) > 0
     assert sum(each.total_preemptions for each in stats) > 0
+
+
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_lost_steps_change_no_answer(is_ahead: bool) -> None:
+    """Nothing is found that they were to load, save or copy. The engine checks what is read."""
+    for seed, num_host_slots in enumerate((0, 8, 20, 40)):
+        engine = serve_at_random(
+            seed, num_blocks=14, num_host_slots=num_host_slots, is_ahead=is_ahead, jump=seed, share_lost=0.3
+        )
+        assert sum(plan.is_fresh for plan in engine.plans) > 20
+        assert not num_host_slots or engine.scheduler.stats().total_host_kv_loads > 0
 
 
 def test_a_crowd_on_a_tiny_pool_all_get_their_answers() -> None:

@@ -151,6 +151,11 @@ class EmbeddingSupply:
             # The item's own measures stay: some are those of its prompt (`Family.share`).
             self.worker.submit(replace(item, features={**features, **item.features}, has_arrays=True))
 
+    def drop_all(self) -> None:
+        """All requests have ended."""
+        self._asked.clear()
+        self.store.unpin_all()
+
     def drop(self, request_id: int) -> None:
         """A request has ended: ask another one for features that it was asked for."""
         for item_hash in [found for found, asked in self._asked.items() if asked == request_id]:

@@ -80,9 +80,12 @@ class EncoderReports:
         """Read the report that ends this request, whose row cannot be computed, if a call of the tower is to blame that
         failed after its embedding was lent."""
         deadline_s = time.monotonic() + MAX_WAIT_S
-        while (request := self._live.get(request_id)) and request.lent_items and time.monotonic() < deadline_s:
-            self.take()
-            time.sleep(0.0001)
+        while (request := self._live.get(request_id)) and request.lent_items:
+            try:
+                report = self._sent.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            except queue.Empty:
+                return
+            report()
 
     def _take_launched(self, item_hash: bytes) -> None:
         if self._embeddings.note_launched(item_hash):

@@ -175,14 +175,18 @@ class GrammarRows:
         if self._jumps is None:
             return {}
         found: dict[int, tuple[int, ...]] = {}
-        repeated: dict[int, tuple[int, ...]] = {}  # of a step that is computed again
         for row in rows:
             rule, sequence = self._rules[row.seq_id]
             if len(rule.forced) > 1 and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, rule.forced)
                 if token_ids:
-                    (repeated if sequence.num_foretold else found)[row.seq_id] = token_ids
-        return {**repeated, **self._jumps.choose(len(plan.rows), found)} if found else repeated
+                    found[row.seq_id] = token_ids
+        return self._jumps.choose(len(plan.rows), found) if found else {}
+
+    def forget(self) -> None:
+        """All requests are over."""
+        self._rules.clear()
+        self.held.clear()
 
     def close(self) -> None:
         """Free what the rules and grammars hold."""

@@ -16,12 +16,18 @@ class Inbox:
         """Leave a call."""
         self._calls.put(call)
 
-    def drain(self, *, wait: bool) -> None:
-        """Make all calls that are there; `wait` until there is one."""
+    def drain(self, *, wait: bool, limit: int | None = None) -> bool:
+        """Make the calls that are there, at most `limit` of them; `wait` until there is one. Returns whether more may
+        be there."""
+        num_left = limit
         try:
             call = self._calls.get() if wait else self._calls.get_nowait()
             while True:
                 call()
+                if num_left is not None:
+                    num_left -= 1
+                    if num_left <= 0:
+                        return True
                 call = self._calls.get_nowait()
         except queue.Empty:
-            return
+            return False

@@ -46,10 +46,7 @@ class JumpRule:
         return {} if self.has_graphs and num_saved < _STEPS_WITHOUT_GRAPH * num_rows else found
 
     def find(self, row: Row, sequence: Sequence, forced: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the forced tokens that `row` can bring, if these are several. All plans before are committed; a row
-        that was planned behind it began with the tokens that were foretold."""
+        """Return the forced tokens that `row` can bring, if these are several. All plans before are committed."""
         stop = row.start + row.num_tokens
-        if sequence.num_scheduled > stop and not sequence.num_foretold:
-            return ()
         most = min(self.session_len - stop, sequence.num_prompt_tokens + sequence.params.max_new_tokens - stop)
         return forced[:most] if min(len(forced), most) > 1 else ()

@@ -77,6 +77,12 @@ class LiveRequests:
             TokenOutput(request_id=request_id, finish_reason="error", error=error, report=TokenReport())
         )
 
+    def clear(self) -> None:
+        """Know no request any more."""
+        self.by_id.clear()
+        self.processors.clear()
+        self._outputs.clear()
+
     def take_outputs(self) -> list[TokenOutput]:
         """Return the outputs that were made since the last call."""
         outputs, self._outputs = self._outputs, []

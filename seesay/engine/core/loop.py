@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from seesay.config import VisionConfig
 from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
-from seesay.device.query import release_cached_memory
+from seesay.device.query import is_out_of_memory, release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
 from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
 from seesay.engine.core.embedding_supply import EmbeddingSupply
@@ -30,13 +30,14 @@ from seesay.engine.core.model_control import ModelControl
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.step_counts import StepCounts
-from seesay.engine.core.step_pipeline import StepPipeline
+from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
+from seesay.engine.core.suspects import Suspects
 from seesay.engine.core.waiting_commands import WaitingCommands
 from seesay.engine.engine_core import CoreListener
 from seesay.engine.failures import explain
 from seesay.engine.token_messages import CoreFacts, Features, TokenRequest
 from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.scheduling.scheduler import Scheduler, SequenceUpdate
 from seesay.values import EngineStats, FinishReason
@@ -54,6 +55,17 @@ logger = logging.getLogger("seesay")
 
 CLOSE_S = 10.0
 """Longest wait for the threads to end."""
+_MAX_CALLS = 256
+"""Calls of the inbox between two steps."""
+_MAX_FAILED_STEPS = 64
+"""Steps that may fail one after another without a commit or the end of a request: the rows of a step are halved
+until one row fails alone, so that more mean that nothing can be computed."""
+_MAX_RESTARTS = 3
+"""Times that the loop begins anew without a commit in between."""
+
+
+class _EngineLostError(Exception):
+    """The engine can compute nothing any more."""
 
 
 class EngineLoop:
@@ -114,10 +126,11 @@ class EngineLoop:
             jumps=jumps,
             resume=lambda request_id: self._inbox.put(partial(self._resume, request_id)),
         )
+        self._suspects = Suspects()
+        self._num_failed_steps = self._num_restarts = 0  # since the last commit
         self._flight = StepPipeline(
             runner,
             self._pacer,
-            live=self._live,
             processors=self._requests.processors,
             grammars=self._grammars,
             commit=self._commit,
@@ -260,54 +273,108 @@ class EngineLoop:
         has_more = False
         while not self._is_closed:
             try:
-                self._inbox.drain(wait=not has_more)
+                has_more = self._inbox.drain(wait=not has_more, limit=_MAX_CALLS)
                 self._send_outputs()
                 with self._activity:
-                    has_more = not self._is_asleep and self._step()
+                    has_more |= not self._is_asleep and self._step()
                 has_more |= self._run_commands()
                 self._send_outputs()
-            except BaseException:  # no signal reaches this thread: a user's callback may raise anything
-                logger.exception("the engine loop failed; its requests end")
-                self._flight.forget()
-                self._end_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
-                self._send_outputs()
-                has_more = False
-        self._inbox.drain(wait=False)
-        self._flight.collect()
+            except BaseException as error:  # no signal reaches this thread: a user's callback may raise anything
+                self._begin_anew(error)
+                has_more = True  # the runner learns that all is over
         closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
-        self._end_all(closed)
+        try:
+            self._inbox.drain(wait=False)
+            self._finish_steps()
+            self._end_all(closed)
+            self._send_outputs()
+        except BaseException:
+            logger.exception("the engine loop failed while it was closed")
+        self._outbox.fail_all(closed)
         self._commands.fail(closed)
-        self._send_outputs()
+
+    def _begin_anew(self, error: BaseException) -> None:
+        """Something other than a step failed: end all requests, and go on with empty tables and caches. Where that
+        fails too, or happens again and again, the engine is given up."""
+        try:
+            if isinstance(error, _EngineLostError):
+                raise error
+            logger.error("the engine loop failed; its requests end", exc_info=error)
+            self._num_restarts += 1
+            if self._num_restarts > _MAX_RESTARTS:
+                raise _EngineLostError("the engine loop fails again and again")
+            self._send_outputs()
+            self._flight.forget()
+            self._suspects.clear()
+            self._scheduler.reset()
+            self._requests.clear()
+            self._commands.held.clear()
+            self._grammars.forget()
+            self.embeddings.drop_all()
+            self._outbox.fail_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
+        except BaseException as last:
+            logger.error("the engine is given up", exc_info=last)
+            reason = str(last) if isinstance(last, _EngineLostError) else describe(last)
+            self._outbox.give_up(Fault(ENGINE, f"the engine computes nothing any more ({reason})"))
+            self._is_closed = True
 
     def _step(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
-        plan = self._scheduler.plan_step()
-        self._runner.apply(plan)
+        suspects = self._suspects.group
+        plan = self._scheduler.plan_step(suspects)
         self.embeddings.start_encoding(plan.encode_jobs)
-        has_more = bool(plan.rows) or not self._flight.is_empty
-        if plan.saves or plan.loads or plan.copies:
-            plan = self._copy_blocks(plan)
-        plan, splices = self._flight.end_impossible(plan, self.embeddings.store)
-        if plan.rows:
-            self._requests.note_launch(plan)
-            self._flight.launch(plan, splices)
-        if not plan.rows or not self._is_ahead:
-            self._flight.collect()
+        has_more = bool(plan.rows) or not self._flight.is_empty or suspects is not None
+        try:
+            plan, splices = self._flight.begin(plan, self.embeddings.store)
+            if plan.rows:
+                self._requests.note_launch(plan)
+                self._flight.launch(plan, splices)
+            if not plan.rows or not self._is_ahead or suspects is not None:
+                self._flight.collect()
+        except StepFailedError as failure:
+            self._recover(failure)
+        else:
+            self._suspects.pass_group()
         self.embeddings.release(self._scheduler.take_released())
         if not has_more:
             self._pacer.rest()
         return has_more
 
-    def _copy_blocks(self, plan: StepPlan) -> StepPlan:
-        """Make the plan's copies of blocks. Returns what is left of the plan when that fails."""
+    def _recover(self, failure: StepFailedError) -> None:
+        """Go on after a step that failed. All that is in flight is planned again, in halves of the failed step's rows:
+        so one row's fault does not end the others, and only the row that fails alone ends."""
+        error = failure.error
+        logger.warning("%s; its rows are computed again", failure)
+        self._flight.forget()
+        self._num_failed_steps += 1
+        if is_out_of_memory(error):
+            error.__traceback__ = None
+            release_cached_memory(self._runner.device)
         try:
-            self._runner.copy_blocks(plan)
-        except BaseException:
-            logger.exception("KV blocks could not be copied: their contents are computed again")
-            return self._scheduler.undo_copies(plan)
-        return plan
+            self._runner.check_device()
+        except BaseException as lost:
+            raise _EngineLostError(f"{self._runner.device} failed: {describe(lost)}") from error
+        if self._num_failed_steps > _MAX_FAILED_STEPS:
+            raise _EngineLostError("one step after another fails") from error
+        plan = failure.plan
+        self._scheduler.abandon(failure.lost)
+        seq_ids = [row.seq_id for row in plan.rows]
+        if len(seq_ids) == 1 and not (plan.saves or plan.loads or plan.copies):
+            self._suspects.pass_group()
+            self._num_failed_steps = 0
+            self._fail_row(seq_ids[0], error)
+        else:
+            self._suspects.split(seq_ids)
+
+    def _finish_steps(self) -> None:
+        """Wait for the step in flight."""
+        try:
+            self._flight.collect()
+        except StepFailedError as failure:
+            self._recover(failure)
 
     def _commit(self, plan: StepPlan, result: StepResult) -> None:
+        self._num_failed_steps = self._num_restarts = 0
         self._reports.take()  # of a tower call before this step: what it cost, or that it failed
         self._counts.add(plan)
         if result.seconds is not None:
@@ -393,6 +460,9 @@ class EngineLoop:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _admit(self, request: LiveRequest) -> None:
+        if not self._outbox.is_open(request.request_id):  # it ended with others when the loop failed
+            self.embeddings.note_arrival(request.request_id)
+            return
         if self._commands:
             self._commands.held[request.request_id] = request
             return
@@ -421,8 +491,12 @@ class EngineLoop:
 
     def _take_command(self, command: Command, done: Future[None]) -> None:
         if isinstance(command, ResetCaches):
-            self._scheduler.forget_prefixes()
-            self.embeddings.store.clear()
+            try:
+                self._scheduler.forget_prefixes()
+                self.embeddings.store.clear()
+            except BaseException as error:
+                done.set_exception(error)
+                raise
             done.set_result(None)
             return
         self._commands.add(command, done)
@@ -436,7 +510,7 @@ class EngineLoop:
         if not self._commands or self._live:
             return False
         if not self._is_asleep:
-            self._flight.collect()
+            self._finish_steps()
             self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
             self.embeddings.release(self._scheduler.take_released())
         self._pacer.rest()

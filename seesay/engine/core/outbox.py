@@ -34,6 +34,17 @@ class Outbox:
         threading.Thread(target=self._end, args=(request_ids, fault), name="seesay-refuse", daemon=True).start()
         return False
 
+    def is_open(self, request_id: int) -> bool:
+        """Whether this request has no final output yet."""
+        with self._lock:
+            return request_id in self._open_ids
+
+    def fail_all(self, error: RequestError) -> None:
+        """End all requests with an error, and go on."""
+        with self._lock:
+            lost, self._open_ids = sorted(self._open_ids), set()
+        self._tell(lost, error)
+
     def send(self, outputs: Sequence[TokenOutput]) -> None:
         """Hand outputs to the listener, in one call. Raises what it raises."""
         with self._lock:  # those that were given up have their final output
@@ -53,7 +64,9 @@ class Outbox:
         self._end(lost, fault)
 
     def _end(self, request_ids: Iterable[int], fault: Fault) -> None:
-        error = RequestError(ErrorCode.INTERNAL, f"{fault.reason}; the model must be loaded again")
+        self._tell(request_ids, RequestError(ErrorCode.INTERNAL, f"{fault.reason}; the model must be loaded again"))
+
+    def _tell(self, request_ids: Iterable[int], error: RequestError) -> None:
         outputs = [TokenOutput(request_id=number, finish_reason="error", error=error) for number in request_ids]
         if outputs and self.listener is not None:
             try:

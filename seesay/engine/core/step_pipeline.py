@@ -1,15 +1,15 @@
-"""The steps between plan and commit: launched, collected, and computed again row by row when something failed.
+"""The steps between plan and commit: while one is computed, the next is launched. Used by the engine loop's thread.
 
-Used by the engine loop's thread.
+A step that fails is not computed again here: `StepFailedError` names the plans that are lost, and the next plans decide
+how to go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from seesay.device.query import is_out_of_memory, release_cached_memory
 from seesay.llm.plans.step_plan import StepPlan
 
 if TYPE_CHECKING:
@@ -22,26 +22,34 @@ if TYPE_CHECKING:
     from seesay.llm.running.step_input import Splices
 
 
+class StepFailedError(Exception):
+    """A step could not be computed, for the reason `error`. `plan`: its plan. `lost`: the plans that are not committed
+    and never will be, this one first."""
+
+    def __init__(self, plan: StepPlan, error: BaseException, *behind: StepPlan) -> None:
+        super().__init__(f"a step of {len(plan.rows)} rows failed: {error}")
+        self.plan = plan
+        self.error = error
+        self.lost = (plan, *behind)
+
+
 class _InFlight(NamedTuple):
-    """A step that is being computed, and all that it takes to compute it again. is_alone: whether no call of the tower
-    runs beside it."""
+    """A step that is being computed. is_alone: whether no call of the tower runs beside it."""
 
     plan: StepPlan
-    splices: Mapping[int, Splices]
     launched: LaunchedStep
-    is_alone: bool = True
+    is_alone: bool
 
 
 class StepPipeline:
-    """Computes plans with `runner`, at most two at a time: while one is computed, the next is launched.
+    """Computes plans with `runner`, at most two at a time.
 
-    live: ids of the sequences that are not over. processors: those of live sequences that have any. grammars: make the
-    masks of their rows. A step with masks is sampled when the one before is committed, while its forward pass runs.
-    commit(plan, result): apply the outcome of a plan. Called for every plan, or for each of its rows alone, in order.
-    The result of a step that shared the GPU with the tower has no duration.
+    processors: those of live sequences that have any. grammars: make the masks of their rows. A step with masks is
+    sampled when the one before is committed, while its forward pass runs.
+    commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
+    the GPU with the tower has no duration.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
-    samples, not one. fail(seq_id, error): end a sequence whose row cannot be computed, or failed when it was computed
-    alone.
+    samples, not one. fail(seq_id, error): end a sequence whose row cannot be computed.
     """
 
     def __init__(
@@ -49,7 +57,6 @@ class StepPipeline:
         runner: ModelRunner,
         pacer: TowerPacer,
         *,
-        live: Container[int],
         processors: Mapping[int, tuple[LogitsProcessor, ...]],
         grammars: GrammarRows,
         commit: Callable[[StepPlan, StepResult], None],
@@ -58,11 +65,10 @@ class StepPipeline:
     ) -> None:
         self._runner = runner
         self._pacer = pacer
-        self._live = live
         self._processors = processors
         self._grammars = grammars
         self._commit = commit
-        self._foretell = announce_forced_tokens
+        self._announce_forced_tokens = announce_forced_tokens
         self._fail = fail
         self._in_flight: _InFlight | None = None
 
@@ -72,22 +78,28 @@ class StepPipeline:
         return self._in_flight is None
 
     def forget(self) -> None:
-        """Drop the step in flight: its sequences are over."""
+        """Drop the step in flight."""
         self._in_flight = None
 
-    def end_impossible(self, plan: StepPlan, store: EmbeddingStore) -> tuple[StepPlan, Mapping[int, Splices]]:
-        """End the sequences whose rows cannot be computed, before any row is. Returns the plan without these rows, and
-        the embeddings that go into the others."""
-        splices, errors = self._runner.find_splices(plan, store)
-        for seq_id, error in errors.items():
-            self._fail(seq_id, error)
+    def begin(self, plan: StepPlan, store: EmbeddingStore) -> tuple[StepPlan, Mapping[int, Splices]]:
+        """Let the runner take a plan, and end the sequences whose rows cannot be computed. Returns the plan without
+        these rows, and the embeddings that go into the others."""
+        try:
+            self._runner.apply(plan)
+            self._runner.copy_blocks(plan)
+            splices, errors = self._runner.find_splices(plan, store)
+        except BaseException as error:
+            self.collect(plan)
+            raise StepFailedError(plan, error) from error
+        for seq_id, refusal in errors.items():
+            self._fail(seq_id, refusal)
         if errors:
             plan = replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors))
         return plan, splices
 
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> None:
-        """Launch a plan, which then is in flight, and commit the one that was. A plan that cannot be launched is
-        computed row by row. `splices`: as of `ModelRunner.launch`."""
+        """Launch a plan, which then is in flight, and commit the one that was. `splices`: as of `ModelRunner.launch`.
+        Raises `StepFailedError`."""
         has_masks = self._grammars.concerns(plan)
         failure: BaseException | None = None
         try:
@@ -97,81 +109,46 @@ class StepPipeline:
                     self._runner.sample(launched, processors=self._processors)
         except BaseException as error:
             failure = error
-        if failure is None and has_masks:
-            if not self.collect():  # the forward pass goes on meanwhile
-                self._compute_row_by_row(plan, splices)
-                return
-            try:
-                self._sample(plan, launched)
-            except BaseException as error:
-                failure = error
+        if has_masks or failure is not None:
+            self.collect(plan)  # the forward pass goes on meanwhile
         if failure is not None:
-            self.collect()
-            self._recover(plan, splices, failure)
-            return
-        before, self._in_flight = self._in_flight, _InFlight(plan, splices, launched, is_alone)
+            raise StepFailedError(plan, failure) from failure
+        if has_masks:
+            self._sample(plan, launched)
+        before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone)
         if before is not None:
-            self._collect(before)
+            self._collect(before, plan)
 
-    def collect(self) -> bool:
-        """Wait for the step in flight, if there is one, and commit it. Returns False where it failed and was computed
-        again: what was launched behind it means nothing."""
-        before, self._in_flight = self._in_flight, None
-        return before is None or self._collect(before)
-
-    def _launch_and_sample(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
-        """All plans before are committed."""
-        launched = self._runner.launch(plan, splices)
-        self._sample(plan, launched)
-        return launched
+    def collect(self, *behind: StepPlan) -> None:
+        """Wait for the step in flight, if there is one, and commit it. `behind`: plans that were taken after it. Raises
+        `StepFailedError`."""
+        step, self._in_flight = self._in_flight, None
+        if step is not None:
+            self._collect(step, *behind)
 
     def _sample(self, plan: StepPlan, launched: LaunchedStep) -> None:
         """Sample a step when all plans before are committed. A row whose mask cannot be made ends its sequence, and
         what it samples is dropped."""
-        masks, errors = self._grammars.make_masks(plan)
-        for seq_id, error in errors.items():
-            self._fail(seq_id, error)
+        try:
+            masks, errors = self._grammars.make_masks(plan)
+        except BaseException as error:
+            raise StepFailedError(plan, error) from error
+        for seq_id, refusal in errors.items():
+            self._fail(seq_id, refusal)
         if masks is not None:
             for seq_id, token_ids in masks.jumps.items():
-                self._foretell(seq_id, len(token_ids))
-        self._runner.sample(launched, masks, processors=self._processors)
+                self._announce_forced_tokens(seq_id, len(token_ids))
+        try:
+            self._runner.sample(launched, masks, processors=self._processors)
+        except BaseException as error:
+            raise StepFailedError(plan, error) from error
 
-    def _collect(self, step: _InFlight) -> bool:
-        """Wait for a step and commit it. Returns False where it failed and was computed again."""
+    def _collect(self, step: _InFlight, *behind: StepPlan) -> None:
+        """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
+        lost."""
         try:
             result = step.launched.collect()
         except BaseException as error:
-            failure = error
-        else:
-            self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))
-            return True
-        # The step in flight began with tokens and blocks of the failed one: its results mean nothing.
-        behind, self._in_flight = self._in_flight, None
-        self._recover(step.plan, step.splices, failure)
-        if behind is not None:
-            self._compute_row_by_row(behind.plan, behind.splices)
-        return False
-
-    def _recover(self, plan: StepPlan, splices: Mapping[int, Splices], error: BaseException) -> None:
-        """Go on after a plan failed. One row's fault must not end the others: each is computed alone, and only those
-        that fail again end."""
-        if is_out_of_memory(error):
-            error.__traceback__ = None
-            release_cached_memory(self._runner.device)
-        if len(plan.rows) == 1:
-            self._fail(plan.rows[0].seq_id, error)
-        else:
-            self._compute_row_by_row(plan, splices)
-
-    def _compute_row_by_row(self, plan: StepPlan, splices: Mapping[int, Splices]) -> None:
-        """Compute and commit each row of a plan alone, with nothing in flight."""
-        for row in plan.rows:
-            if row.seq_id not in self._live:  # it ended meanwhile
-                continue
-            alone = StepPlan(rows=(row,))
-            try:
-                launched = self._launch_and_sample(alone, splices)
-            except BaseException as error:
-                self._recover(alone, splices, error)
-            else:
-                self._collect(_InFlight(alone, splices, launched))
+            self._in_flight = None
+            raise StepFailedError(step.plan, error, *behind) from error
+        self._commit(step.plan, result if step.is_alone else replace(result, seconds=None))

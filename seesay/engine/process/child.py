@@ -51,8 +51,7 @@ def main() -> int:
         link.close(delivers=True)
         return 1
     doors = [socket.socket(fileno=number) for number in parent.descriptors]
-    Service(link, core, doors[0] if doors else None, beat_s=start.beat_s).run()
-    return 0
+    return 0 if Service(link, core, doors[0] if doors else None, beat_s=start.beat_s).run() else 1
 
 
 def _load(start: kinds.Start) -> EngineLoop:

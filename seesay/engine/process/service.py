@@ -119,13 +119,14 @@ class Service:
         self._status_lock = threading.Lock()
         self._memory_return = MemoryReturn()
 
-    def run(self) -> None:
-        """Serve until the first front says that it is enough."""
+    def run(self) -> bool:
+        """Serve until the first front says that it is enough. Returns False where the core has given up before: this
+        process must be replaced by another one."""
         self._core.embeddings.store.watch(self._note)
         self._core.start(self)
         self._first.send(kinds.Started(self._core.facts, self._told_status))
         poller, next_beat_s, is_stopped = self._make_poller(), 0.0, False
-        while not is_stopped:
+        while not is_stopped and self._core.fault is None:
             if time.monotonic() >= next_beat_s:
                 next_beat_s = time.monotonic() + self._beat_s
                 self._beat()
@@ -141,6 +142,7 @@ class Service:
         self._core.close()
         for front in self._fronts.values():
             front.close(delivers=True)
+        return is_stopped
 
     def _beat(self) -> None:
         """Tell all fronts that this process lives, and its counts."""

@@ -73,6 +73,11 @@ class DeviceRows:
 
     def take(self, plan: StepPlan, table: RowTable) -> None:
         """Note the deltas of a plan, which `table` has applied. They are sent with the next step's rows."""
+        if plan.is_fresh:
+            self.lengths[:] = self.token_places[:] = self._sent_slots[:] = -1
+            self._num_blocks = [0] * self.num_slots
+            self._new_words.clear()
+            self._new_blocks.clear()
         for begun in plan.begun:
             slot = table[begun.seq_id].slot
             assert slot < self.num_slots, f"more than {self.num_slots} sequences"

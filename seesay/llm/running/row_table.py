@@ -144,6 +144,9 @@ class RowTable:
 
     def apply(self, plan: StepPlan) -> None:
         """Take the deltas of a plan: once each, in the order in which they were made."""
+        if plan.is_fresh:
+            self._states.clear()
+            self._free.clear()
         for seq_id in plan.ended_ids:
             self._free.append(self._states.pop(seq_id).slot)
         for begun in plan.begun:

@@ -307,6 +307,10 @@ class ModelRunner:
             launched.take_jumps(masks.jumps)
         launched.is_sampled = True
 
+    def check_device(self) -> None:
+        """Raise what is wrong with the device, if it computes nothing any more: after an illegal memory access, say."""
+        synchronize(self.device)
+
     def run(self, plan: StepPlan, embeddings: Embeddings) -> StepResult:
         """Follow a plan to its end. All of its rows must be possible."""
         self.apply(plan)

@@ -48,6 +48,10 @@ class Admission:
         self.total_prefix_queried_tokens = 0
         self.total_prefix_hit_tokens = 0
 
+    def reset(self) -> None:
+        """Forget which sequence did not fit."""
+        self.lacks_blocks, self._num_overtaking, self._too_large = False, 0, None
+
     def plan(
         self,
         add_row: Callable[[Sequence, int], None],

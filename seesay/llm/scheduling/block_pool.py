@@ -32,12 +32,18 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self._num_host_slots = num_host_slots
+        self.reset()
+
+    def reset(self) -> None:
+        """Let all blocks and slots be free, and no content be known."""
+        num_blocks = self.num_blocks
         self._ref_counts = [0] * num_blocks
         self._keys: list[BlockKey | None] = [None] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # a stack: low numbers are used first
         self._cached: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._by_hash: dict[bytes, int] = {}
-        self.host = HostSlots(num_host_slots)
+        self.host = HostSlots(self._num_host_slots)
 
     @property
     def num_available(self) -> int:
@@ -114,7 +120,7 @@ class BlockPool:
 
     def acquire(self, places: Sequence[int]) -> tuple[int, ...]:
         """Take one more reference to each of these places, which `find` gave. Returns their blocks: what is on the host
-        gets blocks of its own, which others find at once and which are filled when the planned copies are made."""
+        gets blocks of its own, which the planned copies fill; `register` then lets others find them."""
         slots = [place - self.num_blocks for place in places if place >= self.num_blocks]
         self.host.hold(slots)
         for place in places:
@@ -125,14 +131,14 @@ class BlockPool:
         loaded = dict(zip(slots, self.allocate(len(slots))))
         for slot, block_id in loaded.items():
             self.host.load(slot, block_id)
-            self.register(block_id, self.host.key_of(slot))
         return tuple(place if place < self.num_blocks else loaded[place - self.num_blocks] for place in places)
 
     def register(self, block_id: int, key: BlockKey) -> None:
-        """Remember that a used block's content, now computed, is that of `key`. Where another block has it already,
-        this one stays anonymous."""
-        assert self._ref_counts[block_id] > 0 and self._keys[block_id] is None, block_id
-        if self.enable_prefix_caching and key.hash not in self._by_hash:
+        """Remember that a used block's content, now computed or copied, is that of `key`. Where another block has it
+        already, this one stays anonymous."""
+        known = self._keys[block_id]
+        assert self._ref_counts[block_id] > 0 and (known is None or known.hash == key.hash), block_id
+        if known is None and self.enable_prefix_caching and key.hash not in self._by_hash:
             self._keys[block_id] = key
             self._by_hash[key.hash] = block_id
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from seesay.llm.plans.step_plan import CopiedBlock, Row
+from seesay.llm.plans.step_plan import CopiedBlock, Row, StepPlan
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
 from seesay.llm.scheduling.embedding_demand import EmbeddingDemand
 from seesay.llm.scheduling.plan_deltas import PlanDeltas
@@ -47,19 +47,25 @@ class LiveSequences:
 
     def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, length_scaling: LengthScaling | None) -> None:
         self.pool = pool
+        self.length_scaling = length_scaling
+        self.deltas = PlanDeltas()
+        self._num_arrivals = 0
+        self._max_encode_ahead_tokens = max_encode_ahead_tokens
+        self.reset()
+
+    def reset(self) -> None:
+        """Know no sequence any more."""
         self.by_id: dict[int, Sequence] = {}
         self.running = ArrivalQueue()
         self.waiting = PlaceQueue()
         self.blocked = ArrivalQueue()
         self.followers = ArrivalQueue()
-        self.prefix = PrefixCache(pool)
-        self.groups = SequenceGroups(pool)
-        self.needs = EmbeddingDemand(max_encode_ahead_tokens)
-        self.deltas = PlanDeltas()
+        self.prefix = PrefixCache(self.pool)
+        self.groups = SequenceGroups(self.pool)
+        self.needs = EmbeddingDemand(self._max_encode_ahead_tokens)
         self.owners: Counter[Hashable] = Counter()
-        self.length_scaling = length_scaling
-        self._num_arrivals = 0
         self._copies: list[CopiedBlock] = []
+        self.deltas.renew(())
 
     @property
     def _queues(self) -> tuple[ArrivalQueue, ...]:
@@ -114,8 +120,9 @@ class LiveSequences:
             seq.block_ids += self.pool.allocate(1)
             self._copies.append(CopiedBlock(tail, seq.block_ids[-1]))
         seq.num_computed = seq.num_scheduled = start
-        seq.num_registered_blocks = len(places)
-        self.prefix.announce(seq, len(places))
+        num_here = next((i for i, place in enumerate(places) if place >= self.pool.num_blocks), len(places))
+        seq.num_registered_blocks = num_here
+        self.prefix.announce(seq, num_here)
         seq.status = SequenceStatus.RUNNING
         self.needs.settle_computed(seq, start)
         self.waiting.discard(seq)
@@ -148,6 +155,23 @@ class LiveSequences:
         seq.status = SequenceStatus.PREEMPTED
         self.needs.assume_computed(seq, 0)
         self.waiting.add(seq)
+
+    def abandon(self, plans: Iterable[StepPlan]) -> None:
+        """See `Scheduler.abandon`."""
+        moved: set[int] = set()
+        for plan in plans:
+            moved.update(copy.block_id for copy in plan.loads)
+            moved.update(copy.target for copy in plan.copies)
+            self.pool.host.forget_slots([copy.slot for copy in (*plan.saves, *plan.loads)])
+        for seq in list(self.running):
+            seq.roll_back()
+            if not moved.isdisjoint(seq.block_ids):
+                self.restart(seq)
+                continue
+            num_held = self.pool.blocks_for(seq.num_computed)
+            self.pool.release(seq.block_ids[num_held:])
+            seq.block_ids = seq.block_ids[:num_held]
+        self.deltas.renew(self.running)
 
     def end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
         """A sequence is over: it gives back all that it holds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from seesay.llm.scheduling.sequence import Sequence
 class Deltas(NamedTuple):
     """See `StepPlan`."""
 
+    is_fresh: bool
     ended_ids: tuple[int, ...]
     begun: tuple[BegunSequence, ...]
     added_blocks: tuple[AddedBlocks, ...]
@@ -23,6 +24,7 @@ class PlanDeltas:
 
     def __init__(self) -> None:
         self._num_sent_blocks: dict[int, int] = {}  # by the id of each sequence that runners know
+        self._is_fresh = False
         self._ended: list[int] = []
         self._begun: dict[int, BegunSequence] = {}
         self._added: list[AddedBlocks] = []
@@ -54,10 +56,19 @@ class PlanDeltas:
         else:  # begun for a plan that was never made
             self._added = [added for added in self._added if added.seq_id != seq.seq_id]
 
+    def renew(self, running: Iterable[Sequence]) -> None:
+        """Forget what runners were told: the next plan names all `running` sequences, with their blocks."""
+        self._num_sent_blocks.clear()
+        self._begun.clear()
+        self._ended, self._added, self._is_fresh = [], [], True
+        for seq in running:
+            self.begin(seq)
+            self.add_blocks(seq)
+
     def take(self) -> Deltas:
         """The deltas since the last call."""
-        taken = Deltas(tuple(self._ended), tuple(self._begun.values()), tuple(self._added))
-        self._ended, self._begun, self._added = [], {}, []
+        taken = Deltas(self._is_fresh, tuple(self._ended), tuple(self._begun.values()), tuple(self._added))
+        self._is_fresh, self._ended, self._begun, self._added = False, [], {}, []
         return taken
 
 

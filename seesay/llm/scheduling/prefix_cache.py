@@ -26,12 +26,18 @@ class PrefixCache:
 
     def find(self, seq: Sequence) -> tuple[int, ...]:
         """The places of the pool where this sequence begins. At least one token is left to compute: the one whose
-        output gives the next token."""
+        output gives the next token. It ends before a block that another one is loading from the host: see
+        `try_follow`."""
         if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
             return ()
         num_blocks = (seq.num_tokens - 1) // self._pool.block_size
         self._extend_keys(seq, num_blocks)
-        return self._pool.find(seq.block_keys[:num_blocks])
+        places = self._pool.find(seq.block_keys[:num_blocks])
+        if self._coming:
+            for index, place in enumerate(places):
+                if place >= self._pool.num_blocks and seq.block_keys[index].hash in self._coming:
+                    return places[:index]
+        return places
 
     def try_follow(self, seq: Sequence, num_found: int) -> bool:
         """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. It then waits

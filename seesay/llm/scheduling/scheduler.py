@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
@@ -232,19 +232,20 @@ class Scheduler:
 
     def announce_forced_tokens(self, seq_id: int, num_tokens: int) -> None:
         """The commit of a sequence's row that samples will bring so many tokens, which runners know already: the next
-        row begins with them. A second call for the same commit says the same."""
+        row begins with them."""
         seq = self._live.by_id[seq_id]
-        assert seq.num_pending and num_tokens > 1, seq
-        seq.num_pending += num_tokens - 1 - seq.num_foretold
+        assert seq.num_pending and num_tokens > 1 and not seq.num_foretold, seq
+        seq.num_pending += num_tokens - 1
         seq.num_foretold = num_tokens - 1
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def plan_step(self) -> StepPlan:
+    def plan_step(self, only: Container[int] | None = None) -> StepPlan:
         """Choose the rows of the next step and the encode jobs to start; reserves the rows' blocks.
 
         An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. Every plan
-        is committed; sequences whose rows could not be computed are ended before.
+        is committed or abandoned; sequences whose rows could not be computed are ended before. only: no other sequences
+        have rows, and none begins.
         """
         rows: list[Row] = []
         preempted: list[int] = []
@@ -252,7 +253,9 @@ class Scheduler:
         def add_row(seq: Sequence, num_tokens: int) -> None:
             rows.append(self._make_row(seq, num_tokens))
 
-        yielding = self._preemption.find_yielding(lacks_blocks=self._admission.lacks_blocks)
+        yielding = None
+        if only is None:
+            yielding = self._preemption.find_yielding(lacks_blocks=self._admission.lacks_blocks)
         yielded_ids: tuple[int, ...] = ()
         if yielding is not None and not yielding.is_in_flight:
             self._preemption.preempt(yielding)
@@ -260,7 +263,7 @@ class Scheduler:
         candidates = [
             (seq, missing)
             for seq in self._live.running
-            if seq is not yielding and (missing := self._count_missing(seq))
+            if seq is not yielding and (only is None or seq.seq_id in only) and (missing := self._count_missing(seq))
         ]
         singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
         spare = self._find_spare(candidates, singles)
@@ -268,18 +271,20 @@ class Scheduler:
         spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted)
         jobs: list[EncodeJob] = []
         while True:
-            spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
+            if only is None:
+                spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
             more_jobs, admissible = self._live.needs.plan_jobs(
                 self._live.count_beginning, self.config.max_prefill_token_num
             )
             jobs += more_jobs
-            if not self._live.unblock(admissible) or preempted:
+            if not self._live.unblock(admissible) or preempted or only is not None:
                 break
         deltas = self._live.deltas.take()
         saves, loads = self._pool.host.take_copies()
         copies = self._live.take_copies()
         assert rows or not (saves or loads or copies), "blocks are taken for rows alone"
         return StepPlan(
+            is_fresh=deltas.is_fresh,
             rows=tuple(rows),
             ended_ids=deltas.ended_ids,
             begun=deltas.begun,
@@ -394,23 +399,17 @@ class Scheduler:
         self._live.deltas.add_blocks(seq)
         return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples)
 
-    def undo_copies(self, plan: StepPlan) -> StepPlan:
-        """The copies of a plan that was just made failed: forget the contents that they were to move. Sequences that
-        begin with a loaded or copied block start again. Returns the plan without their rows."""
-        loaded = {copy.block_id for copy in plan.loads} | {copy.target for copy in plan.copies}
-        self._pool.host.forget_slots([copy.slot for copy in plan.saves])
-        self._pool.forget(loaded)
-        kept = []
-        for row in plan.rows:
-            seq = self._live.by_id[row.seq_id]
-            if loaded.isdisjoint(seq.block_ids):
-                kept.append(row)
-                continue
-            # admitted by this plan: it has no other row in flight
-            seq.num_pending -= row.samples
-            seq.num_scheduled = seq.num_computed
-            self._live.restart(seq)
-        return replace(plan, rows=tuple(kept), saves=(), loads=(), copies=())
+    def abandon(self, plans: Iterable[StepPlan]) -> None:
+        """All plans that are not committed are lost; these are they. Their rows are planned again: sequences go on
+        behind their committed tokens, and those that began with a block that was to be loaded or copied start again.
+        What the copies were to move is found nowhere any more. The next plan is fresh."""
+        self._live.abandon(plans)
+
+    def reset(self) -> None:
+        """Forget all sequences and the contents of all blocks, whatever state they are in. The next plan is fresh."""
+        self._pool.reset()
+        self._live.reset()
+        self._admission.reset()
 
     # --- committing ---------------------------------------------------------------------------------------------------
 

@@ -215,6 +215,12 @@ class Sequence:
         self._tokens.append(token_id)
         self.num_tokens += 1
 
+    def roll_back(self) -> None:
+        """Forget the rows that are planned and not committed."""
+        self.num_scheduled = self.num_computed
+        self.num_pending = self.num_foretold = 0
+        self.update_ready_until(self.num_scheduled)
+
     def fit_chunk(self, start: int, num_tokens: int) -> int:
         """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `TokenRuns.fit`)."""
         return num_tokens if self.runs is None else self.runs.fit(start, num_tokens)

@@ -40,7 +40,6 @@ def test_a_step_beside_a_call_of_the_tower_has_no_duration() -> None:
     flight = StepPipeline(
         any_runner,
         pacer,
-        live=(),
         processors={},
         grammars=GrammarRows(None, vocab_size=1, resume=lambda _: None),
         commit=lambda _plan, result: seconds.append(result.seconds),

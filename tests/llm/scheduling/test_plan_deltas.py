@@ -27,8 +27,8 @@ def test_blocks_are_sent_once() -> None:
     deltas.add_blocks(seq)
     seq.block_ids += (9,)
     deltas.add_blocks(seq)
-    assert deltas.take() == ((), (), (AddedBlocks(1, (9,)),))
-    assert deltas.take() == ((), (), ())
+    assert deltas.take() == (False, (), (), (AddedBlocks(1, (9,)),))
+    assert deltas.take() == (False, (), (), ())
 
 
 def test_a_sequence_that_ends_begins_again_with_all_blocks() -> None:
@@ -54,5 +54,26 @@ def test_runners_hear_nothing_of_one_that_ends_before_its_first_plan_is_made() -
         deltas.add_blocks(seq)
     deltas.end(first)
     deltas.end(first)
-    ended, begun, added = deltas.take()
-    assert (ended, added) == ((), (AddedBlocks(2, (2,)),)) and [each.seq_id for each in begun] == [2]
+    is_fresh, ended, begun, added = deltas.take()
+    assert (is_fresh, ended, added) == (False, (), (AddedBlocks(2, (2,)),)) and [each.seq_id for each in begun] == [2]
+
+
+def test_a_fresh_plan_names_all_that_run() -> None:
+    """Whatever runners were told before."""
+    deltas, gone, first, other = PlanDeltas(), make_sequence(1), make_sequence(2), make_sequence(3)
+    table = RowTable()
+    for seq in (gone, first, other):
+        seq.block_ids = (seq.seq_id,)
+        deltas.begin(seq)
+        deltas.add_blocks(seq)
+    found = deltas.take()
+    table.apply(StepPlan(ended_ids=found.ended_ids, begun=found.begun, added_blocks=found.added_blocks))
+    deltas.end(gone)
+    other.block_ids = (3, 7)
+    deltas.renew([first, other])
+    found = deltas.take()
+    assert found.is_fresh and not found.ended_ids and not deltas.take().is_fresh
+    table.apply(
+        StepPlan(is_fresh=found.is_fresh, ended_ids=found.ended_ids, begun=found.begun, added_blocks=found.added_blocks)
+    )
+    assert {state.seq_id: state.block_ids for state in table} == {2: (2,), 3: (3, 7)}

@@ -292,13 +292,11 @@ def test_several_sampled_tokens_are_caught_up_with() -> None:
 
 
 def test_a_plan_ahead_of_a_jump_begins_with_all_of_its_tokens() -> None:
-    """Saying it twice changes nothing: a step that failed is computed again."""
     seq = make_sequence(1, 4, max_new_tokens=10)
     scheduler = make_scheduler([seq, make_sequence(2, 4, max_new_tokens=10)])
     first = scheduler.plan_step()
-    for _ in range(2):
-        scheduler.announce_forced_tokens(1, 4)
-        scheduler.check_integrity()
+    scheduler.announce_forced_tokens(1, 4)
+    scheduler.check_integrity()
     second = scheduler.plan_step()
     assert rows(second) == [(1, 4, 4), (2, 4, 1)] and all(row.samples for row in second.rows)
     updates = scheduler.commit_step(first, {1: (5, 6, 7, 8), 2: (5,)})
@@ -754,3 +752,81 @@ def test_planning_does_not_look_at_all_who_wait() -> None:
     for pictures in ((), ((4, 20, 1),)):
         few, many = measure(4, *pictures), measure(8_000, *pictures)
         assert many < 3 * few + 100e-6, (few, many)
+
+
+# --- plans that are lost ----------------------------------------------------------------------------------------------
+
+
+def test_sequences_go_on_behind_what_was_committed() -> None:
+    """Whatever was planned since, jumps included. Runners are told of all of them anew."""
+    scheduler = make_scheduler([make_sequence(1, 6, max_new_tokens=10), make_sequence(2, 5, max_new_tokens=10)])
+    step(scheduler)
+    lost = [scheduler.plan_step()]
+    scheduler.announce_forced_tokens(1, 4)
+    scheduler.add(make_sequence(3, 7))
+    lost.append(scheduler.plan_step())
+    assert rows(lost[1]) == [(1, 7, 4), (2, 6, 1), (3, 0, 7)]
+    scheduler.abandon(lost)
+    scheduler.check_integrity()
+    again = scheduler.plan_step()
+    assert again.is_fresh and not again.ended_ids and {begun.seq_id for begun in again.begun} == {1, 2, 3}
+    assert rows(again) == [(1, 6, 1), (2, 5, 1), (3, 0, 7)]
+    assert not scheduler.plan_step().is_fresh
+
+
+def test_only_some_are_planned() -> None:
+    scheduler = make_scheduler([make_sequence(n, 4) for n in range(4)])
+    step(scheduler)
+    scheduler.add(make_sequence(9, 4))
+    assert rows(scheduler.plan_step({1, 3, 9})) == [(1, 4, 1), (3, 4, 1)], "nobody begins"
+    scheduler.check_integrity()
+
+
+def test_what_a_lost_plan_was_to_load_is_found_by_nobody() -> None:
+    """The copies may not have been made: an equal prompt that comes next computes its blocks itself."""
+    first = make_sequence(1, 8, text=1, max_new_tokens=1)
+    scheduler = make_scheduler([first], blocks=4, host=4)
+    step(scheduler)
+    other = make_sequence(2, 15, max_new_tokens=1)
+    scheduler.add(other)  # takes all blocks: those of the first go to the host
+    step(scheduler)
+    scheduler.add(make_sequence(3, 9, text=1))
+    scheduler.add(make_sequence(4, 9, text=1))
+    lost = scheduler.plan_step()
+    assert len(lost.loads) == 2 and rows(lost) == [(3, 8, 1)], "the second one waits for the blocks of the first"
+    scheduler.check_integrity()
+    scheduler.abandon([lost])
+    scheduler.check_integrity()
+    again = scheduler.plan_step()
+    assert not again.loads and rows(again) == [(3, 0, 9)]
+    commit(scheduler, again)
+    assert rows(scheduler.plan_step()) == [(3, 9, 1), (4, 8, 1)]
+
+
+def test_what_is_loaded_is_shared_when_it_is_there() -> None:
+    first = make_sequence(1, 8, text=1, max_new_tokens=1)
+    scheduler = make_scheduler([first], blocks=6, host=4)
+    step(scheduler)
+    scheduler.add(make_sequence(2, 23, max_new_tokens=1))
+    step(scheduler)
+    for seq_id in (3, 4, 5):
+        scheduler.add(make_sequence(seq_id, 9, text=1))
+    plan = scheduler.plan_step()
+    assert len(plan.loads) == 2 and rows(plan) == [(3, 8, 1)]
+    commit(scheduler, plan)
+    second = scheduler.plan_step()
+    assert not second.loads and rows(second) == [(3, 9, 1), (4, 8, 1), (5, 8, 1)]
+    scheduler.check_integrity()
+
+
+def test_a_scheduler_that_was_reset_knows_nothing() -> None:
+    scheduler = make_scheduler([make_sequence(n, 8, text=1, max_new_tokens=9) for n in range(4)], batch=2, host=4)
+    step(scheduler)
+    scheduler.plan_step()
+    scheduler.reset()
+    scheduler.check_integrity()
+    stats = scheduler.stats()
+    assert (stats.num_running, stats.num_waiting, stats.num_used_kv_blocks, stats.num_cached_kv_blocks) == (0, 0, 0, 0)
+    scheduler.add(make_sequence(9, 8, text=1))
+    plan = scheduler.plan_step()
+    assert plan.is_fresh and rows(plan) == [(9, 0, 8)]
