@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -178,6 +179,9 @@ def check_usable(path: Path, *, is_own: bool = False) -> None:
         raise ConfigError(f"work_dir must be a folder, got the file {str(path)!r}") from None
     except OSError as error:
         raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error.strerror or error}") from None
+    exists = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not os.access(exists, os.W_OK | os.X_OK):
+        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {exists} cannot be written")
     if names and not is_begun:
         raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
     if is_own:

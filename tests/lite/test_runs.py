@@ -330,6 +330,22 @@ def test_a_folder_that_cannot_be_written(deep: Path, tmp_path: Path) -> None:
         lite.fp8(deep, tmp_path / "file" / "out", **SMALL)
 
 
+def test_a_folder_that_must_not_be_written_is_told_before_anything_is_computed(
+    deep: Path, tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Root may write everywhere, so the answer of the system is replaced."""
+
+    def access(path: Path, mode: int) -> bool:
+        assert mode == os.W_OK | os.X_OK
+        return path != tmp_path
+
+    monkeypatch.setattr(os, "access", access)
+    for run in (lite.fp8, lite.calibrate):
+        with pytest.raises(ConfigError, match=f"cannot be used: {tmp_path} cannot be written"):
+            run(deep, tmp_path / "new" / "out", **SMALL, calib_dataset=text)
+    assert capsys.readouterr().err == ""
+
+
 def test_a_model_that_is_quantized_already(tiny_checkpoint: Callable[[str], Path], tmp_path: Path, text: str) -> None:
     quantized, _ = write_quantized(tiny_checkpoint("llama"), tmp_path / "made", FORMS["compressed-tensors, channels"])
     with pytest.raises(CheckpointError, match=r"is quantized already \(fp8\): give the plain model"):
