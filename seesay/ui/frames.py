@@ -13,6 +13,7 @@ from seesay.ui.thumbnails import make_address
 MAX_SHOWN = 64
 """Most frames that are drawn of one video. Of more, as many are taken evenly."""
 
+_MANY = 8
 _SUMS = ("num_frames", "num_tiles", "num_patches", "num_tokens")
 
 Report = Mapping[str, Any]
@@ -47,9 +48,11 @@ def make_frames(path: str, report: Report) -> str:
         for text in map(format_time, shown)
     )
     note = f"{len(shown)} of the {len(times_s):,} frames, at even distances" if len(shown) < len(times_s) else ""
+    # Many of them scroll, also with the arrow keys.
+    focus = f' tabindex="0" aria-label="{len(shown)} frames"' if len(shown) > _MANY else ""
     return (
-        f'<ol class="seesay-frames" data-video="{escape(make_address(path))}" data-times="{json.dumps(list(shown))}">'
-        f'{frames}</ol><span class="seesay-frames-note">{note}</span>'
+        f'<ol class="seesay-frames"{focus} data-video="{escape(make_address(path))}" '
+        f'data-times="{json.dumps(list(shown))}">{frames}</ol><span class="seesay-frames-note">{note}</span>'
     )
 
 

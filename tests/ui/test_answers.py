@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,26 @@ def make_report(**changes: Any) -> dict[str, Any]:
         "num_tiles": 1, "num_patches": 60, "num_tokens": 15, "is_cached": False, "timestamps_s": [0.25, 1.0, 1.75],
     }  # fmt: skip
     return {**report, **changes}
+
+
+def test_many_frames_scroll(
+    scripted: Any,
+    scripted_url: str,
+    open_page: OpenPage,
+    run_axe: Callable[[Any], list[str]],
+    tmp_path: Path,
+) -> None:
+    times_s = [index / 100 for index in range(200)]
+    scripted.details = {"timings": {}, "media": [make_report(num_frames=200, timestamps_s=times_s)]}
+    page = open_page(scripted_url, width=390, height=844)
+    ask(page, "What?", write_clip(tmp_path / "clip.mp4"))
+    page.click("summary.seesay-line")
+    frames = read_frames(page, 64)
+    assert frames[0][0] == "0.00 s" and frames[-1][0] == "1.96 s"
+    assert "64 of the 200 frames" in text_of(page, ".seesay-card")
+    inside, outside = page.evaluate("(e => [e.scrollHeight, e.clientHeight])(document.querySelector('.seesay-frames'))")
+    assert inside > outside and outside <= 400
+    assert run_axe(page) == []
 
 
 def test_frames_that_became_pictures_are_one_clip(
