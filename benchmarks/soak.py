@@ -1,18 +1,20 @@
 """Host and GPU memory over thousands of requests with pictures, which should stay where they are.
 
-    python benchmarks/soak.py MODEL [--requests 5000] [--warm-up 1000] [--clients 32] [--max-side-px 1024]
-        [--kv-blocks N] [--plot FILE.png]
+    python benchmarks/soak.py [MODEL] [--requests 2000] [--clients 32] [--max-side-px 1024] [--cache-mb 16]
+        [--kv-blocks 400] [--plot FILE.png]
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
-time when nothing is being answered, and what this process has freed is returned to the system first. The first requests
-warm up, a fifth of all unless `--warm-up` says otherwise; after them every reading counts. Caches grow up to their
-limits, and on the CPU the KV cache takes memory as its blocks are first written: give them no more than the warm-up
-fills. On a GPU, memory grows until the sizes that recur have graphs in the tower: some 3,000 pictures.
+time when nothing is being answered, and what this process has freed is returned to the system first. The warm-up ends
+when all caches are full: embeddings are evicted, preprocessed pictures and cached KV blocks are at 90 % of their limits
+(on the CPU, the KV cache takes memory as its blocks are first written). After that every reading counts. The caches are
+small by default, so that a fifth of the requests fills them. On a GPU, memory grows until the sizes that recur have
+graphs in the tower: `--warm-up 3000` adds requests.
 
-Prints a line `RESULT {JSON}` per kind of memory, in MB: at the first reading that counts, at the last, and the slope of
-a line through all of them, per 1,000 requests; then what was answered. Ends with status 1 when an answer is missing,
-when KV blocks are still in use, or when a slope is above `--max-growth-mb`.
+Prints a line `RESULT {JSON}` per process and for the GPU, in MB: at the first reading that counts, at the last, and the
+slope of a line through all of them, per 1,000 requests; then what was answered; then an account of the memory of each
+process, before and after the caches are reset. Ends with status 1 when an answer is missing, when KV blocks are still
+in use, when the caches were not full in the first half, or when a slope is above `--max-growth-mb`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ from __future__ import annotations
 import argparse
 import io
 import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,12 +35,16 @@ from plotting import Lines, add_plot_option, save_plot
 from workload import make_picture, make_text
 
 from seesay.device.host_memory import return_memory
+from seesay.device.memory_account import MemoryAccount, find_children
 
 if TYPE_CHECKING:
     from seesay import Pipeline
+    from seesay.values import EngineStats
 
 NUM_READINGS = 50
-WARM_UP_SHARE, SEEN_SHARE = 0.2, 0.2
+SEEN_SHARE = 0.2
+FULL_SHARE = 0.9
+"""Of its limit, from which on a cache counts as full: the next entry may not fit."""
 NUM_REMEMBERED = 500
 """A picture is shown again within this many requests."""
 NUM_ANSWER_TOKENS = 16
@@ -76,34 +81,39 @@ def ask(pipe: Pipeline, shape: Shape) -> bool:
     return answer.finish_reason == "length" and answer.generate_token_len == NUM_ANSWER_TOKENS
 
 
-def host_mb(pid: int | str = "self") -> float:
-    """Resident memory of a process."""
-    match = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match.group(1)) / 1024
-
-
 def kept_mb() -> float:
     """Resident memory of this process without what it has freed."""
     return_memory()
-    return host_mb()
-
-
-def children_mb() -> float:
-    """Resident memory of the processes that this one started: of the engine's, where it has its own."""
-    pids = [pid for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()]
-    return sum(host_mb(pid) for pid in pids)
+    return MemoryAccount.read().resident / 2**20
 
 
 def memory_readers() -> dict[str, Callable[[], float]]:
-    """Memory in use, in MB: that of this process and of those it started, and what is taken of a GPU."""
+    """Memory in use, in MB: that of this process, of each that it started, and what is taken of a GPU."""
     import torch
 
-    readers: dict[str, Callable[[], float]] = {"host": kept_mb, "children": children_mb}
+    readers: dict[str, Callable[[], float]] = {"host": kept_mb}
+    for number, pid in enumerate(find_children(), start=1):
+        readers[f"child {number}"] = lambda pid=pid: MemoryAccount.read(pid).resident / 2**20  # type: ignore[misc]
     if torch.cuda.is_available():
         free, total = 0, 1
         readers["gpu"] = lambda: (torch.cuda.mem_get_info()[total] - torch.cuda.mem_get_info()[free]) / 2**20
     return readers
+
+
+def is_warm(stats: EngineStats, feature_limit_bytes: int) -> bool:
+    """Whether all caches are full."""
+    return (
+        stats.total_embedding_evictions > 0
+        and stats.feature_bytes >= FULL_SHARE * feature_limit_bytes
+        and stats.num_cached_kv_blocks >= FULL_SHARE * stats.num_kv_blocks
+    )
+
+
+def report_accounts(when: str) -> None:
+    """Print the account of each process, in MB."""
+    for name, pid in {"host": None, **{f"child {i}": pid for i, pid in enumerate(find_children(), start=1)}}.items():
+        account = {f"{key}_mb": round(value / 2**20, 1) for key, value in asdict(MemoryAccount.read(pid)).items()}
+        report(what="account", when=when, process=name, **account)
 
 
 def growth(num_requests: Sequence[int], readings_mb: Sequence[float]) -> dict[str, float]:
@@ -116,38 +126,40 @@ def growth(num_requests: Sequence[int], readings_mb: Sequence[float]) -> dict[st
     }
 
 
-def find_faults(*, num_missing: int, num_blocks: int, slopes_mb: Sequence[float], max_mb: float) -> list[str]:
-    """Return the faults that make the soak fail, as sentences."""
+def find_faults(
+    *, num_missing: int, num_blocks: int, slopes_mb: Sequence[float], max_mb: float, is_late: bool
+) -> list[str]:
+    """Return the faults that make the soak fail, as sentences. `is_late`: the warm-up took more than half of it."""
     faults = {
+        "the caches were not full after half of the requests: give more requests, or smaller caches": is_late,
         f"{num_missing} answers are missing": num_missing > 0,
         f"{num_blocks} KV blocks are still in use": num_blocks > 0,
-        f"memory grows by more than {max_mb} MB per 1,000 requests": max(slopes_mb) > max_mb,
+        f"memory grows by more than {max_mb} MB per 1,000 requests": max(slopes_mb, default=0.0) > max_mb,
     }
     return [fault for fault, is_there in faults.items() if is_there]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--requests", type=int, default=5000)
-    parser.add_argument("--warm-up", type=int, help="requests whose readings do not count (default: a fifth)")
+    parser.add_argument("model", nargs="?", default="seesay-demo")
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--warm-up", type=int, default=0, help="requests whose readings do not count in any case")
     parser.add_argument("--clients", type=int, default=32, help="requests at the same time")
     parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
-    parser.add_argument("--kv-blocks", type=int, default=0, help="0: as many as fit; see above")
-    parser.add_argument("--cache-mb", type=int, default=256, help="of embeddings, and of preprocessed pictures")
+    parser.add_argument("--kv-blocks", type=int, default=400, help="0: as many as fit; see above")
+    parser.add_argument("--cache-mb", type=int, default=16, help="of embeddings, and of preprocessed pictures")
     parser.add_argument("--max-growth-mb", type=float, default=5.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
     add_plot_option(parser)
     args = parser.parse_args(argv)
     if args.requests < NUM_READINGS:
         parser.error(f"--requests is at least {NUM_READINGS}, and a slope tells something from some thousands on")
-    warm_up = WARM_UP_SHARE * args.requests if args.warm_up is None else args.warm_up
-    if not 0 <= warm_up <= args.requests / 2:
+    if not 0 <= args.warm_up <= args.requests / 2:
         parser.error("--warm-up is at most half of --requests")
 
     shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
     step = max(1, args.requests // NUM_READINGS)
-    num_answered, counts = 0, list[int]()
+    num_answered, counts, warm = 0, list[int](), False
     vision = {"embedding_cache_bytes": args.cache_mb << 20, "feature_cache_bytes": args.cache_mb << 20}
     pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks)
     with pipe, ThreadPoolExecutor(args.clients) as clients:
@@ -158,14 +170,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         started_s = time.perf_counter()
         for first in range(0, args.requests, step):
             num_answered += sum(clients.map(lambda shape: ask(pipe, shape), shapes[first : first + step]))
-            if first >= warm_up:
+            warm = warm or is_warm(pipe.engine.stats(), args.cache_mb << 20)
+            if warm and first >= args.warm_up:
                 counts.append(min(first + step, args.requests))
                 for name, read in readers.items():
                     readings_mb[name].append(read())
         seconds = time.perf_counter() - started_s
         stats = pipe.engine.stats()
+        report_accounts("at the end")
+        pipe.reset_caches()
+        report_accounts("caches reset")
     slopes_mb = []
-    for name, values_mb in readings_mb.items():
+    is_late = not counts or counts[0] > args.requests / 2
+    for name, values_mb in readings_mb.items() if not is_late else ():
         figures = growth(counts, values_mb)
         slopes_mb.append(figures["growth_mb_per_1000"])
         report(what="soak", memory=name, **figures)
@@ -174,10 +191,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         num_blocks=stats.num_used_kv_blocks,
         slopes_mb=slopes_mb,
         max_mb=args.max_growth_mb,
+        is_late=is_late,
     )
     report(
         what="soak_requests",
         requests=args.requests,
+        warm_up=counts[0] if counts else args.requests,
         answered=num_answered,
         req_per_s=round(args.requests / seconds, 1),
         seen_before=args.requests - len(set(shapes)),

@@ -1,4 +1,4 @@
-"""Return freed host memory to the system (heap trim).
+"""Bounds what allocators hold, and returns freed host memory to the system (heap trim).
 
 Pictures of many sizes fragment the heap: their freed memory lies between allocations that are still in use, and glibc
 returns it to the system only on request. Without it, the memory of a server grows with every thousand pictures.
@@ -7,6 +7,7 @@ returns it to the system only on request. Without it, the memory of a server gro
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,30 @@ from functools import cache
 INTERVAL_S = 60.0
 """Shortest time between two trims. A trim takes about 50 ms, in which other threads may wait for the allocator, and
 memory that is allocated again must be zeroed by the kernel."""
+
+NUM_ARENAS = 4
+"""Heaps of glibc in a process. By default there are eight per core, each with free memory of its own."""
+MMAP_BYTES = 4 << 20
+"""Larger allocations go back to the system as soon as they are freed. By default glibc raises this limit up to 32 MB
+whenever a larger one is freed, and then keeps pictures in its heaps."""
+NUM_PRIMITIVES = 128
+"""Compiled operations that oneDNN keeps, by the shapes of their tensors: 0.5 MB each. By default there are 1,024, which
+pictures of many sizes fill on the CPU."""
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
+
+
+@cache
+def bound_allocators() -> None:
+    """Bound the memory that glibc and oneDNN hold in this process. Has an effect on oneDNN before its first call, and
+    none on what the environment sets already."""
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_PRIMITIVES))
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim") or "GLIBC_TUNABLES" in os.environ:
+        return
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        libc.mallopt(_M_ARENA_MAX, NUM_ARENAS)
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ:
+        libc.mallopt(_M_MMAP_THRESHOLD, MMAP_BYTES)
 
 
 @cache

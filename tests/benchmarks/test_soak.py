@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import soak
-from soak import find_faults, growth, make_shapes
+from soak import find_faults, growth, is_warm, make_shapes
 
+from seesay.values import EngineStats
+
+ORDER = ("account", "soak", "soak_requests")
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 
 
 @pytest.mark.slow
 def test_a_short_soak_loses_nothing(run_benchmark: RunBenchmark) -> None:
-    options = ["--requests", "60", "--clients", "4", "--max-side-px", "140", "--kv-blocks", "256"]
-    options += ["--max-growth-mb", "100000"]
-    host, *others, summary = run_benchmark(soak, *options)
+    options = ["--requests", "60", "--clients", "4", "--max-side-px", "140"]
+    options += ["--max-growth-mb", "100000", "--cache-mb", "0", "--kv-blocks", "140"]
+    *accounts, host, summary = sorted(run_benchmark(soak, *options), key=lambda figures: ORDER.index(figures["what"]))
     assert host["memory"] == "host" and 0 < host["first_mb"] < 100_000
-    assert all(figures["what"] == "soak" for figures in others)
+    at_end, reset = accounts
+    assert at_end["resident_mb"] > 0 and reset["malloc_used_mb"] <= at_end["malloc_used_mb"]
+    assert summary["warm_up"] <= 30, "small caches are full at once"
     assert summary["answered"] == summary["requests"] == 60
     assert summary["seen_before"] > 0 and summary["encoded"] == 60 - summary["seen_before"]
     assert summary["faults"] == []
 
 
 def test_what_is_lost_or_grows_is_a_fault() -> None:
-    assert not find_faults(num_missing=0, num_blocks=0, slopes_mb=[-3.0, 20.0], max_mb=20.0)
-    faults = find_faults(num_missing=2, num_blocks=1, slopes_mb=[1.0, 20.1], max_mb=20.0)
+    assert not find_faults(num_missing=0, num_blocks=0, slopes_mb=[-3.0, 20.0], max_mb=20.0, is_late=False)
+    faults = find_faults(num_missing=2, num_blocks=1, slopes_mb=[1.0, 20.1], max_mb=20.0, is_late=False)
     assert [fault.split()[0] for fault in faults] == ["2", "1", "memory"]
+    [late] = find_faults(num_missing=0, num_blocks=0, slopes_mb=[], max_mb=20.0, is_late=True)
+    assert "were not full after half" in late
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({}, True),
+        ({"total_embedding_evictions": 0}, False),
+        ({"feature_bytes": 800}, False),
+        ({"num_cached_kv_blocks": 80}, False),
+    ],
+)
+def test_the_warm_up_ends_when_all_caches_are_full(found: dict[str, int], expected: bool) -> None:
+    full = EngineStats(total_embedding_evictions=1, feature_bytes=950, num_cached_kv_blocks=95, num_kv_blocks=100)
+    stats: Any = replace(full, **found)  # type: ignore[arg-type]
+    assert is_warm(stats, 1000) is expected
 
 
 def test_pictures_differ_in_size_and_some_come_again() -> None:

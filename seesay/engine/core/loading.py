@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
+from seesay.device.host_memory import bound_allocators
 from seesay.device.query import has_fp8, measure_memory, measure_peak, pick_device
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
@@ -185,6 +186,7 @@ def load_core(
     of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
     are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
     `CheckpointError` or `ConfigError`."""
+    bound_allocators()
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone)
         compile_log = _listen_to_compiler(resolved.device)
