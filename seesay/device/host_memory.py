@@ -22,9 +22,9 @@ NUM_ARENAS = 4
 MMAP_BYTES = 4 << 20
 """Larger allocations go back to the system as soon as they are freed. By default glibc raises this limit up to 32 MB
 whenever a larger one is freed, and then keeps pictures in its heaps."""
-NUM_PRIMITIVES = 128
-"""Compiled operations that oneDNN keeps, by the shapes of their tensors: 0.5 MB each. By default there are 1,024, which
-pictures of many sizes fill on the CPU."""
+NUM_PRIMITIVES = 64
+"""Compiled operations that oneDNN keeps in a process, and torch's layer above it in each thread, by the shapes of their
+tensors: some 0.6 MB each. By default there are 1,024 in each, which pictures of many sizes fill on the CPU."""
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
@@ -32,7 +32,8 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 def bound_allocators() -> None:
     """Bound the memory that glibc and oneDNN hold in this process. Has an effect on oneDNN before its first call, and
     none on what the environment sets already."""
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(NUM_PRIMITIVES))
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, str(NUM_PRIMITIVES))
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "malloc_trim") or "GLIBC_TUNABLES" in os.environ:
         return

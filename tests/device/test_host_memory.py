@@ -36,6 +36,41 @@ def test_it_is_not_done_all_the_time() -> None:
     assert not memory.return_if_due()
 
 
+CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+SHAPES = """
+import sys
+if sys.argv[1] == "bounded":
+    from seesay.device.host_memory import bound_allocators
+    bound_allocators()
+import torch
+from seesay.device.memory_account import MemoryAccount
+weight = torch.arange(384 * 384).reshape(384, 384).remainder(7).bfloat16()
+def multiply(stop):
+    inputs = (torch.ones(n, 384, dtype=weight.dtype) for n in range(1, stop))
+    return sum(float(torch.nn.functional.linear(each, weight).sum()) for each in inputs)
+first = multiply(100)
+before = MemoryAccount.read().resident
+total = multiply(600)
+print(MemoryAccount.read().resident - before, total)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_products_of_many_shapes_leave_nothing_behind_and_are_the_same() -> None:
+    """In bfloat16, which is oneDNN's where the processor has instructions for it."""
+    env = {name: value for name, value in os.environ.items() if name not in CAPACITIES}
+    results = {
+        mode: subprocess.run(
+            [sys.executable, "-c", SHAPES, mode], env=env, capture_output=True, text=True, check=True
+        ).stdout.split()
+        for mode in ("bounded", "unbounded")
+    }
+    assert results["bounded"][1] == results["unbounded"][1]
+    if int(results["unbounded"][0]) < 150 << 20:
+        pytest.skip("oneDNN compiles nothing here")
+    assert int(results["bounded"][0]) < 80 << 20
+
+
 PICTURES = """
 import ctypes, sys, threading
 import numpy as np
@@ -68,7 +103,7 @@ print(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], NUM_ARENAS)
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 @pytest.mark.parametrize("capacity", [None, "7"])
 def test_allocators_are_bounded(tmp_path: Path, capacity: str | None) -> None:
-    unset = ("GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    unset = ("GLIBC_TUNABLES", "MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", *CAPACITIES)
     env = {name: value for name, value in os.environ.items() if name not in unset}
     if capacity is not None:
         env["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] = capacity
