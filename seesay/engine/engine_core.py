@@ -28,6 +28,10 @@ class CoreListener(Protocol):
         Nothing needs to be done for a request that is over."""
         ...
 
+    def on_encoding(self, item_hash: bytes) -> None:
+        """Note that the core holds the arrays of this media item for its encoder alone: further ones may be sent."""
+        ...
+
 
 class EngineCore(Protocol):
     """Computes token requests. All methods may be called from any thread, and return without waiting for the core

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
 
 
@@ -132,7 +133,8 @@ class MediaItem:
     ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
     preprocessing options and model revision: the key of every cache. `features` is the family's preprocessed input for
     its tower, and `num_units` its encoding cost (patches, tiles times patches, …). `has_arrays` is False when the
-    arrays were left out of the features, because the item's embedding is probably cached.
+    arrays were left out of the features, because the item's embedding is probably cached. `is_reloadable`: whether the
+    front can make the arrays again, so that nobody has to hold them once the item is being encoded.
     """
 
     modality: Modality
@@ -142,6 +144,17 @@ class MediaItem:
     features: Mapping[str, Any]
     num_units: int
     has_arrays: bool = True
+    is_reloadable: bool = False
+
+    @property
+    def num_array_bytes(self) -> int:
+        """Bytes of the arrays in the features."""
+        return sum(value.nbytes for value in self.features.values() if isinstance(value, np.ndarray))
+
+    def without_arrays(self) -> MediaItem:
+        """Return the item without the arrays of its features."""
+        told = {name: value for name, value in self.features.items() if not isinstance(value, np.ndarray)}
+        return replace(self, features=told, has_arrays=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pickle
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,13 @@ from seesay.config import EngineConfig, VisionConfig
 from seesay.encoders.store import Lookup
 from seesay.engine.commands import ResetCaches
 from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.token_messages import Features, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import FinishReason, MultimodalInput
+from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_items import OpenItem
 
 TEXT = Question(4, (), 2, SamplingParams(max_new_tokens=5))
 PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
@@ -47,6 +50,9 @@ class Recorder(World):
             raise ValueError("not now")
         self.calls.append(list(outputs))
         super().on_outputs(outputs)
+
+    def on_encoding(self, item_hash: bytes) -> None:
+        pass
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         self.wanted.put((request_id, item_index))
@@ -247,6 +253,77 @@ def test_the_front_decodes_again_what_was_evicted(
         monkeypatch.setattr(front, "_decode_one", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
         for answer in ask(engine, requests):
             assert answer.finish_reason == "error" and "the disk is gone" in str(answer.error)
+
+
+@pytest.mark.parametrize("has_process", [False, True])
+def test_arrays_are_dropped_once_their_item_is_encoding(
+    has_process: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the core nor the front's ledger holds them while an answer goes on, and no room stays taken. Preempted
+    requests whose embedding is gone have them made again: the answers are the same."""
+    config = EngineConfig(device_type="cpu", block_size=16, enable_prefix_caching=False, engine_process=has_process)
+    vision = VisionConfig(embedding_cache_bytes=0, feature_cache_bytes=0)
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    with AsyncEngine(path, backend_config=config, vision_config=vision) as engine:
+        requests = parse([("what?", encode_png(n)) for n in range(3)], max_new_tokens=8, ignore_eos=True)
+        sizes: list[int] = []
+        hold = engine._media_room.hold
+
+        def note(request_id: int, held: Mapping[bytes, int]) -> None:
+            sizes.append(sum(held.values()))
+            hold(request_id, held)
+
+        monkeypatch.setattr(engine._media_room, "hold", note)
+        left: list[int] = []
+
+        def look(outputs: Sequence[TokenOutput], take: Any = engine._delivery.on_outputs) -> None:
+            left.append(_count_array_bytes(engine))
+            take(outputs)
+
+        monkeypatch.setattr(engine._delivery, "on_outputs", look)
+        answers = ask(engine, requests)
+        assert len(sizes) == 3 and min(sizes) > 0
+        assert left and not any(left), "arrays are held while tokens come"
+        assert engine._media_room.used_bytes == 0 and not engine._media_room._held
+    with AsyncEngine(path, backend_config=replace(config, engine_process=False), vision_config=vision) as engine:
+        monkeypatch.setattr(MediaFront, "_load_features", lambda *_: pytest.fail("nothing is to be made again"))
+        assert [answer.token_ids for answer in ask(engine, requests)] == [answer.token_ids for answer in answers]
+
+
+def _count_array_bytes(engine: AsyncEngine) -> int:
+    """Bytes of the arrays of media that the live requests hold, in the core or the ledger of its process."""
+    if isinstance(engine.core, ProcessCore):
+        items = [item for entry in engine.core._ledger._entries.values() for item in entry.request.prompt.items]
+    else:
+        items = [item for request in loop_of(engine)._live.values() for item in request.sequence.items]
+    return sum(item.num_array_bytes for item in items)
+
+
+def test_a_preempted_request_has_its_arrays_made_again(
+    tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks for two prompts, not for their answers: one is preempted, and its embedding is gone."""
+    vision = VisionConfig(embedding_cache_bytes=0, feature_cache_bytes=0)
+    requests = parse([("what?", encode_png(n)) for n in range(2)], max_new_tokens=40, ignore_eos=True)
+    path = str(tiny_checkpoint("qwen2_5_vl"))
+    plain = EngineConfig(device_type="cpu", block_size=16, enable_prefix_caching=False)
+    with AsyncEngine(path, backend_config=plain, vision_config=vision) as engine:
+        expected = ask(engine, requests)
+    num_tokens = max(answer.usage.prompt_tokens for answer in expected if answer.usage is not None)
+    num_blocks = 2 * -(-(num_tokens + 1) // 16) + 1
+    with AsyncEngine(path, backend_config=replace(plain, num_gpu_blocks=num_blocks), vision_config=vision) as engine:
+        loads: list[OpenItem] = []
+        load = MediaFront._load_features
+
+        def note(front: MediaFront, item: OpenItem) -> Features:
+            loads.append(item)
+            return load(front, item)
+
+        monkeypatch.setattr(MediaFront, "_load_features", note)
+        answers = ask(engine, requests)
+        assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+        assert engine.stats().total_preemptions and loads
+        assert engine._media_room.used_bytes == 0
 
 
 # --- a front that is late --------------------------------------------------------------------------------------------

@@ -404,6 +404,9 @@ class World:
         for output in outputs:
             self._arrived.put(output)
 
+    def on_encoding(self, item_hash: bytes) -> None:
+        pass
+
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         raise AssertionError(f"features of item {item_index} of request {request_id} are wanted: it came with arrays")
 

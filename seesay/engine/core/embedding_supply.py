@@ -60,9 +60,12 @@ class EmbeddingSupply:
         on_failed: Callable[[bytes, RequestError], None],
         on_launched: Callable[[bytes], None],
         on_features_wanted: Callable[[int, int], None],
+        on_encoding: Callable[[bytes], None] = lambda _hash: None,
     ) -> None:
-        """Start the encoder's worker, which calls `on_ready`, `on_failed` and `on_launched` from its own thread."""
+        """Start the encoder's worker, which calls `on_ready`, `on_failed` and `on_launched` from its own thread.
+        `on_encoding` is called with the hash of an item whose arrays its request holds no more."""
         self._on_features_wanted = on_features_wanted
+        self._on_encoding = on_encoding
         if self._encoder is not None:
             self.worker = EncoderWorker(
                 self._encoder,
@@ -167,7 +170,12 @@ class EmbeddingSupply:
 
     def _encode(self, request_id: int, item_index: int) -> None:
         assert self.worker is not None, "a model without a tower was given media"
-        item = self._live[request_id].sequence.items[item_index]
-        if not self.worker.submit(item) and item.hash not in self._asked:
+        sequence = self._live[request_id].sequence
+        item = sequence.items[item_index]
+        if self.worker.submit(item):
+            if item.has_arrays and item.is_reloadable:  # the worker holds them until the item is encoded
+                sequence.drop_arrays(item_index)
+                self._on_encoding(item.hash)
+        elif item.hash not in self._asked:
             self._asked[item.hash] = request_id
             self._on_features_wanted(request_id, item_index)

@@ -157,6 +157,7 @@ class EngineLoop:
             on_failed=self._reports.on_failed,
             on_launched=self._reports.on_launched,
             on_features_wanted=listener.on_features_wanted,
+            on_encoding=listener.on_encoding,
         )
         self._thread.start()
         if self._hang_limit_s is not None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.failures import explain
 from seesay.engine.front.live_answer import LiveAnswer
+from seesay.engine.front.media_room import MediaRoom
 from seesay.engine.token_messages import Features, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.system.thread_pool import ThreadPool
@@ -23,8 +24,10 @@ class Delivery:
     """A `CoreListener`. Knows the answers that `core` computes, and nothing of the engine that asks for them, so that
     the core's thread keeps no engine alive."""
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: EngineCore, room: MediaRoom | None = None) -> None:
+        """room: of the arrays of requests; it is given up when their items are being encoded, or they end."""
         self._core = core
+        self._room = room or MediaRoom()
         self._live: dict[int, LiveAnswer] = {}
         self._threads = ThreadPool(_FEATURE_THREADS, name="seesay-features")
 
@@ -41,6 +44,7 @@ class Delivery:
 
     def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
         """Make text of tokens, hand it out, and end requests at their stop words."""
+        self._room.release(output.request_id for output in outputs if output.finish_reason is not None)
         for output in outputs:
             answer = self._live.get(output.request_id)
             if answer is None:  # its receiver failed
@@ -70,6 +74,10 @@ class Delivery:
         except RuntimeError:  # the engine is being closed, or no thread can be started
             error = RequestError(ErrorCode.CLOSED, "the engine was closed before the media was encoded")
             self._core.give_features(request_id, item_index, error)
+
+    def on_encoding(self, item_hash: bytes) -> None:
+        """Let the next request with media be prepared."""
+        self._room.note_encoding(item_hash)
 
     def _give_features(self, request_id: int, item_index: int, load: Callable[[], Features]) -> None:
         try:

@@ -31,7 +31,7 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.config.checks import check_instance
-from seesay.device.host_memory import MemoryReturn, return_memory
+from seesay.device.host_memory import MemoryReturn, bound_allocators, return_memory
 from seesay.engine.commands import (
     PARTS,
     Command,
@@ -50,6 +50,7 @@ from seesay.engine.failures import explain
 from seesay.engine.front.delivery import Delivery
 from seesay.engine.front.fair_threads import FairThreads
 from seesay.engine.front.live_answer import OutputSink
+from seesay.engine.front.media_room import MediaRoom
 from seesay.engine.front.preparer import PreparedRequest, RequestPreparer
 from seesay.engine.front.request_batch import AsyncRequestBatch
 from seesay.engine.front.request_facts import has_media, has_media_at_hand
@@ -125,6 +126,7 @@ class AsyncEngine:
         `read_status` asks its owner what sleeps: see `ProcessCore.join`. `tool_call_parser`, `reasoning_parser`: names
         of the formats of calls and thoughts; None finds them by the chat template. `while_loading` is called while the
         engine process loads the model. `core_parts`: parts of the core that the caller makes otherwise."""
+        bound_allocators()
         check_instance("backend_config", backend_config, EngineConfig, TurbomindEngineConfig)
         check_instance("vision_config", vision_config, VisionConfig)
         check_instance("chat_template_config", chat_template_config, ChatTemplateConfig, str, os.PathLike)
@@ -178,7 +180,8 @@ class AsyncEngine:
             grammars=self._grammars,
             is_encoded=core.is_encoded,
         )
-        self._delivery = Delivery(core)
+        self._media_room = MediaRoom()
+        self._delivery = Delivery(core, self._media_room)
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = FairThreads(_TEXT_REQUESTS, name="seesay-prepare")
         self._media_threads = FairThreads(_MEDIA_REQUESTS, name="seesay-prepare-media")
@@ -312,9 +315,11 @@ class AsyncEngine:
 
     def reset_caches(self) -> None:
         """Forget preprocessed media, embeddings and the content of KV blocks. Requests that are being answered go on;
-        what they use is forgotten when they end. Raises `RequestError` when the engine is closed."""
+        what they use is forgotten when they end. Freed memory is returned to the system. Raises `RequestError` when the
+        engine is closed."""
         self.run_command(ResetCaches())
         self._preparer.reset_caches()
+        return_memory()
 
     # --- weights and sleep ------------------------------------------------------------------------------------------
 
@@ -460,14 +465,19 @@ class AsyncEngine:
             if status.asleep:
                 found = dict.fromkeys(group, make_sleeping_error(status))
             else:
+                if any(map(has_media, group.values())):
+                    self._media_room.wait()
                 found = self._preparer.prepare(group, on_output, received_at, prompts)
+                self._hold_room(found)
         except Exception as failure:  # whatever the owner of the engine's process answers
             found = dict.fromkeys(group, explain(failure))
         ended: list[OutputDelta] = []
+        left: list[int] = []
         with self._lock:
             ready = []
             for request_id, prepared in found.items():
                 if self._preparing.pop(request_id, None) is None:  # aborted meanwhile, or nobody knows of it
+                    left.append(request_id)
                     continue
                 if isinstance(prepared, RequestError) or self._is_closed:
                     error = RequestError(ErrorCode.CLOSED, "the engine was closed before the request was computed")
@@ -478,11 +488,22 @@ class AsyncEngine:
                     ready.append(prepared)
             if ready:
                 self._delivery.submit(ready)
+        left += [delta.request_id for delta in ended]
+        self._media_room.release(left)
         self.core.forget_media([delta.request_id for delta in ended])
         for delta in ended:
             self._report(on_output, delta)
         if any(map(has_media, group.values())):
             self._memory_return.return_if_due()
+
+    def _hold_room(self, found: Mapping[int, PreparedRequest | RequestError]) -> None:
+        """Wait for room for the media of requests for one prompt, which hold the same arrays."""
+        ids = [request_id for request_id, prepared in found.items() if not isinstance(prepared, RequestError)]
+        for request_id in ids[:1]:
+            prepared = found[request_id]
+            assert not isinstance(prepared, RequestError)
+            items = prepared[0].prompt.items
+            self._media_room.hold(request_id, {item.hash: item.num_array_bytes for item in items if item.has_arrays})
 
     def _report(self, on_output: OutputSink, delta: OutputDelta) -> None:
         """Give the final delta of a request that the core never had to its receiver."""
@@ -500,6 +521,7 @@ class AsyncEngine:
                 return
             self._is_closed = True
         _open_engines.discard(self)
+        self._media_room.close()
         self._grammars.close()
         self._grammar_threads.close()
         self._threads.close()

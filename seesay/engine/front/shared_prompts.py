@@ -35,7 +35,9 @@ class SharedPrompts:
 
     def get(self, request: GenerationRequest, build: Callable[[], PreparedPrompt]) -> PreparedPrompt:
         """The prompt of `request`, built now unless another request for it has begun before. Raises what building it
-        raised."""
+        raised. A prompt of one request alone is not kept: the pictures of a large call are not held until it ends."""
+        if _key_of(request) not in self._several:
+            return build()
         with self._lock:
             found = self._begun.get(_key_of(request))
             if found is None:

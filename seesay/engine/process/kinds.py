@@ -59,11 +59,14 @@ class Item(Piece):
     num_units: int
     features: dict[str, Any]
     has_arrays: bool
+    is_reloadable: bool
 
     @classmethod
     def of(cls, item: MediaItem, *, has_arrays: bool) -> Item:
         features = dict(item.features) if has_arrays else without_arrays(item.features)
-        return cls(item.modality, item.span, item.slots, item.hash, item.num_units, features, has_arrays)
+        return cls(
+            item.modality, item.span, item.slots, item.hash, item.num_units, features, has_arrays, item.is_reloadable
+        )
 
     def restore(self) -> MediaItem:
         return MediaItem(
@@ -74,6 +77,7 @@ class Item(Piece):
             num_units=self.num_units,
             features=restore_features(self.features),
             has_arrays=self.has_arrays,
+            is_reloadable=self.is_reloadable,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from seesay.engine.process.kinds import Item, Request
 from seesay.engine.token_messages import TokenRequest
@@ -82,6 +82,13 @@ class Ledger:
         return Request.of(
             entry.request, owner=self._owners[entry.request.owner] if owner is None else owner, items=tuple(items)
         )
+
+    def drop_arrays(self, entry: Entry) -> None:
+        """Drop the arrays of a request that was sent, where they can be made again should the process ask for them."""
+        prompt = entry.request.prompt
+        if any(item.has_arrays and item.is_reloadable for item in prompt.items):
+            items = tuple(item.without_arrays() if item.is_reloadable else item for item in prompt.items)
+            entry.request = replace(entry.request, prompt=replace(prompt, items=items))
 
     def take_back(self, entry: Entry) -> None:
         """Note that no process has this request, or that it is over."""

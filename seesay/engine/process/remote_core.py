@@ -260,6 +260,8 @@ class ProcessCore:
             message = self._ledger.send(entry, child)
         try:
             child.link.send(kinds.Submit(message))
+            with self._changed:
+                self._ledger.drop_arrays(entry)
         except LinkClosedError:  # the thread sends what waits to the next process
             with self._changed:
                 self._ledger.take_back(entry)
@@ -450,6 +452,9 @@ class ProcessCore:
     def _take_news(self, news: kinds.News) -> None:
         with self._changed:
             self._ledger.note_encoded(news.encoded, news.dropped)
+        if (listener := self._requests.listener) is not None:
+            for item_hash in news.encoded:
+                listener.on_encoding(item_hash)
         if news.stats is not None:
             if news.stats.total_step_tokens:  # also those of other fronts
                 self._state.note_tokens()

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from seesay.device.host_memory import MemoryReturn
+from seesay.device.host_memory import MemoryReturn, return_memory
+from seesay.engine.commands import ResetCaches
 from seesay.engine.failures import explain
 from seesay.engine.process import kinds
 from seesay.engine.process.failures import describe_failure
@@ -256,7 +257,10 @@ class Service:
         failure: kinds.Failure | None = None
         raised: kinds.StartFailed | None = None
         try:
-            self._core.run_command(message.restore())
+            command = message.restore()
+            self._core.run_command(command)
+            if isinstance(command, ResetCaches):
+                return_memory()
         except RequestError as error:
             failure = kinds.Failure.of(error)
         except BaseException as error:
@@ -293,6 +297,9 @@ class Service:
         front = self._fronts.get(request_id >> _ID_BITS)
         if front is not None:
             front.send(kinds.FeaturesWanted(request_id - front.number(0), item_index))
+
+    def on_encoding(self, item_hash: bytes) -> None:
+        """Nothing: fronts learn it from the news of the embedding store."""
 
     def _note(self, item_hash: bytes) -> None:
         """An embedding has come or gone. Called by the store, under its lock."""

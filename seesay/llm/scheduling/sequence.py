@@ -170,6 +170,11 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
 
+    def drop_arrays(self, item_index: int) -> None:
+        """Hold the arrays of a media item no longer: its encoder has them."""
+        items = self.items
+        self.items = (*items[:item_index], items[item_index].without_arrays(), *items[item_index + 1 :])
+
     @property
     def token_ids(self) -> npt.NDArray[np.int64]:
         """All known tokens, int64 [num_tokens]. A view: do not write to it."""

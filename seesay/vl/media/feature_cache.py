@@ -9,6 +9,11 @@ from seesay.values import EngineStats
 from seesay.vl.family import Features
 
 
+def count_bytes(features: Features) -> int:
+    """Return the bytes of all features; 64 for each that is not an array."""
+    return sum(getattr(value, "nbytes", 64) for value in features.values())
+
+
 class FeatureCache:
     """Features by content key, limited in bytes; the least recently used leave first. Thread-safe."""
 
@@ -46,7 +51,7 @@ class FeatureCache:
 
     def put(self, key: bytes, features: Features) -> None:
         """Keep features, unless they alone are larger than the cache."""
-        size = sum(getattr(value, "nbytes", 64) for value in features.values())
+        size = count_bytes(features)
         if size > self._limit_bytes:
             return
         with self._lock:

@@ -198,15 +198,14 @@ class MediaFront:
         prepared = self._decode_one(item, allowance)
         if content_key is not None:
             self._seen.put(content_key, SeenMedia.of(prepared.key, prepared.size, prepared.features))
+            return replace(prepared, load_features=partial(self._load_features, item))
         return prepared
 
     def _recall(self, item: OpenItem, seen: SeenMedia) -> PreparedMedia | None:
         """Return known media without decoding it. None where it must be decoded again."""
-        load: Callable[[], Features] | None = None
         features: Features | None = seen.told
-        if self._is_encoded(seen.key):
-            load = partial(self._load_features, item)
-        else:
+        was_recalled = self._is_encoded(seen.key)
+        if not was_recalled:
             features = self._cache.get(seen.key) if seen.key in self._cache else None
         if features is None:
             return None
@@ -218,7 +217,8 @@ class MediaFront:
             size=seen.size,
             place=item.place,
             timestamps_s=_timestamps_s(item, seen.size),
-            load_features=load,
+            was_recalled=was_recalled,
+            load_features=partial(self._load_features, item),
             fetch_s=item.fetch_s,
         )
 

@@ -16,9 +16,10 @@ class PreparedMedia:
     """One picture or video, ready for a tower.
 
     `key` is 32 bytes over the decoded content and the preprocessing options. `features` are the family's own. `size` is
-    that of the decoded frames, and `plan` what the family makes of that size. `load_features` is set when the media was
-    not decoded, because its embedding is cached: `features` then lack their arrays. If the embedding is gone when it is
-    needed, `load_features` decodes the media and returns all features. `place` is named by errors. `timestamps_s` has
+    that of the decoded frames, and `plan` what the family makes of that size. `was_recalled`: the
+    media was not decoded, because its embedding is cached; `features` then lack their arrays. `load_features` decodes
+    the media and returns all features, for an embedding that is needed when the arrays are gone; it is None for content
+    that its owner may change. `place` is named by errors. `timestamps_s` has
     the time in the video of each frame, also of one that became a picture of its own.
     """
 
@@ -29,6 +30,7 @@ class PreparedMedia:
     size: MediaSize
     place: MediaPlace | None = None
     timestamps_s: tuple[float, ...] = ()
+    was_recalled: bool = False
     load_features: Callable[[], Features] | None = None
     fetch_s: float = 0.0
     decode_s: float = 0.0

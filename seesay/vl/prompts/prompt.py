@@ -177,7 +177,9 @@ def build_input(
                 hash=hash_item(item.key, model_digest, others),
                 features={**item.features, **others},
                 num_units=item.plan.num_units,
-                has_arrays=item.load_features is None,
+                has_arrays=not item.was_recalled,
+                is_reloadable=item.load_features is not None
+                and not any(isinstance(value, np.ndarray) for value in others.values()),
             )
         )
         length += len(expansion.token_ids)

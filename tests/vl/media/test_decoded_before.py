@@ -112,7 +112,8 @@ def test_what_is_encoded_is_decoded_only_on_demand(
     assert (again.plan.measures, again.plan.num_units) == (first.plan.measures, first.plan.num_units)
     assert again.features.get("seconds_per_grid") == first.features.get("seconds_per_grid")
     assert not any(isinstance(value, np.ndarray) for value in again.features.values())
-    assert decoded == [modality] and again.load_features is not None and first.load_features is None
+    assert decoded == [modality] and again.was_recalled and not first.was_recalled
+    assert again.load_features is not None and first.load_features is not None
     assert_equal(replace(again, features=again.load_features()), first)
     assert decoded == [modality] * 2
 
