@@ -19,9 +19,9 @@ from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
+from seesay.vl.families.text import LlamaLike
 from seesay.vl.modules.module_family import ModuleTextFamily
 from seesay.vl.modules.module_vision import ModuleVisionFamily
-from seesay.vl.text_family import TextFamily
 
 TRUSTING, PLAIN = EngineConfig(device_type="cpu", trust_remote_code=True), EngineConfig(device_type="cpu")
 KINDS = (
@@ -92,7 +92,7 @@ def test_known_models_come_before_code_that_may_run(
     folder, sprung = set_traps(tiny_checkpoint(name), tmp_path / "model")
     opened = open_model(folder, TRUSTING)
     assert opened.checkpoint.code is None
-    assert type(opened.family) is (TextFamily if name == "llama" else ModuleTextFamily)
+    assert type(opened.family) is (LlamaLike if name == "llama" else ModuleTextFamily)
     assert opened.checkpoint.hf_config().model_type == name and not sprung.exists()
 
 

@@ -29,6 +29,7 @@ from seesay.engine.process.python import python_command
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 
+TESTS = Path(__file__).parents[1]
 SCRIPT = Path(__file__).with_name("rehearse_and_run.py")
 CHILD = "seesay.engine.process.precompile_child"
 HOPPER = {"capability": [9, 0], "shared_bytes": 227 << 10}
@@ -38,7 +39,7 @@ FEW_KERNELS = {"eager_mode": True, "max_batch_size": 1, "max_prefill_token_num":
 def make_environment(cache: Path) -> dict[str, str]:
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join((str(Path(seesay.__file__).parents[1]), str(SCRIPT.parents[1]))),
+        "PYTHONPATH": os.pathsep.join(map(str, (Path(seesay.__file__).parents[1], TESTS, TESTS / "support"))),
         "TRITON_CACHE_DIR": str(cache),
         "TRITON_INTERPRET": "0",
         "OMP_NUM_THREADS": "1",

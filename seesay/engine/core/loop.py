@@ -312,7 +312,9 @@ class EngineLoop:
             self._commands.held.clear()
             self._grammars.forget()
             self.embeddings.drop_all()
-            self._outbox.fail_all(RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback"))
+            self._outbox.fail_taken(
+                RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback")
+            )
         except BaseException as last:
             logger.error("the engine is given up", exc_info=last)
             reason = str(last) if isinstance(last, _EngineLostError) else describe(last)
@@ -461,9 +463,7 @@ class EngineLoop:
     # --- commands -------------------------------------------------------------------------------------------------
 
     def _admit(self, request: LiveRequest) -> None:
-        if not self._outbox.is_open(request.request_id):  # it ended with others when the loop failed
-            self.embeddings.note_arrival(request.request_id)
-            return
+        self._outbox.take(request.request_id)
         if self._commands:
             self._commands.held[request.request_id] = request
             return
@@ -522,6 +522,7 @@ class EngineLoop:
 
     def _refuse(self, request_id: int, error: RequestError) -> None:
         """End a request that could not even be made live."""
+        self._outbox.take(request_id)
         self.embeddings.note_arrival(request_id)
         self._requests.refuse(request_id, error)
 

@@ -21,6 +21,7 @@ class Outbox:
         self.listener: CoreListener | None = None
         self.fault: Fault | None = None
         self._open_ids: set[int] = set()
+        self._taken_ids: set[int] = set()
         self._lock = threading.Lock()
 
     def open(self, request_ids: Sequence[int]) -> bool:
@@ -34,22 +35,32 @@ class Outbox:
         threading.Thread(target=self._end, args=(request_ids, fault), name="seesay-refuse", daemon=True).start()
         return False
 
-    def is_open(self, request_id: int) -> bool:
-        """Whether this request has no final output yet."""
+    def take(self, request_id: int) -> None:
+        """The core begins with this request."""
         with self._lock:
-            return request_id in self._open_ids
+            self._taken_ids.add(request_id)
+
+    def fail_taken(self, error: RequestError) -> None:
+        """End the requests with which the core has begun, with an error."""
+        with self._lock:
+            lost = sorted(self._open_ids & self._taken_ids)
+            self._open_ids.difference_update(lost)
+            self._taken_ids.clear()
+        self._tell(lost, error)
 
     def fail_all(self, error: RequestError) -> None:
-        """End all requests with an error, and go on."""
+        """End all requests with an error."""
         with self._lock:
-            lost, self._open_ids = sorted(self._open_ids), set()
-        self._tell(lost, error)
+            self._taken_ids |= self._open_ids
+        self.fail_taken(error)
 
     def send(self, outputs: Sequence[TokenOutput]) -> None:
         """Hand outputs to the listener, in one call. Raises what it raises."""
         with self._lock:  # those that were given up have their final output
             kept = [output for output in outputs if output.request_id in self._open_ids]
-            self._open_ids.difference_update(output.request_id for output in kept if output.finish_reason is not None)
+            ended = [output.request_id for output in kept if output.finish_reason is not None]
+            self._open_ids.difference_update(ended)
+            self._taken_ids.difference_update(ended)
         if kept and self.listener is not None:
             self.listener.on_outputs(kept)
 

@@ -86,7 +86,8 @@ class StepPipeline:
         these rows, and the embeddings that go into the others."""
         try:
             self._runner.apply(plan)
-            self._runner.copy_blocks(plan)
+            if plan.saves or plan.loads or plan.copies:
+                self._runner.copy_blocks(plan)
             splices, errors = self._runner.find_splices(plan, store)
         except BaseException as error:
             self.collect(plan)

@@ -261,16 +261,16 @@ def test_a_loop_that_fails_again_and_again_is_given_up(backbone: Backbone) -> No
 
 
 def test_steps_that_all_fail_end_the_engine(backbone: Backbone) -> None:
-    """Copies that can never be made, say: no row is to blame."""
+    """And no row is to blame."""
     world = World(backbone, Setup(), Faults())
     try:
         runner: Any = world.runner
 
-        def fail(_: StepPlan) -> None:
+        def fail(*_: Any) -> None:
             raise Injected("never")
 
         loop: Any = world.loop
-        runner.copy_blocks = fail
+        runner.find_splices = fail
         assert ask(world) == [None] * len(QUESTIONS)
         assert loop.fault is None, "each row failed alone"
         loop._suspects.split = lambda _: None  # so that no row is ever alone
