@@ -273,16 +273,7 @@ class EngineLoop:
     def _answer_until_closed(self) -> None:
         has_more = False
         while not self._is_closed:
-            try:
-                has_more = self._inbox.drain(wait=not has_more, limit=_MAX_CALLS)
-                self._send_outputs()
-                with self._activity:
-                    has_more |= not self._is_asleep and self._step()
-                has_more |= self._run_commands()
-                self._send_outputs()
-            except BaseException as error:  # no signal reaches this thread: a user's callback may raise anything
-                self._begin_anew(error)
-                has_more = True  # the runner learns that all is over
+            has_more = self._turn(waits=not has_more)
         closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
         try:
             self._inbox.drain(wait=False)
@@ -293,6 +284,21 @@ class EngineLoop:
             logger.exception("the engine loop failed while it was closed")
         self._outbox.fail_all(closed)
         self._commands.fail(closed)
+
+    def _turn(self, *, waits: bool) -> bool:
+        """Take the inbox, make a step, run commands, and send what they gave. Returns whether another turn may follow
+        at once; else the next one `waits` for the inbox."""
+        try:
+            has_more = self._inbox.drain(wait=waits, limit=_MAX_CALLS)
+            self._send_outputs()
+            with self._activity:
+                has_more |= not self._is_asleep and self._step()
+            has_more |= self._run_commands()
+            self._send_outputs()
+        except BaseException as error:  # no signal reaches this thread: a user's callback may raise anything
+            self._begin_anew(error)
+            return True  # the runner learns that all is over
+        return has_more
 
     def _begin_anew(self, error: BaseException) -> None:
         """Something other than a step failed: end all requests, and go on with empty tables and caches. Where that
@@ -427,9 +433,11 @@ class EngineLoop:
             return
         try:
             self._outbox.send(outputs)
-        except BaseException:
+        except BaseException as error:
             logger.exception("the receiver of the engine's outputs failed; their requests are aborted")
             self.abort([output.request_id for output in outputs if output.finish_reason is None])
+            ended = [output.request_id for output in outputs if output.finish_reason is not None]
+            self._outbox.fail(ended, explain(error))  # those that were not even handed over
 
     def _give_up(self, fault: Fault) -> None:
         """End all requests from the watchdog's thread: the loop's own may hang. It ends if what hangs does."""
@@ -478,6 +486,7 @@ class EngineLoop:
             self._requests.add(request)
             self._scheduler.add(request.sequence)
         except Exception as error:
+            self._scheduler.finish(request.request_id, "error", error)  # where it was taken, and failed then
             self._finish(request, "error", error=error)
 
     def _resume(self, request_id: int) -> None:
@@ -491,19 +500,20 @@ class EngineLoop:
         return self.control is not None and bool(self.control.status.asleep)
 
     def _take_command(self, command: Command, done: Future[None]) -> None:
-        if isinstance(command, ResetCaches):
-            try:
+        try:
+            if isinstance(command, ResetCaches):
                 self._scheduler.forget_prefixes()
                 self.embeddings.store.clear()
-            except BaseException as error:
-                done.set_exception(error)
-                raise
-            done.set_result(None)
-            return
-        self._commands.add(command, done)
-        if getattr(command, "running", None) == "abort":
-            for request_id in list(self._live):
-                self._end(request_id, "abort")
+                done.set_result(None)
+                return
+            self._commands.add(command, done)
+            if getattr(command, "running", None) == "abort":
+                for request_id in list(self._live):
+                    self._end(request_id, "abort")
+        except BaseException as error:
+            self._commands.drop(done)
+            done.set_exception(error)
+            raise
 
     def _run_commands(self) -> bool:
         """Run the commands that wait, if no request is alive, and admit the requests that came behind them. Returns

@@ -54,6 +54,13 @@ class Outbox:
             self._taken_ids |= self._open_ids
         self.fail_taken(error)
 
+    def fail(self, request_ids: Iterable[int], error: RequestError) -> None:
+        """End those of these requests that have no final output, with an error."""
+        with self._lock:
+            lost = sorted(self._open_ids.intersection(request_ids))
+            self._open_ids.difference_update(lost)
+        self._tell(lost, error)
+
     def send(self, outputs: Sequence[TokenOutput]) -> None:
         """Hand outputs to the listener, in one call. Raises what it raises."""
         with self._lock:  # those that were given up have their final output

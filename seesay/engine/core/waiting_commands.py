@@ -25,6 +25,10 @@ class WaitingCommands:
         """Take a command; `done` tells of its end."""
         self._waiting.append((command, done))
 
+    def drop(self, done: Future[None]) -> None:
+        """Forget a command of whose end somebody else tells."""
+        self._waiting = [(command, other) for command, other in self._waiting if other is not done]
+
     def run(self, control: ModelControl | None) -> list[LiveRequest]:
         """Have `control` do all commands; without one each fails. Returns the requests that were held."""
         while self._waiting:
