@@ -1,0 +1,27 @@
+"""Whole engine loops under a virtual clock, by seed: `tests/simulation/run.py --seed N` runs one of them alone."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from .run import run_seeds
+
+NUM_SEEDS, NUM_PARTS = 2000, 10
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> object:
+    logger = logging.getLogger("seesay")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
+@pytest.mark.parametrize("part", range(NUM_PARTS))
+def test_every_request_ends_once_with_the_right_tokens(part: int) -> None:
+    size = NUM_SEEDS // NUM_PARTS
+    failed = run_seeds(part * size, (part + 1) * size)
+    reports = [f"python tests/simulation/run.py --seed {seed}\n{text}" for seed, text in failed]
+    assert not failed, "\n".join(reports[:3])
