@@ -7,7 +7,8 @@ Every client asks about one picture after another. Sizes and shapes differ, most
 five is a picture that was shown before, so that every cache fills, evicts and hits. Memory is read fifty times, each
 time when nothing is being answered, and what this process has freed is returned to the system first. The warm-up ends
 when all caches are full: embeddings are evicted, preprocessed pictures and cached KV blocks are at 90 % of their limits
-(on the CPU, the KV cache takes memory as its blocks are first written). After that every reading counts. The caches are
+(on the CPU, the KV cache takes memory as its blocks are first written), and as many requests again were answered, in
+which heaps and compiled operations settle. After that every reading counts. The caches are
 small by default, so that a fifth of the requests fills them. On a GPU, memory grows until the sizes that recur have
 graphs in the tower: `--warm-up 3000` adds requests.
 
@@ -45,6 +46,8 @@ NUM_READINGS = 50
 SEEN_SHARE = 0.2
 FULL_SHARE = 0.9
 """Of its limit, from which on a cache counts as full: the next entry may not fit."""
+SETTLING = 2
+"""The warm-up takes so many times as long as the caches fill: threads compile the operations of recurring shapes."""
 NUM_REMEMBERED = 500
 """A picture is shown again within this many requests."""
 NUM_ANSWER_TOKENS = 16
@@ -159,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     shapes = list(make_shapes(args.requests, args.max_side_px, args.seed))
     step = max(1, args.requests // NUM_READINGS)
-    num_answered, counts, warm = 0, list[int](), False
+    num_answered, num_filling, counts = 0, 0, list[int]()
     vision = {"embedding_cache_bytes": args.cache_mb << 20, "feature_cache_bytes": args.cache_mb << 20}
     pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks)
     with pipe, ThreadPoolExecutor(args.clients) as clients:
@@ -170,8 +173,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         started_s = time.perf_counter()
         for first in range(0, args.requests, step):
             num_answered += sum(clients.map(lambda shape: ask(pipe, shape), shapes[first : first + step]))
-            warm = warm or is_warm(pipe.engine.stats(), args.cache_mb << 20)
-            if warm and first >= args.warm_up:
+            if not num_filling and is_warm(pipe.engine.stats(), args.cache_mb << 20):
+                num_filling = first + step
+            if num_filling and first >= max(args.warm_up, SETTLING * num_filling - step):
                 counts.append(min(first + step, args.requests))
                 for name, read in readers.items():
                     readings_mb[name].append(read())
