@@ -39,8 +39,8 @@ SESSION_LEN = 48
 MAX_IDLE_TURNS = 600
 
 
-LAST_RESORTS = {"outbox.give_up", "outbox.fail", "outbox.fail_all"}
-"""What ends requests when everything else has failed."""
+LAST_RESORTS = {"outbox.give_up", "outbox.fail", "outbox.fail_all", "outbox.fail_taken", "outbox.take"}
+"""What ends requests when everything else has failed, and the note by which it knows them."""
 
 
 class InjectedError(RuntimeError):
