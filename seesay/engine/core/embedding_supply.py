@@ -52,6 +52,8 @@ class EmbeddingSupply:
         self._arrived: list[int] = []  # those of them that were admitted
         self._lock = threading.Lock()
         self._asked: dict[bytes, int] = {}  # item hash → the request that was asked for the features
+        self._users: dict[bytes, dict[int, None]] = {}  # item hash → live requests that wait for it or were lent it
+        self._used: dict[int, dict[bytes, None]] = {}  # id of a live request → all items for which it ever waited
 
     def start(
         self,
@@ -118,25 +120,34 @@ class EmbeddingSupply:
         """Pin the embeddings of these jobs, and have those encoded that are not there."""
         for job in jobs:
             self.store.pin(job.hash, (job.seq_id, job.item_index))
+            self._users.setdefault(job.hash, {})[job.seq_id] = None
+            self._used.setdefault(job.seq_id, {})[job.hash] = None
             self._encode(job.seq_id, job.item_index)
         if self._arrived:
             self.forget(self._arrived)
             self._arrived.clear()
 
+    def find_users(self, item_hash: bytes) -> list[LiveRequest]:
+        """Return the live requests that asked for this embedding since it was last stored: those that wait for it, and
+        those that were lent it."""
+        return [self._live[request_id] for request_id in self._users.get(item_hash, ()) if request_id in self._live]
+
     def note_launched(self, item_hash: bytes) -> bool:
         """Note that an item is being computed. Returns whether its embedding can be used already."""
         if self.store.find(item_hash) is not Lookup.IN_FLIGHT or self.store.get(item_hash) is None:
             return False
-        for request in self._live.values():
+        for request in self.find_users(item_hash):
             request.lend(item_hash)
         return True
 
     def note_encoded(self, item_hash: bytes, timing: EncodeTiming) -> bool:
         """Note what it cost to encode an item. Returns whether its embedding is there."""
         is_there = self.store.find(item_hash) is Lookup.READY
-        for request in self._live.values():
+        for request in self.find_users(item_hash):
             if is_there or request.find_lent(item_hash):
                 request.add_encoding(item_hash, timing)
+        if is_there:
+            self._users.pop(item_hash, None)
         return is_there
 
     def release(self, refs: Iterable[EmbeddingRef]) -> None:
@@ -157,13 +168,21 @@ class EmbeddingSupply:
     def drop_all(self) -> None:
         """All requests have ended."""
         self._asked.clear()
+        self._users.clear()
+        self._used.clear()
         self.store.unpin_all()
 
     def drop(self, request_id: int) -> None:
         """A request has ended: ask another one for features that it was asked for."""
-        for item_hash in [found for found, asked in self._asked.items() if asked == request_id]:
+        for item_hash in self._used.pop(request_id, ()):
+            if users := self._users.get(item_hash):
+                users.pop(request_id, None)
+                if not users:
+                    del self._users[item_hash]
+            if self._asked.get(item_hash) != request_id:
+                continue
             del self._asked[item_hash]
-            for other in self._live.values():
+            for other in self.find_users(item_hash):
                 if waiting := other.find_waiting(item_hash):
                     self._encode(other.request_id, waiting[0])
                     break

@@ -97,7 +97,7 @@ class EncoderReports:
 
     def _take_failed(self, item_hash: bytes, error: Exception) -> None:
         failure = explain(error)
-        for request in list(self._live.values()):
+        for request in self._embeddings.find_users(item_hash):
             if lent := request.find_lent(item_hash):
                 self._scheduler.forget_blocks(request.request_id)  # a step may have computed with it
                 self._scheduler.finish(request.request_id, "error", failure)

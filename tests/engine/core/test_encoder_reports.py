@@ -24,7 +24,9 @@ def test_a_lent_embedding_that_is_gone_ends_its_request_with_the_error_of_the_to
         ended.append((request, error, index))
 
     scheduler: Any = SimpleNamespace(forget_blocks=lambda _id: None, finish=lambda *_: None, mark_failed=lambda *_: ())
-    embeddings: Any = SimpleNamespace(store=SimpleNamespace(find=lambda _hash: Lookup.MISSING))
+    embeddings: Any = SimpleNamespace(
+        store=SimpleNamespace(find=lambda _hash: Lookup.MISSING), find_users=lambda _hash: [live[7]]
+    )
     reports = EncoderReports(Inbox(), scheduler, embeddings, live, end)
     reports.take_failure(8)  # nothing was lent to it
     failure = RequestError(ErrorCode.INTERNAL, "the tower failed")
