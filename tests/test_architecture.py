@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md and CONTRIBUTING.md name what is there."""
+"""ARCHITECTURE.md, CONTRIBUTING.md and docs/design/ name what is there."""
 
 from __future__ import annotations
 
@@ -20,9 +20,26 @@ def test_the_tree_names_every_module_and_folder_of_the_package() -> None:
     assert not [name for name in sorted(found) if not re.search(rf"(?<![\w/]){re.escape(name)}", tree)]
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+DESIGN = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/design").glob("*.md"))
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md", *DESIGN])
 def test_files_that_are_named_exist(document: str) -> None:
     there = {f"/{path.relative_to(ROOT)}" for path in chain.from_iterable((ROOT / at).rglob("*.*") for at in FOLDERS)}
     named = set(re.findall(r"(?<![\w/*])[\w/]+\.(?:py|sh)\b", (ROOT / document).read_text()))
-    assert len(named) > 10
+    assert len(named) > (2 if document in DESIGN else 10)
     assert not [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in there)]
+
+
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", *DESIGN])
+def test_links_lead_to_files(document: str) -> None:
+    page = ROOT / document
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_architecture_is_short_and_lists_every_page_of_design() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    assert len(text.splitlines()) <= 150
+    assert DESIGN
+    assert not [page for page in DESIGN if f"]({page})" not in text]
