@@ -3,10 +3,12 @@ block, no pinned embedding, no busy thread, nothing that a later request would m
 
 from __future__ import annotations
 
+import io
 import queue
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,12 @@ from seesay.values import OutputDelta
 
 LONG: dict[str, Any] = {"max_new_tokens": 400, "ignore_eos": True}
 PROMPT = ("what is it? ", make_picture(40, 60, 5))
+
+
+def encode(picture: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 class Gate:
@@ -41,7 +49,7 @@ def engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
     config = EngineConfig(
         device_type="cpu", block_size=4, max_batch_size=1, max_prefill_token_num=16, session_len=512, num_gpu_blocks=160
     )
-    limits = MediaLimits(allow_private_hosts=True)
+    limits = MediaLimits(allow_private_hosts=True, timeout_s=600.0)
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config, media_limits=limits) as engine:
         yield engine
 
@@ -52,7 +60,7 @@ def nothing_left(engine: AsyncEngine) -> Iterator[None]:
     [expected] = ask(engine, parse([PROMPT], max_new_tokens=3, ignore_eos=True))
     yield
     core, media = loop_of(engine), engine._preparer._media
-    for pool in (engine._threads._pool, engine._media_threads._pool, media._fetchers, media._decoders):
+    for pool in (engine._threads._pool, engine._media_threads._pool, media._fetchers._pool, media._decoders):
         wait_until(lambda calls=pool._calls: not calls.num_unfinished)  # type: ignore[misc]
     wait_until(lambda: not engine._preparing and not engine._delivery._live and not core._live)
     wait_until(lambda: core.stats().num_running + core.stats().num_waiting + core.stats().num_encode_queued == 0)
@@ -115,7 +123,70 @@ def test_fetching_a_picture(engine: AsyncEngine) -> None:
         request_id, arrived = begin(engine, [{"role": "user", "content": content}])
         connection, _ = server.accept()
         abort(engine, request_id, arrived)
-        connection.close()
+        with connection:
+            while connection.recv(4096):  # the engine's end is closed, too
+                pass
+
+
+def make_slow_prompt(port: int, num_pictures: int = 1) -> list[dict[str, Any]]:
+    url = f"http://127.0.0.1:{port}/picture.png"
+    parts: list[dict[str, Any]] = [
+        {"type": "image_url", "image_url": {"url": f"{url}?{k}"}} for k in range(num_pictures)
+    ]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": "what is it?"}]}]
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_pictures_that_nobody_waits_for_hold_up_nobody(engine: AsyncEngine) -> None:
+    """Twice as many as there are threads, each from a server that says nothing for ten minutes."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        prompt = make_slow_prompt(server.getsockname()[1])
+        slow = [begin(engine, prompt) for _ in range(64)]
+        server.accept()[0].close()
+        for request_id, _ in slow:
+            engine.abort(request_id)
+        assert all(arrived.get(timeout=TIMEOUT_S).finish_reason is not None for _, arrived in slow)
+        [answer] = ask(engine, parse([PROMPT], max_new_tokens=1, ignore_eos=True))
+        assert answer.finish_reason == "length"
+
+
+@pytest.mark.usefixtures("nothing_left")
+@pytest.mark.parametrize("num_pictures", [1, 40], ids=["many requests", "one with many"])
+def test_one_owner_cannot_hold_all_threads(engine: AsyncEngine, num_pictures: int) -> None:
+    """While its pictures do not come, those of others are prepared."""
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        prompt = make_slow_prompt(server.getsockname()[1], num_pictures)
+        slow = [begin(engine, prompt) for _ in range(64 // num_pictures)]
+        server.accept()[0].close()
+        other = replace(parse([PROMPT], max_new_tokens=1, ignore_eos=True)[0], owner="another")
+        answered: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        engine.submit_batch([other], answered.put)
+        assert answered.get(timeout=TIMEOUT_S).finish_reason == "length"
+        for request_id, _ in slow:
+            engine.abort(request_id)
+        for _, arrived in slow:
+            assert arrived.get(timeout=TIMEOUT_S).finish_reason is not None
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_answers_to_one_prompt_are_prepared_until_the_last_one_leaves(engine: AsyncEngine, tmp_path: Path) -> None:
+    """The picture comes when one of two was aborted."""
+    content = encode(PROMPT[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        [request] = parse([make_slow_prompt(server.getsockname()[1])], max_new_tokens=2, ignore_eos=True)
+        arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
+        first, second = engine.submit_batch([request, request], arrived.put)
+        connection, _ = server.accept()
+        engine.abort(first)
+        assert arrived.get(timeout=TIMEOUT_S).request_id == first
+        with connection:
+            connection.recv(4096)
+            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(content)}\r\n\r\n"
+            connection.sendall(head.encode() + content)
+        delta = arrived.get(timeout=TIMEOUT_S)
+        while delta.finish_reason is None:
+            delta = arrived.get(timeout=TIMEOUT_S)
+        assert (delta.request_id, delta.finish_reason) == (second, "length"), delta
 
 
 @pytest.mark.usefixtures("nothing_left")

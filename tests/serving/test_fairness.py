@@ -15,7 +15,6 @@ from live_server import HeldEngine, LiveServer, make_settings, serve, until, wai
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.front.engine import AsyncEngine
-from seesay.engine.front.fair_threads import FairThreads
 from seesay.errors import ConfigError
 from seesay.serving.errors import ApiError
 from seesay.serving.requests.answers import Answering
@@ -181,29 +180,6 @@ async def test_turns_belong_to_keys_or_addresses() -> None:
     assert await turn_with((), bearer) == await turn_with((), {"x-api-key": "l"}) == "10.0.0.1"
     assert await turn_with((), {}, "10.0.0.1") != await turn_with((), {}, "10.0.0.2")
     assert await turn_with((), {}, "2001:db8:1:2::7") == await turn_with((), {}, "2001:db8:1:2:3::8")
-
-
-# --- preparing -------------------------------------------------------------------------------------------------------
-
-
-def test_threads_take_the_tasks_of_owners_in_turns() -> None:
-    threads, done, held = FairThreads(1, name="test"), list[str](), threading.Event()
-    first = threads.submit("heavy", held.wait, 10)
-    wait_until(first.running)
-    futures = [threads.submit("heavy", done.append, f"heavy {i}") for i in range(5)]
-    futures += [threads.submit("light", done.append, f"light {i}") for i in range(2)]
-    failing = threads.submit("light", int, "x")
-    held.set()
-    assert first.result(60)
-    for future in futures:
-        future.result(60)
-    with pytest.raises(ValueError):
-        failing.result(60)
-    assert done == ["heavy 0", "light 0", "heavy 1", "light 1", "heavy 2", "heavy 3", "heavy 4"]
-    threads.close()
-    with pytest.raises(RuntimeError):
-        threads.submit("heavy", int)
-    assert not threads._calls
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

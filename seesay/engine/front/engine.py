@@ -18,7 +18,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.checkpoint.tensor_source import GivenTensor, iterate_given
@@ -48,7 +48,6 @@ from seesay.engine.commands import (
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.failures import explain
 from seesay.engine.front.delivery import Delivery
-from seesay.engine.front.fair_threads import FairThreads
 from seesay.engine.front.live_answer import OutputSink
 from seesay.engine.front.media_room import MediaRoom
 from seesay.engine.front.preparer import PreparedRequest, RequestPreparer
@@ -63,7 +62,9 @@ from seesay.engine.process.python import python_command
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.grammars.trials import GrammarTrials
+from seesay.processors.media.allowance import Cancellation
 from seesay.processors.text.tokenizer import Tokenizer
+from seesay.system.fair_threads import FairThreads
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
@@ -94,6 +95,13 @@ def _stop(process_id: int, core: EngineCore) -> None:
     waits for nothing; the core's thread frees what the engine held."""
     if process_id == os.getpid():
         core.stop()
+
+
+class _Preparing(NamedTuple):
+    """A request that is being prepared: its receiver, and what ends that when nobody waits for it."""
+
+    on_output: OutputSink
+    cancellation: Cancellation
 
 
 class AsyncEngine:
@@ -184,12 +192,14 @@ class AsyncEngine:
         self._delivery = Delivery(core, self._media_room)
         # Requests with media wait in threads of their own, so that those without never wait for a slow picture.
         self._threads = FairThreads(_TEXT_REQUESTS, name="seesay-prepare")
-        self._media_threads = FairThreads(_MEDIA_REQUESTS, name="seesay-prepare-media")
+        self._media_threads = FairThreads(
+            _MEDIA_REQUESTS, name="seesay-prepare-media", max_per_owner=_MEDIA_REQUESTS - _MEDIA_REQUESTS // 4
+        )
         # Those whose grammar is tried wait in others before, so that none waits for somebody's large schema.
         self._grammar_threads = FairThreads(_GRAMMAR_REQUESTS, name="seesay-try-grammar")
         self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
-        self._preparing: dict[int, OutputSink] = {}  # request id → its receiver
+        self._preparing: dict[int, _Preparing] = {}  # by request id
         self._lock = threading.Lock()
         self._sessions: dict[int, AsyncRequestBatch] = {}
         self._is_closed = False
@@ -260,13 +270,16 @@ class AsyncEngine:
             with self._lock:
                 if self._is_closed:
                     raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-                self._preparing.update(dict.fromkeys(ids, on_output))
                 self.core.expect_media(
                     [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
                 )
-                for group in group_by_prompt(zip(ids, requests)):
+                groups = group_by_prompt(zip(ids, requests))
+                cancellations = [Cancellation(len(group)) for group in groups]
+                for group, cancellation in zip(groups, cancellations, strict=True):
+                    self._preparing.update(dict.fromkeys(group, _Preparing(on_output, cancellation)))
+                for group, cancellation in zip(groups, cancellations, strict=True):
                     first = next(iter(group.values()))
-                    arguments = group, on_output, received_at, prompts
+                    arguments = group, on_output, received_at, prompts, cancellation
                     if any(request.gen_config.response_format is not None for request in group.values()):
                         self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
                     else:
@@ -279,8 +292,9 @@ class AsyncEngine:
     def _withdraw(self, ids: Sequence[int]) -> None:
         """Forget requests whose ids nobody got. Those that are being prepared end silently, others are aborted."""
         with self._lock:
-            for request_id in ids:
-                self._preparing.pop(request_id, None)
+            left = [found for request_id in ids if (found := self._preparing.pop(request_id, None)) is not None]
+        for preparing in left:
+            preparing.cancellation.leave()
         self.core.forget_media(ids)
         self.core.abort(ids)
 
@@ -389,12 +403,13 @@ class AsyncEngine:
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""
         with self._lock:
-            on_output = self._preparing.pop(request_id, None)
-        if on_output is None:
+            preparing = self._preparing.pop(request_id, None)
+        if preparing is None:
             self.core.abort([request_id])
         else:  # what prepares it finds nobody who waits for it
+            preparing.cancellation.leave()
             self.core.forget_media([request_id])
-            self._report(on_output, OutputDelta(request_id=request_id, finish_reason="abort"))
+            self._report(preparing.on_output, OutputDelta(request_id=request_id, finish_reason="abort"))
 
     async def generate(
         self,
@@ -440,19 +455,29 @@ class AsyncEngine:
     # --- preparing, in a thread -------------------------------------------------------------------------------------
 
     def _try_grammars(
-        self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
+        self,
+        group: Mapping[int, GenerationRequest],
+        on_output: OutputSink,
+        received_at: float,
+        prompts: SharedPrompts,
+        cancellation: Cancellation,
     ) -> None:
         """Try the grammars of requests for one prompt, and then prepare them."""
         self._preparer.answers.try_grammars(group.values())
         first = next(iter(group.values()))
-        arguments = group, on_output, received_at, prompts
+        arguments = group, on_output, received_at, prompts, cancellation
         try:
             self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
         except RuntimeError:  # closed meanwhile
             self._prepare_and_submit(*arguments)
 
     def _prepare_and_submit(
-        self, group: Mapping[int, GenerationRequest], on_output: OutputSink, received_at: float, prompts: SharedPrompts
+        self,
+        group: Mapping[int, GenerationRequest],
+        on_output: OutputSink,
+        received_at: float,
+        prompts: SharedPrompts,
+        cancellation: Cancellation,
     ) -> None:
         """Prepare the requests for one prompt, and hand them to the core. One that cannot be prepared ends here."""
         with self._lock:
@@ -467,7 +492,7 @@ class AsyncEngine:
             else:
                 if any(map(has_media, group.values())):
                     self._media_room.wait()
-                found = self._preparer.prepare(group, on_output, received_at, prompts)
+                found = self._preparer.prepare(group, on_output, received_at, prompts, cancellation)
                 self._hold_room(found)
         except Exception as failure:  # whatever the owner of the engine's process answers
             found = dict.fromkeys(group, explain(failure))

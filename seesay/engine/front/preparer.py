@@ -23,6 +23,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.thought import ThoughtTracker
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.processors.media.allowance import Cancellation
 from seesay.values import (
     EngineStats,
     GenerationRequest,
@@ -94,9 +95,11 @@ class RequestPreparer:
         on_output: OutputSink,
         received_at: float,
         prompts: SharedPrompts,
+        cancellation: Cancellation | None = None,
     ) -> dict[int, PreparedRequest | RequestError]:
         """Prepare requests, by their id, that share one prompt. Returns for each what the core needs to compute it and
-        what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading."""
+        what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading.
+        `cancellation` ends it when nobody waits any more."""
         found: dict[int, PreparedRequest | RequestError] = {}
         options: dict[int, AnswerOptions] = {}
         for request_id, request in asked.items():
@@ -111,7 +114,7 @@ class RequestPreparer:
             return found
         first = asked[next(iter(options))]
         try:
-            prompt, media = prompts.get(first, lambda: self.prompts.build(first, prompts.media))
+            prompt, media = prompts.get(first, lambda: self.prompts.build(first, prompts.media, cancellation))
         except KeyboardInterrupt:
             raise  # of the caller, who is in the main thread
         except BaseException as error:

@@ -15,6 +15,7 @@ from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.scheduling.scheduler import check_prompt_length, check_run_length
+from seesay.processors.media.allowance import Cancellation
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Wording
@@ -75,12 +76,16 @@ class PromptBuilder:
         return tokens.num_text_tokens + sum(count for count in counts if count is not None)
 
     def build(
-        self, request: GenerationRequest, batch: MediaBatch | None = None
+        self,
+        request: GenerationRequest,
+        batch: MediaBatch | None = None,
+        cancellation: Cancellation | None = None,
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
-        """Return the prompt of a request and its media, decoded and preprocessed. Raises `RequestError`."""
+        """Return the prompt of a request and its media, decoded and preprocessed. Raises `RequestError`, also when
+        nobody waits any more."""
         if request.truncate_prompt_tokens is not None:
-            return self._build_cut_prompt(request, batch)
-        prompt, opened = self._open_prompt(request, self._session_len)
+            return self._build_cut_prompt(request, batch, cancellation)
+        prompt, opened = self._open_prompt(request, self._session_len, cancellation)
         wordings = [item.wording for item in opened.items]
         tokens = self._tokenize(prompt, wordings)
         num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
@@ -100,10 +105,10 @@ class PromptBuilder:
         return self._build_input(tokens, media), media
 
     def _build_cut_prompt(
-        self, request: GenerationRequest, batch: MediaBatch | None
+        self, request: GenerationRequest, batch: MediaBatch | None, cancellation: Cancellation | None
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         """Build the end of a prompt, with as many tokens as `truncate_prompt_tokens` says."""
-        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len)
+        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len, cancellation)
         media = self._media.prepare(opened, batch)
         tokens = self._tokenize(prompt, [item.plan.wording for item in media])
         counts = [len(self._family.number(item.plan.expansion, index).token_ids) for index, item in enumerate(media)]
@@ -134,7 +139,7 @@ class PromptBuilder:
         return build_input(tokens, media, family=self._family, model_digest=self._digest)
 
     def _open_prompt(
-        self, request: GenerationRequest, max_tokens: int
+        self, request: GenerationRequest, max_tokens: int, cancellation: Cancellation | None = None
     ) -> tuple[RenderedPrompt | TokenizedPrompt, OpenRequest]:
         """The prompt's text or ids, and the media with their headers read: all that tells the prompt's length. Raises
         `RequestError` for a text of many more than `max_tokens`."""
@@ -142,7 +147,7 @@ class PromptBuilder:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
-        allowance = self._media.make_allowance()
+        allowance = self._media.make_allowance(cancellation)
         split = partial(self._media.split_videos, allowance=allowance)
         prompt = self._render_prompt(request, max_tokens, split)
         media = prompt.media if isinstance(prompt, RenderedPrompt) else ()

@@ -1,19 +1,64 @@
-"""The bytes, pixels and seconds that the media of one request may still cost."""
+"""The bytes, pixels and seconds that the media of one request may still cost, and whether somebody waits for them."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 
 
-class Allowance:
-    """Enforces `limits` for one request. The deadline runs from construction. Thread-safe."""
+class Cancellation:
+    """Ends work when nobody waits for it any more. Thread-safe."""
 
-    def __init__(self, limits: MediaLimits) -> None:
+    def __init__(self, num_waiting: int = 1) -> None:
+        """`num_waiting`: requests that wait for the work."""
+        self._lock = threading.Lock()
+        self._num_waiting = num_waiting
+        self._calls: dict[object, Callable[[], None]] = {}
+
+    def leave(self) -> None:
+        """One of those who wait has gone."""
+        with self._lock:
+            self._num_waiting -= 1
+            calls = list(self._calls.values()) if self._num_waiting <= 0 else []
+        for call in calls:
+            call()
+
+    def check(self) -> None:
+        """Raise `RequestError` when nobody waits."""
+        if self._num_waiting <= 0:
+            raise RequestError(ErrorCode.ABORTED, "the request was aborted while its media were prepared")
+
+    @contextmanager
+    def calling(self, call: Callable[[], None]) -> Iterator[None]:
+        """Inside of the block, `call` is called once nobody waits: at once, or from another thread. It must be quick
+        and must not raise."""
+        key = object()
+        with self._lock:
+            self._calls[key] = call
+            is_over = self._num_waiting <= 0
+        try:
+            if is_over:
+                call()
+            yield
+        finally:
+            with self._lock:
+                del self._calls[key]
+
+
+class Allowance:
+    """Enforces `limits` for one request. The deadline runs from construction. Thread-safe.
+
+    cancellation: tells when nobody waits for what this pays for.
+    """
+
+    def __init__(self, limits: MediaLimits, cancellation: Cancellation | None = None) -> None:
         self.limits = limits
+        self.cancellation = cancellation or Cancellation()
         self._end = time.monotonic() + limits.timeout_s
         self._num_bytes = 0
         self._num_pixels = 0
@@ -21,7 +66,9 @@ class Allowance:
         self._lock = threading.Lock()
 
     def remaining_s(self) -> float:
-        """Return the seconds left for fetching, more than 0. Raises `TimeoutError` when there are none."""
+        """Return the seconds left for fetching, more than 0. Raises `TimeoutError` when there are none, `RequestError`
+        when nobody waits any more."""
+        self.cancellation.check()
         left = self._end - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -15,8 +15,9 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -178,9 +179,11 @@ def _look_up(host: str, port: int, allowance: Allowance, network: Network) -> li
 
     threading.Thread(target=look_up, name="seesay-resolve", daemon=True).start()
     try:
-        answer = answers.get(timeout=allowance.remaining_s())
+        with allowance.cancellation.calling(lambda: answers.put(TimeoutError())):
+            answer = answers.get(timeout=allowance.remaining_s())
     except queue.Empty:
         raise TimeoutError from None
+    allowance.remaining_s()
     if isinstance(answer, Exception):
         raise OSError(f"the host {host!r} is not known")
     return answer
@@ -196,10 +199,12 @@ def _connect(parts: SplitResult, allowance: Allowance, network: Network) -> sock
         try:
             # An unreachable address leaves time to try the following ones.
             connection.settimeout(allowance.remaining_s() / (len(addresses) - index))
-            connection.connect(address)
+            with allowance.cancellation.calling(partial(_shut_down, connection)):
+                connection.connect(address)
             if parts.scheme == "https":
                 connection.settimeout(allowance.remaining_s())
-                return _tls_context().wrap_socket(connection, server_hostname=host)
+                with allowance.cancellation.calling(partial(_shut_down, connection)):
+                    return _tls_context().wrap_socket(connection, server_hostname=host)
             return connection
         except BaseException as error:
             connection.close()
@@ -208,6 +213,12 @@ def _connect(parts: SplitResult, allowance: Allowance, network: Network) -> sock
             problem = error
     allowance.remaining_s()
     raise problem
+
+
+def _shut_down(connection: socket.socket) -> None:
+    """End what another thread waits for on a connection, which is closed there."""
+    with suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not that of TLS, which may wait
 
 
 @cache
@@ -252,7 +263,10 @@ class _TimedReader(io.RawIOBase):
 
 
 def _get(parts: SplitResult, allowance: Allowance, network: Network) -> bytes | _Redirect:
-    with _connect(parts, allowance, network) as connection:
+    with (
+        _connect(parts, allowance, network) as connection,
+        allowance.cancellation.calling(partial(_shut_down, connection)),
+    ):
         exchange = http.client.HTTPConnection(parts.hostname or "", parts.port or http.client.HTTP_PORT)
         exchange.sock = _TimedSocket(connection, allowance)
         host = parts.netloc.encode("idna").decode() if not parts.netloc.isascii() else parts.netloc

@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.allowance import Allowance, Cancellation
 from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options
 from seesay.processors.media.open import DECODE_OPTIONS, open_media
 from seesay.processors.media.video import LoadedVideo, Video
 from seesay.processors.media.video_frame import VideoFrame, split_video
+from seesay.system.fair_threads import FairThreads
 from seesay.system.hashing import digest
 from seesay.system.thread_pool import ThreadPool
 from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
@@ -63,11 +64,11 @@ class MediaFront:
         self._cache = FeatureCache(config.feature_cache_bytes)
         self._gate = PixelGate(_PIXELS_AT_ONCE)
         self._decoders = ThreadPool(config.thread_num, name="seesay-media")
-        self._fetchers = ThreadPool(_FETCH_THREADS, name="seesay-fetch")
+        self._fetchers = FairThreads(_FETCH_THREADS, name="seesay-fetch", max_per_owner=_FETCH_THREADS // 2)
 
-    def make_allowance(self) -> Allowance:
-        """Return what the media of one request may cost. Its time begins now."""
-        return Allowance(self._limits)
+    def make_allowance(self, cancellation: Cancellation | None = None) -> Allowance:
+        """Return what the media of one request may cost, while somebody waits for them. Its time begins now."""
+        return Allowance(self._limits, cancellation)
 
     def split_videos(self, media: Sequence[MediaPart], allowance: Allowance) -> list[tuple[MediaPart, ...]]:
         """Return what stands for each of `media`: itself, or the frames of a video as pictures where the family takes
@@ -76,7 +77,7 @@ class MediaFront:
         is_split = self._family.modalities == (Modality.IMAGE,)
         if not is_split or all(part.modality is Modality.IMAGE for part in media):
             return [(part,) for part in media]
-        futures = [self._fetchers.submit(self._split_video, part, allowance) for part in media]
+        futures = [self._fetchers.submit(allowance, self._split_video, part, allowance) for part in media]
         return _gather(futures, [part.place for part in media])
 
     def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None, *, salt: str = "") -> OpenRequest:
@@ -96,7 +97,8 @@ class MediaFront:
             with _located(media[0].place):
                 return OpenRequest(items=[self._open_one(media[0], 0, allowance, salt)], allowance=allowance)
         futures = [
-            self._fetchers.submit(self._open_one, part, index, allowance, salt) for index, part in enumerate(media)
+            self._fetchers.submit(allowance, self._open_one, part, index, allowance, salt)
+            for index, part in enumerate(media)
         ]
         return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
 
@@ -151,6 +153,7 @@ class MediaFront:
 
     def _open_one(self, part: MediaPart, number: int, allowance: Allowance, salt: str) -> OpenItem:
         """Open media that have `number` others before them in the prompt."""
+        allowance.cancellation.check()
         family, modality = self._family, part.modality
         if modality not in family.modalities:
             takes = ", ".join(m.value for m in family.modalities) or "no media"

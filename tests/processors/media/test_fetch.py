@@ -12,7 +12,7 @@ import pytest
 from seesay.config import MediaLimits
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.processors.media import fetch as fetch_module
-from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.allowance import Allowance, Cancellation
 from seesay.processors.media.fetch import INTERNET, Network, is_allowed, is_global
 from seesay.processors.media.load import load_image
 
@@ -192,6 +192,51 @@ def test_slow_name_server_ends_at_the_deadline() -> None:
     network = Network(hang)
     assert "within 0.2 s" in refusal("http://slow.example/", MediaLimits(timeout_s=0.2), network).message
     is_over.set()
+
+
+@pytest.mark.parametrize("stage", ["name", "tls", "head", "body"])
+def test_a_fetch_that_nobody_waits_for_ends(stage: str) -> None:
+    """Wherever it is, long before its deadline."""
+    allowance = Allowance(MediaLimits(allow_private_hosts=True, timeout_s=600), cancellation := Cancellation(2))
+    reached, ended = threading.Event(), threading.Event()
+    raised: list[RequestError] = []
+
+    def look_up(*arguments: Any, **options: Any) -> Any:
+        if stage == "name":
+            reached.set()
+            ended.wait()
+        return socket.getaddrinfo(*arguments, **options)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"{'https' if stage == 'tls' else 'http'}://127.0.0.1:{server.getsockname()[1]}/"
+
+        def run() -> None:
+            try:
+                fetch_module.fetch(url, allowance, Network(look_up))
+            except RequestError as error:
+                raised.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        if stage == "name":
+            assert reached.wait(60)
+            cancellation.leave()
+            assert not raised, "somebody waits still"
+            cancellation.leave()
+        else:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(4096)
+                if stage == "body":
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc")
+                cancellation.leave()
+                cancellation.leave()
+        thread.join(60)
+        ended.set()
+        assert not thread.is_alive() and len(raised) == 1
+    with pytest.raises(RequestError) as late:
+        allowance.remaining_s()
+    assert late.value.code is ErrorCode.ABORTED
 
 
 def test_not_http(site: Site) -> None:
