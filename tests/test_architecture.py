@@ -31,7 +31,10 @@ def test_files_that_are_named_exist(document: str) -> None:
     assert not [name for name in sorted(named) if not any(path.endswith(f"/{name}") for path in there)]
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", *DESIGN])
+PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+@pytest.mark.parametrize("document", PAGES)
 def test_links_lead_to_files(document: str) -> None:
     page = ROOT / document
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
