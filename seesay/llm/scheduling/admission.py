@@ -11,6 +11,12 @@ from seesay.llm.scheduling.sequence import NO_LIMIT, Sequence
 _MAX_OVERTAKING = 8
 """Sequences that are admitted by their priority before the oldest one is."""
 
+_MAX_FOLLOWING = 16
+"""Sequences that a plan finds to wait for what another computes, while a step is in flight: each costs a look-up."""
+
+_MAX_FOUND_BLOCKS = 4096
+"""Cached blocks that a plan looks up while a step is in flight, so that it is made in time."""
+
 Shares = dict[Hashable, int]
 """Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
 
@@ -66,9 +72,14 @@ class Admission:
         live, pool = self._live, self._live.pool
         losers = {live.by_id[seq_id].owner for seq_id in preempted}
         self.lacks_blocks = False
+        num_following = num_found = 0
         while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares)):
             if seq.owner in losers:
                 break
+            if num_found >= _MAX_FOUND_BLOCKS or num_following >= _MAX_FOLLOWING:
+                if any(other.is_in_flight for other in live.running):  # another plan will follow
+                    break
+                num_found = num_following = 0
             available = pool.num_available - promised
             if live.running and (available < 1 or self._is_still_too_large(seq, available)):
                 if live.groups.try_give_back():
@@ -76,7 +87,9 @@ class Admission:
                 self.lacks_blocks = True
                 break
             beginning = live.find_beginning(seq)
+            num_found += len(beginning.places)
             if live.try_follow(seq, beginning):
+                num_following += 1
                 continue
             start, cached, _ = beginning
             live.needs.assume_computed(seq, start)

@@ -5,15 +5,21 @@ compute. Knows the keys of sequences' blocks; decides nothing.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from seesay.llm.scheduling.prefix import extend_block_keys
+import numpy as np
+
+from seesay.llm.scheduling.prefix import BlockKey, extend_block_keys
 
 if TYPE_CHECKING:
     from seesay.llm.scheduling.arrival_queue import ArrivalQueue
     from seesay.llm.scheduling.block_pool import BlockPool
     from seesay.llm.scheduling.sequence import Sequence
+
+
+_KEYS_AT_ONCE = 8
+"""Keys made together while a prompt is looked up: a prompt of which nothing is there costs no more than these."""
 
 
 class PrefixCache:
@@ -31,8 +37,7 @@ class PrefixCache:
         if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
             return ()
         num_blocks = (seq.num_tokens - 1) // self._pool.block_size
-        self._extend_keys(seq, num_blocks)
-        places = self._pool.find(seq.block_keys[:num_blocks])
+        places = self._pool.find(self._iterate_keys(seq, num_blocks))
         if self._coming:
             for index, place in enumerate(places):
                 if place >= self._pool.num_blocks and seq.block_keys[index].hash in self._coming:
@@ -41,14 +46,34 @@ class PrefixCache:
 
     def try_follow(self, seq: Sequence, num_found: int) -> bool:
         """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. It then waits
-        for that: `register` or `forget` will return it."""
+        for the last block that both have in common, as far as that is known without hashing: `register` or `forget`
+        will return it."""
         if seq.params.needs_prompt_outputs or num_found >= len(seq.block_keys):
             return False
         key = seq.block_keys[num_found]
-        if key.hash not in self._coming:
+        leader = self._coming.get(key.hash)
+        if leader is None:
             return False
-        self._awaited.setdefault(key.hash, []).append(seq)
+        shared = seq.block_keys[num_found : self._share_keys(seq, leader, num_found + 1)]
+        last = next(key for key in reversed(shared) if self._coming.get(key.hash) is leader)
+        self._awaited.setdefault(last.hash, []).append(seq)
         return True
+
+    def _share_keys(self, seq: Sequence, leader: Sequence, num_equal: int) -> int:
+        """Copy keys of `leader`, with which `seq` has the first `num_equal` in common, as far as the same text follows.
+        Returns how many they then have in common for certain."""
+        block_size = self._pool.block_size
+        start = num_equal * block_size
+        if max(seq.media_end, leader.media_end) > start:
+            return num_equal
+        stop = min((seq.num_tokens - 1) // block_size, len(leader.block_keys)) * block_size
+        if stop <= start:
+            return num_equal
+        differs = seq.token_ids[start:stop] != leader.token_ids[start:stop]
+        first = int(np.argmax(differs))
+        num_shared = num_equal + (first if differs[first] else stop - start) // block_size
+        seq.block_keys += leader.block_keys[len(seq.block_keys) : num_shared]
+        return num_shared
 
     def announce(self, seq: Sequence, num_found: int) -> None:
         """A sequence is going to compute its known tokens behind its first `num_found` blocks."""
@@ -81,6 +106,13 @@ class PrefixCache:
                 del self._coming[key.hash]
                 released += self._awaited.pop(key.hash, ())
         return released
+
+    def _iterate_keys(self, seq: Sequence, num_blocks: int) -> Iterator[BlockKey]:
+        """The keys of the first `num_blocks` blocks, made as they are needed."""
+        for index in range(num_blocks):
+            if index == len(seq.block_keys):
+                self._extend_keys(seq, min(num_blocks, index + _KEYS_AT_ONCE))
+            yield seq.block_keys[index]
 
     def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
         extend_block_keys(

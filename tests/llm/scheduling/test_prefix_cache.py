@@ -3,10 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.prefix import BlockKey, make_block_key
 from seesay.llm.scheduling.prefix_cache import PrefixCache
+from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput
 
@@ -56,8 +59,7 @@ def test_who_needs_a_block_that_is_being_computed_waits_for_it() -> None:
     assert not cache.try_follow(whole, 0)
     assert cache.try_follow(second, 0)
     assert compute(cache, first, 3) == []
-    assert compute(cache, first, 4) == [2]
-    assert cache.try_follow(second, len(cache.find(second)))
+    assert compute(cache, first, 4) == [], "it waits for the last block that both have"
     assert compute(cache, first, 12) == [2]
     assert not cache.try_follow(second, len(cache.find(second))), "the fourth block is for it to compute"
 
@@ -92,3 +94,68 @@ def test_without_prefix_caching_nobody_waits() -> None:
     begin(cache, pool, first)
     assert compute(cache, first, 8) == [] and cache.find(second) == ()
     assert not cache.try_follow(second, 0)
+
+
+def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of the blocks that are hashed from now on."""
+    starts: list[int] = []
+
+    def make_and_count(parent: bytes, token_ids: Any, items: Any, start: int) -> BlockKey:
+        starts.append(start)
+        return make_block_key(parent, token_ids, items, start)
+
+    monkeypatch.setattr("seesay.llm.scheduling.prefix.make_block_key", make_and_count)
+    return starts
+
+
+def test_a_long_prompt_of_which_nothing_is_there_is_hardly_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = count_hashes(monkeypatch)
+    cache = PrefixCache(BlockPool(8, BLOCK_SIZE))
+    seq = make_sequence(1, 4000)
+    assert cache.find(seq) == () and cache.find(seq) == ()
+    assert len(starts) <= 8
+
+
+def test_equal_prompts_are_hashed_once_and_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = count_hashes(monkeypatch)
+    pool = BlockPool(1000, BLOCK_SIZE)
+    cache = PrefixCache(pool)
+    first, *others = (make_sequence(seq_id, 2001) for seq_id in range(21))
+    begin(cache, pool, first)
+    assert len(starts) == 500
+    assert all(cache.try_follow(seq, len(cache.find(seq))) for seq in others)
+    assert compute(cache, first, 1000) == []
+    assert compute(cache, first, 2000) == [seq.seq_id for seq in others]
+    assert all(cache.find(seq) == first.block_ids[:500] for seq in others)
+    assert len(starts) <= 500 + 20 * 8
+
+
+def test_a_prompt_waits_for_no_block_behind_the_first_other_token_or_picture() -> None:
+    pool = BlockPool(100, BLOCK_SIZE)
+    cache = PrefixCache(pool)
+    first, other, longer = make_sequence(1, 200), make_sequence(2, 200), make_sequence(3, 200)
+    other.token_ids[101] = 7
+    longer.media_end = 150
+    begin(cache, pool, first)
+    assert all(cache.try_follow(seq, len(cache.find(seq))) for seq in (other, longer))
+    assert compute(cache, first, 4) == [3], "its picture is not compared"
+    assert compute(cache, first, 99) == []
+    assert compute(cache, first, 100) == [2]
+    assert cache.find(other) == first.block_ids[:25]
+    assert not cache.try_follow(other, 25)
+
+
+@pytest.mark.parametrize(("num_blocks", "num_begun"), ((100, 41), (2, 59)))
+def test_few_prompts_with_long_cached_beginnings_begin_at_once(num_blocks: int, num_begun: int) -> None:
+    """As many in a plan as have 4,096 cached blocks in all; all of them get their turn."""
+    config = SchedulerConfig(max_batch_size=100, max_prefill_token_num=400, session_len=1000)
+    scheduler = Scheduler(config, BlockPool(1000, BLOCK_SIZE))
+    for seq_id in range(60):
+        scheduler.add(make_sequence(seq_id, num_blocks * BLOCK_SIZE + 1, max_new_tokens=1000 - num_blocks * BLOCK_SIZE))
+    begun: list[int] = []
+    while len(begun) < 7:
+        plan = scheduler.plan_step()
+        begun.append(len(plan.begun))
+        scheduler.commit_step(plan, {row.seq_id: (1,) for row in plan.rows if row.samples})
+        scheduler.check_integrity()
+    assert begun[0] == 1 and max(begun) == num_begun and sum(begun) == 60, begun
