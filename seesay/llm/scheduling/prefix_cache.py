@@ -1,5 +1,8 @@
 """The KV blocks with which sequences begin: those whose content is there, and those that another sequence is going to
 compute. Knows the keys of sequences' blocks; decides nothing.
+
+Looking up a waiting prompt makes keys only until one is not found, and a prompt that follows an equal one copies its
+keys: many long prompts may wait, and a step must not hash them all.
 """
 
 from __future__ import annotations
