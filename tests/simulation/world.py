@@ -39,8 +39,9 @@ SESSION_LEN = 48
 MAX_IDLE_TURNS = 600
 
 
-LAST_RESORTS = {"outbox.give_up", "outbox.fail", "outbox.fail_all", "outbox.fail_taken", "outbox.take"}
-"""What ends requests when everything else has failed, and the note by which it knows them."""
+LAST_RESORTS = {"outbox.give_up", "outbox.fail", "outbox.fail_all", "outbox.fail_taken", "outbox.take", "store.begin"}
+"""What ends requests when everything else has failed, and the note by which it knows them. `store.begin` promises that
+somebody encodes an item; nothing between that and the worker's queue can fail."""
 
 
 class InjectedError(RuntimeError):

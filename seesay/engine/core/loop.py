@@ -511,8 +511,10 @@ class EngineLoop:
                 for request_id in list(self._live):
                     self._end(request_id, "abort")
         except BaseException as error:
-            self._commands.drop(done)
-            done.set_exception(error)
+            try:
+                self._commands.drop(done)
+            finally:
+                done.set_exception(error)
             raise
 
     def _run_commands(self) -> bool:
