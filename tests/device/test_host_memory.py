@@ -72,6 +72,7 @@ def test_products_of_many_shapes_leave_nothing_behind_and_are_the_same() -> None
 
 
 PICTURES = """
+import resource
 import ctypes, sys, threading
 import numpy as np
 from seesay.device.host_memory import NUM_ARENAS, bound_allocators
@@ -90,11 +91,17 @@ libc.fopen.restype = ctypes.c_void_p
 file = ctypes.c_void_p(libc.fopen(sys.argv[1].encode(), b"w"))
 libc.malloc_info(0, file)
 libc.fclose(file)
-for _ in range(3):  # a freed large array would raise glibc's own limit to its size
-    array = np.ones(24 << 20, np.uint8)
-    assert MemoryAccount.read().malloc_mapped >= 24 << 20
+for _ in range(3):
+    array = np.ones(40 << 20, np.uint8)
+    assert MemoryAccount.read().malloc_mapped >= 40 << 20
     del array
-    assert MemoryAccount.read().malloc_mapped < 24 << 20
+    assert MemoryAccount.read().malloc_mapped < 40 << 20
+for _ in range(4):  # memory of pictures is used again, and not given back and paged in each time
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    array = np.ones(24 << 20, np.uint8)
+    num_faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+    del array
+assert num_faults < 500, num_faults
 import os
 print(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], NUM_ARENAS)
 """
