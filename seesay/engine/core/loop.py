@@ -55,7 +55,7 @@ logger = logging.getLogger("seesay")
 
 CLOSE_S = 10.0
 """Longest wait for the threads to end."""
-_MAX_CALLS = 256
+_MAX_CALLS = 128
 """Calls of the inbox between two steps."""
 _MAX_FAILED_STEPS = 64
 """Steps that may fail one after another without a commit or the end of a request: the rows of a step are halved
@@ -170,7 +170,9 @@ class EngineLoop:
         for request in requests:
             try:
                 processors = self._imports.find(request.params.logits_processors)
-                self._inbox.put(partial(self._admit, LiveRequest.make(request, processors)))
+                live = LiveRequest.make(request, processors)
+                self._scheduler.prepare(live.sequence)
+                self._inbox.put(partial(self._admit, live))
             except Exception as error:  # the prompt's parts do not fit together, or a processor is not there
                 self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
 

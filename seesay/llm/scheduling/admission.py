@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 
-from seesay.llm.scheduling.fair_shares import count_by_owner, find_next
+from seesay.llm.scheduling.fair_shares import TokenShares
 from seesay.llm.scheduling.live_sequences import LiveSequences
-from seesay.llm.scheduling.sequence import NO_LIMIT, Sequence
+from seesay.llm.scheduling.sequence import Sequence
 
 _MAX_OVERTAKING = 8
 """Sequences that are admitted by their priority before the oldest one is."""
 
-_MAX_FOLLOWING = 16
-"""Sequences that a plan finds to wait for what another computes, while a step is in flight: each costs a look-up."""
+_MAX_BLOCKED = 32
+"""Sequences that a plan finds to wait for something, while another plan follows: each costs a look-up."""
 
 _MAX_FOUND_BLOCKS = 4096
-"""Cached blocks that a plan looks up while a step is in flight, so that it is made in time."""
-
-Shares = dict[Hashable, int]
-"""Prompt tokens that each owner may still have in a step. None: there is one owner, who may have all."""
-
-
-def share_of(seq: Sequence, shares: Shares | None) -> int:
-    """Prompt tokens that the owner of `seq` may still have."""
-    return NO_LIMIT if shares is None else shares[seq.owner]
-
-
-def spend(seq: Sequence, shares: Shares | None, num_tokens: int) -> int:
-    """Take tokens from the share of the owner of `seq`; returns how many."""
-    if shares is not None:
-        shares[seq.owner] -= num_tokens
-    return num_tokens
+"""Cached blocks that a plan looks up while another plan follows, so that it is made in time."""
 
 
 class Admission:
@@ -62,7 +47,7 @@ class Admission:
         self,
         add_row: Callable[[Sequence, int], None],
         spare: int,
-        shares: Shares | None,
+        shares: TokenShares,
         promised: int,
         preempted: Iterable[int],
     ) -> tuple[int, int]:
@@ -72,14 +57,14 @@ class Admission:
         live, pool = self._live, self._live.pool
         losers = {live.by_id[seq_id].owner for seq_id in preempted}
         self.lacks_blocks = False
-        num_following = num_found = 0
+        num_blocked = num_found = num_begun = 0
         while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares)):
             if seq.owner in losers:
                 break
-            if num_found >= _MAX_FOUND_BLOCKS or num_following >= _MAX_FOLLOWING:
-                if any(other.is_in_flight for other in live.running):  # another plan will follow
+            if num_found >= _MAX_FOUND_BLOCKS or num_blocked >= _MAX_BLOCKED:
+                if num_begun or any(other.is_in_flight for other in live.running):  # another plan will follow
                     break
-                num_found = num_following = 0
+                num_found = num_blocked = 0
             available = pool.num_available - promised
             if live.running and (available < 1 or self._is_still_too_large(seq, available)):
                 if live.groups.try_give_back():
@@ -89,13 +74,13 @@ class Admission:
             beginning = live.find_beginning(seq)
             num_found += len(beginning.places)
             if live.try_follow(seq, beginning):
-                num_following += 1
+                num_blocked += 1
                 continue
             start, cached, _ = beginning
             live.needs.assume_computed(seq, start)
             if not seq.can_start(start, self._max_chunk):
-                live.waiting.discard(seq)
-                live.blocked.add(seq)
+                live.block(seq, live.needs.find_missing(seq))
+                num_blocked += 1
                 continue
             need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
             if need > available and live.groups.try_give_back():
@@ -107,29 +92,27 @@ class Admission:
             self._count(seq, start)
             live.admit(seq, beginning)
             self._num_overtaking += seq.place != seq.arrival or live.waiting.has_priorities
-            num_tokens = min(seq.num_tokens - start, spare, share_of(seq, shares), seq.ready_until - start)
+            num_tokens = min(seq.num_tokens - start, spare, shares.left(seq.owner), seq.ready_until - start)
             num_tokens = seq.fit_chunk(start, num_tokens)
             seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(seq.block_ids))
             add_row(seq, num_tokens)
-            spare -= spend(seq, shares, num_tokens)
+            spare -= shares.spend(seq.owner, num_tokens)
+            num_begun += 1
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
-    def _find_next(self, shares: Shares | None) -> Sequence | None:
+    def _find_next(self, shares: TokenShares) -> Sequence | None:
         """The waiting sequence whose turn it is, of an owner with tokens left."""
         waiting = self._live.waiting
         if not waiting:
             return None
         if self._num_overtaking >= _MAX_OVERTAKING:
             self._num_overtaking = 0
-            self._live.bring_forward(min(waiting, key=lambda seq: seq.arrival))
-        if shares is None:
-            return waiting[0]
-        counts = count_by_owner(self._live.running)
-        seq = find_next(waiting, counts, shares)
+            self._live.bring_forward(waiting.oldest)
+        seq = waiting.find_next(shares)
         if seq is None:  # whoever has tokens left cannot use them now: others may
-            shares.update(dict.fromkeys(self._live.owners, NO_LIMIT))
-            seq = find_next(waiting, counts, shares)
+            shares.open()
+            seq = waiting.find_next(shares)
         return seq
 
     def _is_still_too_large(self, seq: Sequence, available: int) -> bool:

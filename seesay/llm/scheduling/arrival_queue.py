@@ -14,6 +14,7 @@ class ArrivalQueue:
     """Sequences by arrival, the oldest first. Adding one that is there, or removing one that is not, does nothing."""
 
     def __init__(self) -> None:
+        self._numbers: list[int] = []
         self._sequences: list[Sequence] = []
 
     def __len__(self) -> int:
@@ -29,48 +30,31 @@ class ArrivalQueue:
         return reversed(self._sequences)
 
     def __contains__(self, seq: Sequence) -> bool:
-        index = self._find(seq)
-        return index < len(self._sequences) and self._sequences[index] is seq
+        return self._find(seq)[1]
 
     def add(self, seq: Sequence) -> None:
-        if seq not in self:
-            self._sequences.insert(self._find(seq), seq)
+        index, is_there = self._find(seq)
+        if not is_there:
+            self._numbers.insert(index, self._number_of(seq))
+            self._sequences.insert(index, seq)
 
     def discard(self, seq: Sequence) -> None:
-        if seq in self:
-            del self._sequences[self._find(seq)]
+        index, is_there = self._find(seq)
+        if is_there:
+            del self._numbers[index], self._sequences[index]
 
-    def _find(self, seq: Sequence) -> int:
-        if not self._sequences or self._sequences[-1].arrival < seq.arrival:
-            return len(self._sequences)
-        return bisect_left(self._sequences, seq.arrival, key=lambda other: other.arrival)
+    def _find(self, seq: Sequence) -> tuple[int, bool]:
+        """Return where a sequence is, or would be, and whether it is there. No two have one number."""
+        number, numbers = self._number_of(seq), self._numbers
+        index = bisect_left(numbers, number)
+        return index, index < len(numbers) and numbers[index] == number
+
+    def _number_of(self, seq: Sequence) -> int:
+        return seq.arrival
 
 
 class PlaceQueue(ArrivalQueue):
-    """Sequences by place, the first to be served first. A place does not change while its sequence is in a queue.
+    """Sequences by place, the first to be served first. A place does not change while its sequence is in a queue."""
 
-    has_priorities: whether the order is not that of arrival for certain: somebody has another place.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._num_moved = 0
-
-    @property
-    def has_priorities(self) -> bool:
-        return self._num_moved > 0
-
-    def add(self, seq: Sequence) -> None:
-        if seq not in self:
-            self._num_moved += seq.place != seq.arrival
-            self._sequences.insert(self._find(seq), seq)
-
-    def discard(self, seq: Sequence) -> None:
-        if seq in self:
-            self._num_moved -= seq.place != seq.arrival
-            del self._sequences[self._find(seq)]
-
-    def _find(self, seq: Sequence) -> int:
-        if not self._sequences or self._sequences[-1].place < seq.place:
-            return len(self._sequences)
-        return bisect_left(self._sequences, seq.place, key=lambda other: other.place)
+    def _number_of(self, seq: Sequence) -> int:
+        return seq.place

@@ -14,6 +14,9 @@ from seesay.llm.plans.step_plan import EncodeJob
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
 from seesay.llm.scheduling.sequence import EmbeddingState, Sequence, SequenceStatus
 
+_MAX_ASKING = 32
+"""Waiting sequences for which a plan asks: each costs a look-up."""
+
 
 class EmbeddingRef(NamedTuple):
     """The embedding of item `item_index` of a sequence; `hash` is the item's."""
@@ -67,9 +70,10 @@ class EmbeddingDemand:
         for index in range(len(seq.items)):
             self._release(seq, index)
 
-    def assume_computed(self, seq: Sequence, num_tokens: int) -> None:
+    def assume_computed(self, seq: Sequence, num_tokens: int) -> bool:
         """The first `num_tokens` tokens of a waiting sequence can come from the prefix cache now: what lies in them is
-        not asked for, what an earlier, larger number covered is needed again."""
+        not asked for, what an earlier, larger number covered is needed again. Returns whether that changes anything."""
+        before = list(seq.item_states)
         for index, item in enumerate(seq.items):
             if not len(item.slots):
                 continue
@@ -80,6 +84,7 @@ class EmbeddingDemand:
                 seq.item_states[index] = EmbeddingState.ABSENT
         self.track(seq)
         seq.update_ready_until(num_tokens)
+        return before != seq.item_states
 
     def settle_computed(self, seq: Sequence, num_tokens: int) -> None:
         """The first `num_tokens` tokens are computed: nothing in them is needed any more."""
@@ -89,13 +94,16 @@ class EmbeddingDemand:
                 seq.item_states[index] = EmbeddingState.DONE
         self.track(seq)
 
-    def mark_ready(self, item_hash: bytes) -> list[Sequence]:
-        """The embedding exists. Returns the sequences that waited for it."""
-        waiting = self._waiting_for.pop(item_hash, {})
-        for (_, index), seq in waiting.items():
+    def mark_ready(self, item_hash: bytes) -> None:
+        """The embedding exists."""
+        for (_, index), seq in self._waiting_for.pop(item_hash, {}).items():
             seq.item_states[index] = EmbeddingState.READY
             seq.update_ready_until(seq.num_scheduled)
-        return list(dict.fromkeys(waiting.values()))
+
+    def find_missing(self, seq: Sequence) -> bytes:
+        """Return the hash of the first embedding that a sequence lacks."""
+        states = (EmbeddingState.ABSENT, EmbeddingState.REQUESTED)
+        return next(item.hash for item, state in zip(seq.items, seq.item_states, strict=True) if state in states)
 
     def find_waiting(self, item_hash: bytes) -> list[Sequence]:
         """The sequences that wait for this embedding."""
@@ -112,21 +120,21 @@ class EmbeddingDemand:
         """Ask for items, up to the limit: those of running sequences, the oldest first, then of waiting ones by place.
 
         `count_cached` says how many tokens of a waiting sequence the prefix cache has; `max_chunk` tokens are computed
-        in one step at most. Returns the jobs, and those of the sequences looked at whose first chunk waits for nothing
-        as the prefix cache is now.
+        in one step at most. Returns the jobs, and those of the sequences looked at whose first chunk waits for nothing,
+        or for something else, as the prefix cache is now. Looks at `_MAX_ASKING` waiting ones: each asks for something,
+        so that another plan follows.
         """
         jobs: list[EncodeJob] = []
         admissible: list[Sequence] = []
         for seq in list(self._running):
             self._request_items(seq, seq.num_scheduled + max_chunk, jobs)
-        while self._waiting:
+        for _ in range(min(len(self._waiting), _MAX_ASKING)):
             seq = self._waiting[0]
             first = seq.item_states.index(EmbeddingState.ABSENT)
             if not self._has_room(seq, first) and not self._may_exceed(seq):
                 break
             start = count_cached(seq)
-            self.assume_computed(seq, start)
-            if seq.can_start(start, max_chunk):
+            if self.assume_computed(seq, start) or seq.can_start(start, max_chunk):
                 admissible.append(seq)
             if not self._request_items(seq, start + max_chunk, jobs):
                 break

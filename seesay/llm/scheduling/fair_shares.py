@@ -6,17 +6,14 @@ Pure functions of who has what; nothing is remembered, so an owner that was idle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
+from seesay.llm.scheduling.sequence import NO_LIMIT
+
 if TYPE_CHECKING:
-    from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
+    from seesay.llm.scheduling.arrival_queue import ArrivalQueue
     from seesay.llm.scheduling.sequence import Sequence
-
-
-def count_by_owner(sequences: Iterable[Sequence]) -> Counter[Hashable]:
-    """Return how many of `sequences` each owner has."""
-    return Counter(seq.owner for seq in sequences)
 
 
 def divide_tokens(total: int, wanted: Mapping[Hashable, int]) -> dict[Hashable, int]:
@@ -29,20 +26,27 @@ def divide_tokens(total: int, wanted: Mapping[Hashable, int]) -> dict[Hashable, 
     return shares
 
 
-def find_next(waiting: PlaceQueue, running: Counter[Hashable], shares: Mapping[Hashable, int]) -> Sequence | None:
-    """Return the waiting sequence whose turn it is: the first of the owner with the fewest running ones, of several
-    such owners the oldest. Owners without a share are left out. Priorities count among the sequences of one owner
-    alone."""
-    firsts: dict[Hashable, Sequence] = {}
-    num_owners = sum(share > 0 for share in shares.values())
-    for seq in waiting:
-        if shares.get(seq.owner, 0) > 0:
-            firsts.setdefault(seq.owner, seq)
-            if len(firsts) == num_owners:
-                break
-            if not running[seq.owner] and not waiting.has_priorities:  # nobody has fewer, and nobody is older
-                break
-    return min(firsts.values(), key=lambda seq: (running[seq.owner], seq.arrival), default=None)
+class TokenShares:
+    """The prompt tokens that owners may still have in a step. Those for whom nothing was divided may have as many as
+    anybody got, while there are any."""
+
+    def __init__(self, shares: Mapping[Hashable, int] | None = None) -> None:
+        """`shares`: of `divide_tokens`; None where all is one owner's."""
+        self._left = dict(shares or {})
+        self._others = max(self._left.values(), default=NO_LIMIT)
+
+    def left(self, owner: Hashable) -> int:
+        """Return how many tokens an owner may still have."""
+        return self._left.get(owner, self._others)
+
+    def spend(self, owner: Hashable, num_tokens: int) -> int:
+        """Take tokens from the share of an owner; returns how many."""
+        self._left[owner] = self.left(owner) - num_tokens
+        return num_tokens
+
+    def open(self) -> None:
+        """Let all owners have what is left."""
+        self._left, self._others = {}, NO_LIMIT
 
 
 def find_yielding(running: ArrivalQueue, counts: Counter[Hashable], owner: Hashable) -> Sequence | None:

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.llm.plans.step_plan import CopiedBlock, Row, StepPlan
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
+from seesay.llm.scheduling.blocked_sequences import BlockedSequences
 from seesay.llm.scheduling.embedding_demand import EmbeddingDemand
 from seesay.llm.scheduling.plan_deltas import PlanDeltas
 from seesay.llm.scheduling.prefix_cache import PrefixCache
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 from seesay.llm.scheduling.sequence_groups import SequenceGroups
+from seesay.llm.scheduling.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
     from seesay.llm.plans.traits import LengthScaling
@@ -37,9 +39,8 @@ class Beginning(NamedTuple):
 class LiveSequences:
     """The state that the parts of a scheduler share.
 
-    by_id: all of them. running, waiting: see `Sequence.status`; who waits is sorted by place. blocked: found to wait
-    for an embedding; back in `waiting` when one arrives. followers: found to wait for KV that another computes; back in
-    `waiting` when it is computed, or will not be.
+    by_id: all of them. running, waiting: see `Sequence.status`. blocked: found to wait for an embedding, or for KV that
+    another one computes; back in `waiting` when that is there, or will not be.
     pool, prefix, groups, needs: the blocks, prefixes, common beginnings and embeddings that they hold. deltas: what
     runners must learn of them.
     owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
@@ -57,20 +58,21 @@ class LiveSequences:
         """Know no sequence any more."""
         self.by_id: dict[int, Sequence] = {}
         self.running = ArrivalQueue()
-        self.waiting = PlaceQueue()
-        self.blocked = ArrivalQueue()
-        self.followers = ArrivalQueue()
-        self.prefix = PrefixCache(self.pool)
-        self.groups = SequenceGroups(self.pool)
+        self.waiting = WaitingQueue()
+        self.blocked = BlockedSequences()
+        self.prefix = PrefixCache(self.pool, self.blocked)
+        self.groups = SequenceGroups(self.pool, self.blocked)
         self.needs = EmbeddingDemand(self._max_encode_ahead_tokens)
         self.owners: Counter[Hashable] = Counter()
         self._copies: list[CopiedBlock] = []
         self.deltas.renew(())
 
-    @property
-    def _queues(self) -> tuple[ArrivalQueue, ...]:
-        """Each live sequence is in one of these."""
-        return self.running, self.waiting, self.blocked, self.followers
+    def prepare(self, seq: Sequence) -> None:
+        """Find the stretch of a new sequence, and hash its prompt. Any thread may call it."""
+        if self.length_scaling is not None:
+            is_by_prompt = self.length_scaling.is_by_prompt
+            seq.stretch = self.length_scaling.find_stretch(seq.asked_position if is_by_prompt else seq.num_positions)
+        self.prefix.prepare(seq)
 
     def add(self, seq: Sequence, now_s: float) -> None:
         """Queue a new sequence."""
@@ -78,9 +80,6 @@ class LiveSequences:
         self._num_arrivals += 1
         seq.place = seq.priority * _ARRIVALS + seq.arrival
         seq.added_at_s = now_s
-        if self.length_scaling is not None:
-            is_by_prompt = self.length_scaling.is_by_prompt
-            seq.stretch = self.length_scaling.find_stretch(seq.asked_position if is_by_prompt else seq.num_positions)
         self.by_id[seq.seq_id] = seq
         self.owners[seq.owner] += 1
         self.groups.add(seq)
@@ -104,13 +103,22 @@ class LiveSequences:
         return self.find_beginning(seq).num_tokens
 
     def try_follow(self, seq: Sequence, beginning: Beginning) -> bool:
-        """Whether another one is going to compute more of a waiting sequence than `beginning`: then it follows."""
+        """Whether another one is going to compute more of a waiting sequence than `beginning`; it then waits for it."""
         num_blocks = beginning.num_tokens // self.pool.block_size
-        is_following = self.groups.try_follow(seq, beginning.num_tokens) or self.prefix.try_follow(seq, num_blocks)
-        if is_following:
-            self.waiting.discard(seq)
-            self.followers.add(seq)
-        return is_following
+        cause = self.groups.find_coming(seq, beginning.num_tokens) or self.prefix.find_coming(seq, num_blocks)
+        if cause is not None:
+            self.block(seq, cause)
+        return cause is not None
+
+    def block(self, seq: Sequence, cause: Hashable) -> None:
+        """Let a waiting sequence wait for `cause`."""
+        self.waiting.discard(seq)
+        self.blocked.add(seq, cause)
+
+    def readmit(self, most: int) -> None:
+        """Let sequences whose cause has come be considered for admission again, at most so many."""
+        for seq in self.blocked.take_woken(most):
+            self.waiting.add(seq)
 
     def admit(self, seq: Sequence, beginning: Beginning) -> None:
         """Make a waiting sequence run from the end of `beginning`, which `find_beginning` found."""
@@ -127,11 +135,12 @@ class LiveSequences:
         self.needs.settle_computed(seq, start)
         self.waiting.discard(seq)
         self.running.add(seq)
+        self.waiting.note_running(seq, 1)
         self.deltas.begin(seq)
 
     def bring_forward(self, seq: Sequence) -> None:
         """Give a waiting sequence a place before all that were not brought forward."""
-        queues = (self.waiting, *self.needs.queues_of(seq))
+        queues: tuple[WaitingQueue | PlaceQueue, ...] = (self.waiting, *self.needs.queues_of(seq))
         for queue in queues:
             queue.discard(seq)
         seq.place = seq.arrival - _FRONT
@@ -142,11 +151,12 @@ class LiveSequences:
         """Let a running sequence wait at its old place, to be computed from its beginning."""
         assert not seq.is_in_flight, seq
         self.running.discard(seq)
+        self.waiting.note_running(seq, -1)
         self.deltas.end(seq)
         self.pool.release(seq.block_ids)
         seq.block_ids = ()
-        self.readmit(self.followers, self.prefix.forget(seq))
-        self.readmit(self.followers, self.groups.forget(seq))
+        self.prefix.forget(seq)
+        self.groups.forget(seq)
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
         seq.shares_blocks = True
         if self.length_scaling is not None and self.is_outgrown(seq):
@@ -179,10 +189,13 @@ class LiveSequences:
         self.owners[seq.owner] -= 1
         if not self.owners[seq.owner]:
             del self.owners[seq.owner]
-        for queue in self._queues:
-            queue.discard(seq)
-        self.readmit(self.followers, self.prefix.forget(seq))
-        self.readmit(self.followers, self.groups.forget(seq))
+        if seq.status is SequenceStatus.RUNNING:
+            self.running.discard(seq)
+            self.waiting.note_running(seq, -1)
+        self.waiting.discard(seq)
+        self.blocked.discard(seq)
+        self.prefix.forget(seq)
+        self.groups.forget(seq)
         self.needs.drop(seq)
         self.deltas.end(seq)
         self.pool.release(self.groups.end(seq, is_good=reason != "error"))
@@ -191,23 +204,11 @@ class LiveSequences:
         seq.finish_reason = reason
         seq.error = error
 
-    def unblock(self, sequences: Iterable[Sequence]) -> bool:
-        """Let sequences that wait for embeddings be considered for admission again. Returns whether there were any."""
-        return self.readmit(self.blocked, sequences)
-
-    def readmit(self, queue: ArrivalQueue, sequences: Iterable[Sequence]) -> bool:
-        """Move those of `sequences` that are in `queue` back to the waiting ones. Returns whether there were any."""
-        found = [seq for seq in sequences if seq in queue]
-        for seq in found:
-            queue.discard(seq)
-            self.waiting.add(seq)
-        return bool(found)
-
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
         for seq in self.running:
-            self.readmit(self.followers, self.prefix.forget(seq))
-            self.readmit(self.followers, self.groups.forget(seq))
+            self.prefix.forget(seq)
+            self.groups.forget(seq)
             seq.shares_blocks = False
         self.groups.drop_kept()
         self.pool.forget(range(self.pool.num_blocks))
@@ -217,7 +218,7 @@ class LiveSequences:
         """Rows were computed: let those go on that waited for these tokens of one of their group."""
         for row in rows:
             if (seq := self.by_id.get(row.seq_id)) is not None:
-                self.readmit(self.followers, self.groups.settle(seq))
+                self.groups.settle(seq)
 
     def take_copies(self) -> tuple[CopiedBlock, ...]:
         """The copies of blocks since the last call."""
@@ -235,11 +236,14 @@ class LiveSequences:
         """Assert all invariants of the sequences and of what they hold."""
         self.pool.check_integrity([seq.block_ids for seq in self.by_id.values()] + self.groups.tables())
         self.needs.check_integrity(self.by_id)
-        queued = [seq.seq_id for queue in self._queues for seq in queue]
-        awaiting = self.groups.check_integrity(self.by_id.values())
-        others = [seq for seq in self.followers if seq.seq_id not in awaiting]
-        self.prefix.check_integrity(running=self.running, followers=others)
+        self.waiting.check_integrity()
+        self.blocked.check_integrity()
+        queued = [seq.seq_id for queue in (self.running, self.waiting, self.blocked) for seq in queue]
         assert sorted(queued) == sorted(self.by_id), queued
+        assert Counter(seq.owner for seq in self.running) == self.waiting.num_running
+        known = self.groups.check_integrity(self.by_id.values()) | self.prefix.check_integrity(self.running)
+        missing = {item.hash for seq in self.blocked for item in seq.items}
+        assert set(self.blocked.causes) <= known | missing, "nobody will wake these"
         assert len(self.running) <= max_running
         for seq in self.by_id.values():
             assert (seq in self.running) == (seq.status is SequenceStatus.RUNNING), seq

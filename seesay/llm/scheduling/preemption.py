@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable
 
-from seesay.llm.scheduling.fair_shares import count_by_owner, find_next, find_yielding, order_victims
+from seesay.llm.scheduling.fair_shares import find_yielding, order_victims
 from seesay.llm.scheduling.live_sequences import LiveSequences
 from seesay.llm.scheduling.sequence import Sequence
 
@@ -30,9 +30,8 @@ class Preemption:
         lacks_places = len(live.running) >= self._max_batch_size
         if not lacks_places and not lacks_blocks:
             return None
-        counts = count_by_owner(live.running)
-        seq = find_next(live.waiting, counts, live.owners)
-        yielding = None if seq is None else find_yielding(live.running, counts, seq.owner)
+        seq = live.waiting.find_next()
+        yielding = None if seq is None else find_yielding(live.running, live.waiting.num_running, seq.owner)
         if seq is None or yielding is None or lacks_places:
             return yielding
         held = Counter[Hashable]()
@@ -72,7 +71,7 @@ class Preemption:
         live = self._live
         victims: Iterable[Sequence] = reversed(live.running)
         if len(live.owners) > 1:
-            victims = order_victims(live.running, count_by_owner(live.running), seq)
+            victims = order_victims(live.running, live.waiting.num_running, seq)
         for victim in victims:
             if victim is seq:
                 return False

@@ -29,6 +29,15 @@ class BlockKey(NamedTuple):
     content: bytes
 
 
+class PromptKeys:
+    """The keys of the full blocks of a prompt, which equal prompts share for as long as one of them is alive."""
+
+    __slots__ = ("__weakref__", "keys")
+
+    def __init__(self, keys: tuple[BlockKey, ...]) -> None:
+        self.keys = keys
+
+
 def _pick_digest() -> Callable[[bytes], bytes]:
     """A hash function of 32 bytes: BLAKE3 where it is installed."""
     try:

@@ -1,82 +1,77 @@
 """The KV blocks with which sequences begin: those whose content is there, and those that another sequence is going to
 compute. Knows the keys of sequences' blocks; decides nothing.
-
-Looking up a waiting prompt makes keys only until one is not found, and a prompt that follows an equal one copies its
-keys: many long prompts may wait, and a step must not hash them all.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Hashable
+from itertools import islice
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
-import numpy as np
-
-from seesay.llm.scheduling.prefix import BlockKey, extend_block_keys
+from seesay.llm.scheduling.prefix import PromptKeys, extend_block_keys, hash_prompt
 
 if TYPE_CHECKING:
     from seesay.llm.scheduling.arrival_queue import ArrivalQueue
     from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.blocked_sequences import BlockedSequences
     from seesay.llm.scheduling.sequence import Sequence
 
 
-_KEYS_AT_ONCE = 8
-"""Keys made together while a prompt is looked up: a prompt of which nothing is there costs no more than these."""
-
-
 class PrefixCache:
-    """The contents of `pool`, by the tokens and pictures of sequences."""
+    """The contents of `pool`, by the tokens and pictures of sequences. Those in `blocked` that wait for a block are
+    woken when it is computed, or will not be."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, blocked: BlockedSequences) -> None:
         self._pool = pool
+        self._blocked = blocked
         self._coming: dict[bytes, Sequence] = {}  # hash of a block that is being computed → who computes it
-        self._awaited: dict[bytes, list[Sequence]] = {}  # such a hash → who waits for it
+        self._prompts: WeakValueDictionary[bytes, PromptKeys] = WeakValueDictionary()  # of live sequences
+
+    def prepare(self, seq: Sequence) -> None:
+        """Make the keys of a new sequence's prompt, or take those of an equal one. Any thread may call it."""
+        if not self._pool.enable_prefix_caching or seq.num_tokens < self._pool.block_size:
+            return
+        whole = self._salt_of(seq) + hash_prompt(seq.token_ids, seq.items)
+        prompt = self._prompts.get(whole)
+        if prompt is None:
+            self._extend_keys(seq, seq.num_tokens // self._pool.block_size)
+            prompt = self._prompts[whole] = PromptKeys(tuple(seq.block_keys))
+        seq.prompt_keys = prompt
+        seq.block_keys = list(prompt.keys)
 
     def find(self, seq: Sequence) -> tuple[int, ...]:
         """The places of the pool where this sequence begins. At least one token is left to compute: the one whose
         output gives the next token. It ends before a block that another one is loading from the host: see
-        `try_follow`."""
+        `find_coming`."""
         if not self._pool.enable_prefix_caching or seq.params.needs_prompt_outputs:
             return ()
         num_blocks = (seq.num_tokens - 1) // self._pool.block_size
-        places = self._pool.find(self._iterate_keys(seq, num_blocks))
+        self._extend_keys(seq, num_blocks)
+        places = self._pool.find(islice(seq.block_keys, num_blocks))
         if self._coming:
             for index, place in enumerate(places):
                 if place >= self._pool.num_blocks and seq.block_keys[index].hash in self._coming:
                     return places[:index]
         return places
 
-    def try_follow(self, seq: Sequence, num_found: int) -> bool:
-        """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. It then waits
-        for the last block that both have in common, as far as that is known without hashing: `register` or `forget`
-        will return it."""
-        if seq.params.needs_prompt_outputs or num_found >= len(seq.block_keys):
-            return False
-        key = seq.block_keys[num_found]
-        leader = self._coming.get(key.hash)
+    def find_coming(self, seq: Sequence, num_found: int) -> bytes | None:
+        """Whether another computes the block after the `num_found` blocks that `find` found for `seq`. Returns the hash
+        of the last block that both have in common: what `seq` should wait for."""
+        most = (seq.num_tokens - 1) // self._pool.block_size
+        if not self._coming or seq.params.needs_prompt_outputs or num_found >= most:
+            return None
+        leader = self._coming.get(seq.block_keys[num_found].hash)
         if leader is None:
-            return False
-        shared = seq.block_keys[num_found : self._share_keys(seq, leader, num_found + 1)]
-        last = next(key for key in reversed(shared) if self._coming.get(key.hash) is leader)
-        self._awaited.setdefault(last.hash, []).append(seq)
-        return True
-
-    def _share_keys(self, seq: Sequence, leader: Sequence, num_equal: int) -> int:
-        """Copy keys of `leader`, with which `seq` has the first `num_equal` in common, as far as the same text follows.
-        Returns how many they then have in common for certain."""
-        block_size = self._pool.block_size
-        start = num_equal * block_size
-        if max(seq.media_end, leader.media_end) > start:
-            return num_equal
-        stop = min((seq.num_tokens - 1) // block_size, len(leader.block_keys)) * block_size
-        if stop <= start:
-            return num_equal
-        differs = seq.token_ids[start:stop] != leader.token_ids[start:stop]
-        first = int(np.argmax(differs))
-        num_shared = num_equal + (first if differs[first] else stop - start) // block_size
-        seq.block_keys += leader.block_keys[len(seq.block_keys) : num_shared]
-        return num_shared
+            return None
+        keys, others = seq.block_keys, leader.block_keys
+        stop = min(most, len(others))
+        differs = range(num_found + 1, stop)  # a key chains all before it: behind the first other one, all differ
+        stop = num_found + 1 + bisect_left(differs, True, key=lambda index: keys[index].hash != others[index].hash)
+        coming = (keys[index].hash for index in range(stop - 1, num_found - 1, -1))
+        return next(key for key in coming if self._coming.get(key) is leader)
 
     def announce(self, seq: Sequence, num_found: int) -> None:
         """A sequence is going to compute its known tokens behind its first `num_found` blocks."""
@@ -86,36 +81,30 @@ class PrefixCache:
             for key in seq.block_keys[num_found:num_full]:
                 self._coming.setdefault(key.hash, seq)
 
-    def register(self, seq: Sequence) -> list[Sequence]:
-        """Publish the blocks of a sequence that are full and computed. Returns the sequences that waited for them."""
+    def register(self, seq: Sequence) -> None:
+        """Publish the blocks of a sequence that are full and computed."""
         num_full = seq.num_computed // self._pool.block_size
         if not (self._pool.enable_prefix_caching and seq.shares_blocks) or num_full == seq.num_registered_blocks:
-            return []
+            return
         self._extend_keys(seq, num_full)
         first, seq.num_registered_blocks = seq.num_registered_blocks, num_full
         for index in range(first, num_full):
             self._pool.register(seq.block_ids[index], seq.block_keys[index])
-        return self._settle(seq, first, num_full)
+        self._settle(seq, first, num_full)
 
-    def forget(self, seq: Sequence) -> list[Sequence]:
-        """Withdraw announced blocks that were not computed. Returns the sequences that waited for one."""
-        return self._settle(seq, seq.num_registered_blocks, len(seq.block_keys))
+    def forget(self, seq: Sequence) -> None:
+        """Withdraw announced blocks that were not computed."""
+        self._settle(seq, seq.num_registered_blocks, len(seq.block_keys))
 
-    def _settle(self, seq: Sequence, first: int, stop: int) -> list[Sequence]:
-        """Return the sequences that waited for blocks `first` … `stop` - 1, which are computed or will never be."""
-        released: list[Sequence] = []
+    def _settle(self, seq: Sequence, first: int, stop: int) -> None:
+        """Wake the sequences that waited for blocks `first` … `stop` - 1, which are computed or will never be."""
         for key in seq.block_keys[first:stop]:
             if self._coming.get(key.hash) is seq:
                 del self._coming[key.hash]
-                released += self._awaited.pop(key.hash, ())
-        return released
+                self._blocked.wake(key.hash)
 
-    def _iterate_keys(self, seq: Sequence, num_blocks: int) -> Iterator[BlockKey]:
-        """The keys of the first `num_blocks` blocks, made as they are needed."""
-        for index in range(num_blocks):
-            if index == len(seq.block_keys):
-                self._extend_keys(seq, min(num_blocks, index + _KEYS_AT_ONCE))
-            yield seq.block_keys[index]
+    def _salt_of(self, seq: Sequence) -> bytes:
+        return struct.pack("<d", seq.stretch) + seq.cache_salt + seq.prompt_hash
 
     def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
         extend_block_keys(
@@ -123,13 +112,11 @@ class PrefixCache:
             num_blocks,
             token_ids=seq.token_ids,
             items=seq.items,
-            salt=struct.pack("<d", seq.stretch) + seq.cache_salt + seq.prompt_hash,
+            salt=self._salt_of(seq),
             block_size=self._pool.block_size,
         )
 
-    def check_integrity(self, *, running: ArrivalQueue, followers: Iterable[Sequence]) -> None:
-        """Assert that who computes is running, and that each follower waits for a block that comes."""
-        awaiting = {seq.seq_id for seqs in self._awaited.values() for seq in seqs}
-        assert all(seq.seq_id in awaiting for seq in followers)
-        assert set(self._awaited) <= set(self._coming)
+    def check_integrity(self, running: ArrivalQueue) -> set[Hashable]:
+        """Assert that who computes is running. Returns the hashes of the blocks that are coming."""
         assert all(seq in running for seq in self._coming.values())
+        return set(self._coming)

@@ -14,19 +14,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.plans.token_runs import TokenRuns
-from seesay.llm.scheduling.admission import Admission, Shares, share_of, spend
+from seesay.llm.scheduling.admission import Admission
 from seesay.llm.scheduling.embedding_demand import EmbeddingRef
-from seesay.llm.scheduling.fair_shares import divide_tokens
+from seesay.llm.scheduling.fair_shares import TokenShares, divide_tokens
 from seesay.llm.scheduling.live_sequences import LiveSequences
 from seesay.llm.scheduling.preemption import Preemption
 from seesay.llm.scheduling.prefix import hash_prompt
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
-from seesay.llm.scheduling.step_policy import FixedChunks, StepLoad, StepPolicy, WaitingPrompt
+from seesay.llm.scheduling.step_policy import MAX_PROMPTS, FixedChunks, StepLoad, StepPolicy, WaitingPrompt
 from seesay.llm.scheduling.stopping import Stop, check_stop
 from seesay.values import EngineStats
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     from seesay.llm.plans.traits import LengthScaling
     from seesay.llm.scheduling.block_pool import BlockPool
     from seesay.values import FinishReason
+
+
+_MAX_READMITTED = 64
+"""Sequences that wait for nothing any more and are looked at together."""
+_MAX_ROUNDS = 4
+"""How often a plan with rows looks at more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +166,19 @@ class Scheduler:
         """All live sequences by id; a view."""
         return self._live.by_id
 
+    def prepare(self, seq: Sequence) -> None:
+        """Do what `add` would have to for a new sequence and takes long: hash its prompt. Any thread may call it before
+        `add`, so that no step waits for it."""
+        if seq.is_prepared:
+            return
+        if self.config.is_prefix_lm:
+            seq.runs = TokenRuns.of_prompt(seq.num_run_tokens)
+            seq.prompt_hash = hash_prompt(seq.token_ids[: seq.num_run_tokens], seq.items)
+        elif self.config.media_run and seq.items:
+            seq.runs = TokenRuns.of_media(item.slots for item in seq.items)
+        self._live.prepare(seq)
+        seq.is_prepared = True
+
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
         assert seq.seq_id not in self._live.by_id, f"sequence {seq.seq_id} is alive already"
@@ -168,10 +188,7 @@ class Scheduler:
             raise error
         if self.config.is_prefix_lm:
             check_run_length(seq.num_run_tokens, self.config.max_prefill_token_num)
-            seq.runs = TokenRuns.of_prompt(seq.num_run_tokens)
-            seq.prompt_hash = hash_prompt(seq.token_ids[: seq.num_run_tokens], seq.items)
-        elif self.config.media_run and seq.items:
-            seq.runs = TokenRuns.of_media(item.slots for item in seq.items)
+        self.prepare(seq)
         self._live.add(seq, self._clock())
 
     def finish(self, seq_id: int, reason: FinishReason, error: Exception | None = None) -> bool:
@@ -214,7 +231,8 @@ class Scheduler:
 
     def mark_ready(self, item_hash: bytes) -> None:
         """The embedding of this hash exists, and stays until `take_released` has named all its users."""
-        self._live.unblock(self._live.needs.mark_ready(item_hash))
+        self._live.needs.mark_ready(item_hash)
+        self._live.blocked.wake(item_hash)
 
     def mark_failed(self, item_hash: bytes, error: Exception) -> tuple[SequenceUpdate, ...]:
         """The embedding of this hash cannot be made: ends the sequences that wait for it, and no others."""
@@ -253,6 +271,7 @@ class Scheduler:
         def add_row(seq: Sequence, num_tokens: int) -> None:
             rows.append(self._make_row(seq, num_tokens))
 
+        self._live.readmit(_MAX_READMITTED)
         yielding = None
         if only is None:
             yielding = self._preemption.find_yielding(lacks_blocks=self._admission.lacks_blocks)
@@ -270,15 +289,19 @@ class Scheduler:
         shares = self._divide(spare, candidates)
         spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted)
         jobs: list[EncodeJob] = []
-        while True:
+        for num_rounds in count(1):
             if only is None:
                 spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
             more_jobs, admissible = self._live.needs.plan_jobs(
                 self._live.count_beginning, self.config.max_prefill_token_num
             )
             jobs += more_jobs
-            if not self._live.unblock(admissible) or preempted or only is not None:
+            for seq in admissible:
+                self._live.blocked.wake_one(seq)
+            is_enough = preempted or only is not None or (rows and num_rounds == _MAX_ROUNDS)
+            if is_enough or not self._live.blocked.has_woken:
                 break
+            self._live.readmit(_MAX_READMITTED)
         deltas = self._live.deltas.take()
         saves, loads = self._pool.host.take_copies()
         copies = self._live.take_copies()
@@ -297,25 +320,25 @@ class Scheduler:
             is_streamed=any(row.num_tokens == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
         )
 
-    def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> Shares | None:
-        """Divide the prompt tokens of a step among owners: those whose prompts are running, and those whose wait. None
-        when there is one owner, who gets all of them."""
+    def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> TokenShares:
+        """Divide the prompt tokens of a step among owners: those whose prompts are running, and those next in turn, as
+        many as there are places."""
         if len(self._live.owners) < 2:
-            return None
+            return TokenShares()
         wanted = Counter[Hashable]()
         for seq, missing in candidates:
             if missing > 1:
                 wanted[seq.owner] += min(missing, spare)
-        for seq in self._live.waiting:
-            wanted[seq.owner] += min(seq.num_tokens, spare)
-        return divide_tokens(spare, wanted)
+        for owner, num_tokens in self._live.waiting.find_owners(self.config.max_batch_size - len(self._live.running)):
+            wanted[owner] += min(num_tokens, spare)
+        return TokenShares(divide_tokens(spare, wanted))
 
     def _plan_running(
         self,
         candidates: list[tuple[Sequence, int]],
         singles: int,
         spare: int,
-        shares: Shares | None,
+        shares: TokenShares,
         add_row: Callable[[Sequence, int], None],
         preempted: list[int],
     ) -> tuple[int, int]:
@@ -325,7 +348,7 @@ class Scheduler:
         for seq, missing in candidates:
             if seq.status is not SequenceStatus.RUNNING:  # preempted for an older one
                 continue
-            allowed = min(singles, 1) if missing == 1 else min(missing, spare, share_of(seq, shares))
+            allowed = min(singles, 1) if missing == 1 else min(missing, spare, shares.left(seq.owner))
             wanted = min(allowed, seq.ready_until - seq.num_scheduled)
             if missing > 1:
                 wanted = seq.fit_chunk(seq.num_scheduled, wanted)
@@ -341,7 +364,7 @@ class Scheduler:
                 if missing == 1:
                     singles -= 1
                 else:
-                    spare -= spend(seq, shares, num_tokens)
+                    spare -= shares.spend(seq.owner, num_tokens)
             if seq.num_scheduled < seq.num_tokens:
                 promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
@@ -370,7 +393,7 @@ class Scheduler:
             if missing > 1 and num_tokens > 0:
                 is_new = seq.num_scheduled >= seq.num_prompt_tokens  # tokens that were known with the last commit
                 yield WaitingPrompt(seq.num_scheduled, num_tokens, 0.0 if is_new else now_s - seq.added_at_s)
-        for seq in self._live.waiting:
+        for seq in self._live.waiting.iterate_turns(MAX_PROMPTS):
             if seq.can_start(0, self.config.max_prefill_token_num):
                 yield WaitingPrompt(0, min(seq.num_tokens, seq.ready_until), now_s - seq.added_at_s)
 
@@ -432,8 +455,8 @@ class Scheduler:
             seq.num_computed = stop
             if start < seq.media_end:
                 self._live.needs.settle_computed(seq, stop)
-            if stop // block_size != seq.num_registered_blocks and (followers := self._live.prefix.register(seq)):
-                self._live.readmit(self._live.followers, followers)
+            if stop // block_size != seq.num_registered_blocks:
+                self._live.prefix.register(seq)
             if samples:
                 updates.append(self._append_tokens(seq, sampled[seq_id]))
             elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
@@ -487,7 +510,7 @@ class Scheduler:
         """Return the counts of sequences, of the prefix cache, and of the blocks."""
         counts = EngineStats(
             num_running=len(self._live.running),
-            num_waiting=len(self._live.waiting) + len(self._live.blocked) + len(self._live.followers),
+            num_waiting=len(self._live.waiting) + len(self._live.blocked),
             num_wanted_embedding_rows=self._live.needs.num_rows,
             total_prefix_queried_tokens=self._admission.total_prefix_queried_tokens,
             total_prefix_hit_tokens=self._admission.total_prefix_hit_tokens,

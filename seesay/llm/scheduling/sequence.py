@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.plans.token_runs import TokenRuns
-    from seesay.llm.scheduling.prefix import BlockKey
+    from seesay.llm.scheduling.prefix import BlockKey, PromptKeys
     from seesay.values import FinishReason, MediaItem, MultimodalInput
 
 
@@ -68,6 +68,8 @@ class Sequence:
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
     runs: of tokens that see each other; None without any. num_run_tokens: of the prompt, without the beginning of an
     answer that goes on. prompt_hash: of these, where the keys of each depend on all of them; else empty.
+    is_prepared: whether what `Scheduler.prepare` computes is there. block_keys: of its first full blocks, as far as
+    they are known. prompt_keys: those of its prompt, which equal prompts share.
     """
 
     __slots__ = (
@@ -80,6 +82,7 @@ class Sequence:
         "error",
         "finish_reason",
         "group_id",
+        "is_prepared",
         "is_streamed",
         "item_states",
         "items",
@@ -101,6 +104,7 @@ class Sequence:
         "place",
         "priority",
         "prompt_hash",
+        "prompt_keys",
         "prompt_positions",
         "ready_until",
         "runs",
@@ -167,6 +171,8 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.was_admitted = False
+        self.is_prepared = False
+        self.prompt_keys: PromptKeys | None = None
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
 

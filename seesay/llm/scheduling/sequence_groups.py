@@ -7,7 +7,7 @@ in which the common tokens end is copied.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.blocked_sequences import BlockedSequences
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 
 
@@ -48,10 +49,11 @@ class SequenceGroups:
     come when it says so (`Sequence.keeps_blocks`). They are given back when the pool needs them.
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, blocked: BlockedSequences) -> None:
         self._pool = pool
+        self._blocked = blocked
         self._groups: dict[int, _Group] = {}
-        self._awaited: dict[int, list[tuple[int, Sequence]]] = {}  # id of who computes → (how far, who waits for that)
+        self._awaited: dict[int, set[int]] = {}  # id of who computes → up to which tokens others wait for it
 
     @property
     def is_awaited(self) -> bool:
@@ -93,11 +95,11 @@ class SequenceGroups:
                 yield other.token_ids[: other.num_computed], other.stretch, other.block_ids
         yield from group.kept
 
-    def try_follow(self, seq: Sequence, num_found: int) -> bool:
+    def find_coming(self, seq: Sequence, num_found: int) -> tuple[int, int] | None:
         """Whether another member is going to compute more of this sequence's tokens than the `num_found` that are there
-        already. It then waits for that: `settle` or `forget` will return it."""
+        already. Returns what it should wait for: the member's id, and how many of its tokens."""
         if seq.group_id is None or seq.params.needs_prompt_outputs:
-            return False
+            return None
         for other in self._groups[seq.group_id].members:
             if other is seq or other.status is not SequenceStatus.RUNNING or not other.shares_blocks:
                 continue
@@ -105,22 +107,24 @@ class SequenceGroups:
                 continue
             length = _count_common(seq.token_ids[: seq.num_tokens - 1], other.token_ids)
             if length > max(num_found, other.num_computed):
-                self._awaited.setdefault(other.seq_id, []).append((length, seq))
-                return True
-        return False
+                self._awaited.setdefault(other.seq_id, set()).add(length)
+                return other.seq_id, length
+        return None
 
-    def settle(self, seq: Sequence) -> list[Sequence]:
-        """Tokens of a sequence were computed: return those that waited for no more than these."""
-        if (waiting := self._awaited.pop(seq.seq_id, None)) is None:
-            return []
-        left = [(length, other) for length, other in waiting if length > seq.num_computed]
-        if left:
-            self._awaited[seq.seq_id] = left
-        return [other for length, other in waiting if length <= seq.num_computed]
+    def settle(self, seq: Sequence) -> None:
+        """Tokens of a sequence were computed: wake those that waited for no more than these."""
+        if (lengths := self._awaited.get(seq.seq_id)) is None:
+            return
+        for length in [length for length in lengths if length <= seq.num_computed]:
+            lengths.remove(length)
+            self._blocked.wake((seq.seq_id, length))
+        if not lengths:
+            del self._awaited[seq.seq_id]
 
-    def forget(self, seq: Sequence) -> list[Sequence]:
-        """A sequence computes nothing more for now, or ever: return those that waited for it."""
-        return [other for _, other in self._awaited.pop(seq.seq_id, ())]
+    def forget(self, seq: Sequence) -> None:
+        """A sequence computes nothing more for now, or ever: wake those that waited for it."""
+        for length in self._awaited.pop(seq.seq_id, ()):
+            self._blocked.wake((seq.seq_id, length))
 
     def end(self, seq: Sequence, *, is_good: bool) -> tuple[int, ...]:
         """A sequence is over. Returns those of its blocks that it gives back; the others are the group's from now on.
@@ -182,16 +186,16 @@ class SequenceGroups:
         """The block tables that groups hold."""
         return [table.block_ids for group in self._groups.values() for table in group.kept]
 
-    def check_integrity(self, sequences: Iterable[Sequence]) -> set[int]:
-        """Assert all invariants. Returns the ids of the sequences that wait for a member of their group."""
+    def check_integrity(self, sequences: Iterable[Sequence]) -> set[Hashable]:
+        """Assert all invariants. Returns what members may wait for."""
         members = sorted(seq.seq_id for group in self._groups.values() for seq in group.members)
         live = {seq.seq_id: seq for seq in sequences}
         assert members == sorted(seq.seq_id for seq in live.values() if seq.group_id is not None)
         assert all(group.members or group.stays for group in self._groups.values())
-        for seq_id, waiting in self._awaited.items():
+        for seq_id, lengths in self._awaited.items():
             assert live[seq_id].status is SequenceStatus.RUNNING, live[seq_id]
-            assert all(length > live[seq_id].num_computed for length, _ in waiting), live[seq_id]
-        return {other.seq_id for waiting in self._awaited.values() for _, other in waiting}
+            assert min(lengths) > live[seq_id].num_computed, live[seq_id]
+        return {(seq_id, length) for seq_id, lengths in self._awaited.items() for length in lengths}
 
 
 def _count_common(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> int:

@@ -16,7 +16,7 @@ from pairs import num_examples
 from seesay.llm.plans.plan_codec import encode_plan
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.fair_shares import count_by_owner, divide_tokens
+from seesay.llm.scheduling.fair_shares import divide_tokens
 from seesay.llm.scheduling.scheduler import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
 
@@ -86,7 +86,7 @@ def test_a_light_client_waits_at_most_three_times_as_long(
         for _ in range(number):
             engine.step()
     assert any(seq.owner == "heavy" for seq in engine.alive.values()), "the heavy client had too little to do"
-    assert count_by_owner(engine.scheduler._live.running)["heavy"] >= min(batch, num_blocks // 20) - 2
+    assert engine.scheduler._live.waiting.num_running["heavy"] >= min(batch, num_blocks // 20) - 2
 
 
 def test_without_owners_it_waits_for_all_the_others() -> None:
@@ -106,7 +106,7 @@ def test_places_are_divided_equally() -> None:
         engine.add(make_sequence(seq_id, "abc"[seq_id >= 100] if seq_id < 200 else "c", answer=10 + seq_id % 7))
     for step in range(60):
         engine.step()
-        running = count_by_owner(engine.scheduler._live.running)
+        running = engine.scheduler._live.waiting.num_running
         if step > 10 and running.total() == 9:
             assert max(running.values()) - min(running[owner] for owner in "abc") <= 1, running
     finished = Counter({owner: 100 - sum(seq.owner == owner for seq in engine.alive.values()) for owner in "abc"})
@@ -141,7 +141,7 @@ def test_blocks_are_divided_equally() -> None:
         engine.add(make_sequence(seq_id, "second", prompt=8, answer=80))
     for _ in range(30):
         engine.step()
-    running = count_by_owner(engine.scheduler._live.running)
+    running = engine.scheduler._live.waiting.num_running
     assert running["second"] >= 1 and abs(running["first"] - running["second"]) <= 2, running
 
 

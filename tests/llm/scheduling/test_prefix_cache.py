@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.prefix import BlockKey, make_block_key
+from seesay.llm.scheduling.blocked_sequences import BlockedSequences
 from seesay.llm.scheduling.prefix_cache import PrefixCache
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
@@ -22,127 +23,123 @@ def make_sequence(seq_id: int, num_tokens: int, **params: Any) -> Sequence:
     return Sequence(seq_id, prompt, SamplingParams(**params))
 
 
-def begin(cache: PrefixCache, pool: BlockPool, seq: Sequence) -> None:
-    """Give a sequence all its blocks, and announce that it computes them."""
-    seq.block_ids = pool.allocate(pool.blocks_for(seq.num_tokens))
-    cache.announce(seq, 0)
+class Cache:
+    """A prefix cache with its pool, and those who wait for it."""
 
+    def __init__(self, num_blocks: int = 8, **options: Any) -> None:
+        self.pool = BlockPool(num_blocks, BLOCK_SIZE, **options)
+        self.blocked = BlockedSequences()
+        self.prefix = PrefixCache(self.pool, self.blocked)
 
-def compute(cache: PrefixCache, seq: Sequence, num_tokens: int) -> list[int]:
-    """Returns the ids of those who waited for it."""
-    seq.num_computed = num_tokens
-    return [other.seq_id for other in cache.register(seq)]
+    def find(self, seq: Sequence) -> tuple[int, ...]:
+        return self.prefix.find(seq)
+
+    def begin(self, seq: Sequence) -> None:
+        """Give a sequence all its blocks, and announce that it computes them."""
+        seq.block_ids = self.pool.allocate(self.pool.blocks_for(seq.num_tokens))
+        self.prefix.announce(seq, 0)
+
+    def try_follow(self, seq: Sequence, num_found: int) -> bool:
+        """Let it wait for what it has in common with another one, if there is such a one."""
+        cause = self.prefix.find_coming(seq, num_found)
+        if cause is not None:
+            self.blocked.add(seq, cause)
+        return cause is not None
+
+    def compute(self, seq: Sequence, num_tokens: int) -> list[int]:
+        """Returns the ids of those who waited for it."""
+        seq.num_computed = num_tokens
+        self.prefix.register(seq)
+        return self.take_woken()
+
+    def forget(self, seq: Sequence) -> list[int]:
+        self.prefix.forget(seq)
+        return self.take_woken()
+
+    def take_woken(self) -> list[int]:
+        return [seq.seq_id for seq in self.blocked.take_woken(1000)]
 
 
 def test_blocks_are_found_when_they_are_full_and_one_token_is_left() -> None:
-    pool = BlockPool(8, BLOCK_SIZE)
-    cache = PrefixCache(pool)
+    cache = Cache()
     first = make_sequence(1, 12)
-    begin(cache, pool, first)
+    cache.begin(first)
     assert cache.find(make_sequence(2, 12)) == ()
-    compute(cache, first, 11)
+    cache.compute(first, 11)
     assert cache.find(make_sequence(2, 12)) == first.block_ids[:2]
-    compute(cache, first, 12)
+    cache.compute(first, 12)
     assert cache.find(make_sequence(2, 12)) == first.block_ids[:2], "its last token is to be computed"
     assert cache.find(make_sequence(3, 13)) == first.block_ids[:3]
     assert cache.find(make_sequence(4, 13, prompt_logprobs=2)) == (), "it needs what all its positions give"
 
 
 def test_who_needs_a_block_that_is_being_computed_waits_for_it() -> None:
-    pool = BlockPool(8, BLOCK_SIZE)
-    cache = PrefixCache(pool)
+    cache = Cache()
     first, second, whole = make_sequence(1, 12), make_sequence(2, 20), make_sequence(3, 20, prompt_logprobs=2)
     for seq in (first, second, whole):
         cache.find(seq)
     assert not cache.try_follow(second, 0), "nobody computes it yet"
-    begin(cache, pool, first)
+    cache.begin(first)
     assert not cache.try_follow(whole, 0)
     assert cache.try_follow(second, 0)
-    assert compute(cache, first, 3) == []
-    assert compute(cache, first, 4) == [], "it waits for the last block that both have"
-    assert compute(cache, first, 12) == [2]
+    assert cache.compute(first, 3) == []
+    assert cache.compute(first, 4) == [], "it waits for the last block that both have"
+    assert cache.compute(first, 12) == [2]
     assert not cache.try_follow(second, len(cache.find(second))), "the fourth block is for it to compute"
 
 
 def test_nobody_waits_for_one_that_gave_up() -> None:
-    pool = BlockPool(8, BLOCK_SIZE)
-    cache = PrefixCache(pool)
+    cache = Cache()
     first, second = make_sequence(1, 12), make_sequence(2, 12)
-    begin(cache, pool, first)
-    compute(cache, first, 4)
+    cache.begin(first)
+    cache.compute(first, 4)
     assert cache.try_follow(second, len(cache.find(second)))
-    assert cache.forget(first) == [second]
+    assert cache.forget(first) == [2]
     assert not cache.try_follow(second, 1)
 
 
 def test_what_two_compute_is_the_first_ones_to_announce() -> None:
-    pool = BlockPool(8, BLOCK_SIZE)
-    cache = PrefixCache(pool)
+    cache = Cache()
     first, second, third = (make_sequence(seq_id, 9) for seq_id in (1, 2, 3))
-    begin(cache, pool, first)
-    begin(cache, pool, second)
+    cache.begin(first)
+    cache.begin(second)
     cache.find(third)
     assert cache.try_follow(third, 0)
     assert cache.forget(second) == [], "the first one goes on"
-    assert compute(cache, first, 8) == [3]
+    assert cache.compute(first, 8) == [3]
 
 
 def test_without_prefix_caching_nobody_waits() -> None:
-    pool = BlockPool(8, BLOCK_SIZE, enable_prefix_caching=False)
-    cache = PrefixCache(pool)
+    cache = Cache(enable_prefix_caching=False)
     first, second = make_sequence(1, 12), make_sequence(2, 12)
-    begin(cache, pool, first)
-    assert compute(cache, first, 8) == [] and cache.find(second) == ()
+    cache.begin(first)
+    assert cache.compute(first, 8) == [] and cache.find(second) == ()
     assert not cache.try_follow(second, 0)
 
 
-def count_hashes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The positions of the blocks that are hashed from now on."""
-    starts: list[int] = []
-
-    def make_and_count(parent: bytes, token_ids: Any, items: Any, start: int) -> BlockKey:
-        starts.append(start)
-        return make_block_key(parent, token_ids, items, start)
-
-    monkeypatch.setattr("seesay.llm.scheduling.prefix.make_block_key", make_and_count)
-    return starts
-
-
-def test_a_long_prompt_of_which_nothing_is_there_is_hardly_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = count_hashes(monkeypatch)
-    cache = PrefixCache(BlockPool(8, BLOCK_SIZE))
-    seq = make_sequence(1, 4000)
-    assert cache.find(seq) == () and cache.find(seq) == ()
-    assert len(starts) <= 8
-
-
-def test_equal_prompts_are_hashed_once_and_wait_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts = count_hashes(monkeypatch)
-    pool = BlockPool(1000, BLOCK_SIZE)
-    cache = PrefixCache(pool)
-    first, *others = (make_sequence(seq_id, 2001) for seq_id in range(21))
-    begin(cache, pool, first)
-    assert len(starts) == 500
-    assert all(cache.try_follow(seq, len(cache.find(seq))) for seq in others)
-    assert compute(cache, first, 1000) == []
-    assert compute(cache, first, 2000) == [seq.seq_id for seq in others]
-    assert all(cache.find(seq) == first.block_ids[:500] for seq in others)
-    assert len(starts) <= 500 + 20 * 8
-
-
-def test_a_prompt_waits_for_no_block_behind_the_first_other_token_or_picture() -> None:
-    pool = BlockPool(100, BLOCK_SIZE)
-    cache = PrefixCache(pool)
-    first, other, longer = make_sequence(1, 200), make_sequence(2, 200), make_sequence(3, 200)
+def test_a_prompt_waits_for_no_block_behind_the_first_other_token() -> None:
+    cache = Cache(100)
+    first, other = make_sequence(1, 200), make_sequence(2, 200)
     other.token_ids[101] = 7
-    longer.media_end = 150
-    begin(cache, pool, first)
-    assert all(cache.try_follow(seq, len(cache.find(seq))) for seq in (other, longer))
-    assert compute(cache, first, 4) == [3], "its picture is not compared"
-    assert compute(cache, first, 99) == []
-    assert compute(cache, first, 100) == [2]
+    cache.begin(first)
+    assert cache.try_follow(other, len(cache.find(other)))
+    assert cache.compute(first, 99) == []
+    assert cache.compute(first, 100) == [2]
     assert cache.find(other) == first.block_ids[:25]
     assert not cache.try_follow(other, 25)
+
+
+def test_keys_of_a_prompt_live_as_long_as_one_that_has_it() -> None:
+    cache = Cache()
+    first, second = make_sequence(1, 12), make_sequence(2, 12)
+    cache.prefix.prepare(first)
+    cache.prefix.prepare(second)
+    assert first.prompt_keys is second.prompt_keys and first.block_keys is not second.block_keys
+    keys = weakref.ref(first.prompt_keys)
+    del first
+    assert keys() is not None
+    del second
+    assert keys() is None
 
 
 @pytest.mark.parametrize(("num_blocks", "num_begun"), ((100, 41), (2, 59)))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -724,34 +723,6 @@ def test_an_embedding_that_many_need_counts_once_in_the_look_ahead() -> None:
     plan = step(scheduler)
     assert [job.seq_id for job in plan.encode_jobs] == [9] and scheduler.stats().num_wanted_embedding_rows == 30
     assert len(scheduler.take_released()) == 6
-
-
-# --- cost -----------------------------------------------------------------------------------------------------------
-
-
-def test_planning_does_not_look_at_all_who_wait() -> None:
-    """Two thousand times more waiting sequences must not make a step much dearer."""
-
-    def measure(num_waiting: int, *pictures: Span) -> float:
-        scheduler = make_scheduler(
-            [make_sequence(n, 8, max_new_tokens=80) for n in range(8)], batch=8, blocks=256, ahead=64
-        )
-        step(scheduler)
-        for n in range(num_waiting):
-            scheduler.add(make_sequence(100 + n, 32, *pictures))
-        scheduler.commit_step(scheduler.plan_step(), dict.fromkeys(range(8), (7,)))
-        best = 1.0
-        for _ in range(20):
-            started = time.thread_time()
-            plan = scheduler.plan_step()
-            best = min(best, time.thread_time() - started)
-            assert len(plan.rows) == 8
-            scheduler.commit_step(plan, dict.fromkeys(range(8), (7,)))
-        return best
-
-    for pictures in ((), ((4, 20, 1),)):
-        few, many = measure(4, *pictures), measure(8_000, *pictures)
-        assert many < 3 * few + 100e-6, (few, many)
 
 
 # --- plans that are lost ----------------------------------------------------------------------------------------------
