@@ -13,6 +13,7 @@ from collections.abc import Callable, Container
 import numpy as np
 
 from seesay.errors import ErrorCode, RequestError
+from seesay.llm.memory.resume_points import ResumePoints
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.scheduling.block_pool import BlockPool
@@ -66,9 +67,11 @@ def fingerprint(row: RowState, index: int, before: int, token_id: int | None = N
 def root(seq: Sequence, stretch: float, is_prefix_lm: bool) -> int:
     """What all tokens of a sequence depend on: also the whole prompt where each of its tokens sees that."""
     if not is_prefix_lm:
-        return hash((seq.cache_salt, stretch))
+        return hash((seq.cache_salt, seq.adapter_id, stretch))
     pictures = tuple((item.hash, *item.slots.tolist()) for item in seq.items)
-    return hash((seq.cache_salt, stretch, tuple(seq.token_ids[: seq.num_run_tokens].tolist()), pictures))
+    return hash(
+        (seq.cache_salt, seq.adapter_id, stretch, tuple(seq.token_ids[: seq.num_run_tokens].tolist()), pictures)
+    )
 
 
 def fingerprints(seq: Sequence, row: RowState, stop: int, *, stretch: float, is_prefix_lm: bool) -> list[int]:
@@ -93,6 +96,7 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
         assert (row.stretch, row.media_end, row.seed) == (seq.stretch, seq.media_end, seq.seed), seq
+        assert row.adapter_id == seq.adapter_id, seq
         assert [item.hash for item in row.items] == [item.hash for item in seq.items], seq
 
 
@@ -104,11 +108,19 @@ class FakeEngine:
     """A scheduler with a runner and an encoder that check everything they are asked to do. Every third row that samples
     jumps over up to `jump` tokens, which are those that it would sample."""
 
-    def __init__(self, config: SchedulerConfig, pool: BlockPool, *, is_ahead: bool = False, jump: int = 0) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        pool: BlockPool,
+        *,
+        is_ahead: bool = False,
+        jump: int = 0,
+        resume_points: ResumePoints | None = None,
+    ) -> None:
         self.is_ahead = is_ahead
         self.jump = jump
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
-        self.scheduler = Scheduler(config, pool)
+        self.scheduler = Scheduler(config, pool, resume_points=resume_points)
         self.pool = pool
         self.rows = RowTable()
         self.kv = [0] * (pool.num_blocks * pool.block_size)

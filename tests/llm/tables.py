@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from seesay.llm.plans.block_key import BlockKey
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.prefix import BlockKey, digest
+from seesay.llm.scheduling.prefix import digest
 
 
 def make_chain(*words: str) -> list[BlockKey]:

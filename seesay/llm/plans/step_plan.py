@@ -75,8 +75,8 @@ class BegunSequence:
 
     token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
     next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
-    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch: see
-    `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
+    takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch,
+    adapter_id: see `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
     """
 
     seq_id: int
@@ -88,6 +88,7 @@ class BegunSequence:
     seed: int
     items: tuple[MediaSpan, ...] = ()
     stretch: float = 0.0
+    adapter_id: int = 0
     runs: npt.NDArray[np.int64] | None = None
 
 

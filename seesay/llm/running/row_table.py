@@ -44,6 +44,7 @@ class RowState:
     __slots__ = (
         "_positions",
         "_tokens",
+        "adapter_id",
         "block_ids",
         "counts",
         "items",
@@ -68,6 +69,7 @@ class RowState:
         self.params: SamplingParams = params
         self.seed = begun.seed
         self.stretch = begun.stretch
+        self.adapter_id = begun.adapter_id
         self.items: tuple[MediaSpan, ...] = begun.items
         self.num_prompt_tokens = begun.num_prompt_tokens
         self.next_position = begun.next_position
@@ -132,6 +134,7 @@ class RowTable:
     def __init__(self) -> None:
         self._states: dict[int, RowState] = {}
         self._free: list[int] = []
+        self._num_adapted = 0
 
     def __getitem__(self, seq_id: int) -> RowState:
         return self._states[seq_id]
@@ -142,16 +145,25 @@ class RowTable:
     def __len__(self) -> int:
         return len(self._states)
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether the weights of an adapter change those of the model for any of them."""
+        return self._num_adapted > 0
+
     def apply(self, plan: StepPlan) -> None:
         """Take the deltas of a plan: once each, in the order in which they were made."""
         if plan.is_fresh:
             self._states.clear()
             self._free.clear()
+            self._num_adapted = 0
         for seq_id in plan.ended_ids:
-            self._free.append(self._states.pop(seq_id).slot)
+            state = self._states.pop(seq_id)
+            self._free.append(state.slot)
+            self._num_adapted -= state.adapter_id != 0
         for begun in plan.begun:
             assert begun.seq_id not in self._states, begun.seq_id
             slot = self._free.pop() if self._free else len(self._states)
             self._states[begun.seq_id] = RowState(begun, slot)
+            self._num_adapted += begun.adapter_id != 0
         for seq_id, block_ids in plan.added_blocks:
             self._states[seq_id].block_ids += block_ids

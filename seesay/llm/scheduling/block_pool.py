@@ -16,7 +16,7 @@ from seesay.llm.scheduling.host_slots import HostSlots
 from seesay.values import EngineStats
 
 if TYPE_CHECKING:
-    from seesay.llm.scheduling.prefix import BlockKey
+    from seesay.llm.plans.block_key import BlockKey
 
 
 class BlockPool:
@@ -141,6 +141,10 @@ class BlockPool:
         if known is None and self.enable_prefix_caching and key.hash not in self._by_hash:
             self._keys[block_id] = key
             self._by_hash[key.hash] = block_id
+
+    def is_exclusive(self, block_id: int) -> bool:
+        """Whether the one who holds a used block may write to it again: nobody else has it, or can find it."""
+        return self._ref_counts[block_id] == 1 and self._keys[block_id] is None
 
     def forget(self, block_ids: Iterable[int]) -> None:
         """Let nobody find the contents of these blocks any more, neither here nor on the host. Those who hold one keep

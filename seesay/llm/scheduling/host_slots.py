@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from seesay.llm.plans.step_plan import BlockCopy
 
 if TYPE_CHECKING:
-    from seesay.llm.scheduling.prefix import BlockKey
+    from seesay.llm.plans.block_key import BlockKey
 
 
 class HostSlots:

@@ -17,6 +17,7 @@ from seesay.llm.scheduling.sequence_groups import SequenceGroups
 from seesay.llm.scheduling.waiting_queue import WaitingQueue
 
 if TYPE_CHECKING:
+    from seesay.llm.memory.resume_points import ResumePoints
     from seesay.llm.plans.traits import LengthScaling
     from seesay.llm.scheduling.block_pool import BlockPool
     from seesay.values import FinishReason
@@ -46,7 +47,15 @@ class LiveSequences:
     owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
     """
 
-    def __init__(self, pool: BlockPool, *, max_encode_ahead_tokens: int, length_scaling: LengthScaling | None) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        max_encode_ahead_tokens: int,
+        length_scaling: LengthScaling | None,
+        resume_points: ResumePoints,
+    ) -> None:
+        self._resume_points = resume_points
         self.pool = pool
         self.length_scaling = length_scaling
         self.deltas = PlanDeltas()
@@ -89,14 +98,18 @@ class LiveSequences:
     def find_beginning(self, seq: Sequence) -> Beginning:
         """The longest beginning of a waiting sequence that is computed: in the prefix cache, or by one of its group."""
         cached = self.prefix.find(seq)
-        num_cached = len(cached) * self.pool.block_size
+        found = Beginning(len(cached) * self.pool.block_size, cached)
         if (
             seq.group_id is not None
             and (fork := self.groups.find(seq, self.deltas.begun_ids))
-            and fork.num_tokens > num_cached
+            and fork.num_tokens > found.num_tokens
         ):
-            return Beginning(fork.num_tokens, fork.block_ids, fork.tail)
-        return Beginning(num_cached, cached)
+            found = Beginning(fork.num_tokens, fork.block_ids, fork.tail)
+        num_tokens = self._resume_points.find_last(seq.block_keys, found.num_tokens)
+        if num_tokens == found.num_tokens:
+            return found
+        assert not num_tokens % self.pool.block_size, "a part of a block is copied to its last token"
+        return Beginning(num_tokens, found.places[: num_tokens // self.pool.block_size])
 
     def count_beginning(self, seq: Sequence) -> int:
         """How many tokens `find_beginning` finds."""
@@ -165,6 +178,23 @@ class LiveSequences:
         seq.status = SequenceStatus.PREEMPTED
         self.needs.assume_computed(seq, 0)
         self.waiting.add(seq)
+
+    def go_back(self, seq: Sequence, num_tokens: int) -> None:
+        """See `Scheduler.go_back`."""
+        assert seq.status is SequenceStatus.RUNNING and not seq.is_in_flight and num_tokens <= seq.num_computed, seq
+        num_full, within = divmod(num_tokens, self.pool.block_size)
+        if within and not self.pool.is_exclusive(seq.block_ids[num_full]):
+            num_tokens = num_full * self.pool.block_size
+        num_held = self.pool.blocks_for(num_tokens)
+        self.pool.release(seq.block_ids[num_held:])
+        seq.block_ids = seq.block_ids[:num_held]
+        self.prefix.forget(seq)
+        seq.num_computed = seq.num_scheduled = num_tokens
+        seq.num_registered_blocks = min(seq.num_registered_blocks, num_full)
+        self.needs.assume_computed(seq, num_tokens)
+        self.deltas.end(seq)
+        self.deltas.begin(seq)
+        self.deltas.add_blocks(seq)
 
     def abandon(self, plans: Iterable[StepPlan]) -> None:
         """See `Scheduler.abandon`."""

@@ -89,5 +89,6 @@ def make_begun(seq: Sequence) -> BegunSequence:
             MediaSpan(modality=item.modality, span=item.span, slots=item.slots, hash=item.hash) for item in seq.items
         ),
         stretch=seq.stretch,
+        adapter_id=seq.adapter_id,
         runs=None if seq.runs is None else seq.runs.bounds,
     )

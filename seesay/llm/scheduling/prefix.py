@@ -12,21 +12,16 @@ import hashlib
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from seesay.llm.plans.block_key import BlockKey
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from seesay.values import MediaItem
-
-
-class BlockKey(NamedTuple):
-    """`content` is everything the block's KV depends on (the parent by its hash); `hash` is 32 bytes over it."""
-
-    hash: bytes
-    content: bytes
 
 
 class PromptKeys:

@@ -104,7 +104,7 @@ class PrefixCache:
                 self._blocked.wake(key.hash)
 
     def _salt_of(self, seq: Sequence) -> bytes:
-        return struct.pack("<d", seq.stretch) + seq.cache_salt + seq.prompt_hash
+        return struct.pack("<dq", seq.stretch, seq.adapter_id) + seq.cache_salt + seq.prompt_hash
 
     def _extend_keys(self, seq: Sequence, num_blocks: int) -> None:
         extend_block_keys(

@@ -18,6 +18,7 @@ from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
+from seesay.llm.memory.resume_points import EveryToken
 from seesay.llm.plans.step_plan import EncodeJob, Row, StepPlan
 from seesay.llm.plans.token_runs import TokenRuns
 from seesay.llm.scheduling.admission import Admission
@@ -32,6 +33,7 @@ from seesay.llm.scheduling.stopping import Stop, check_stop
 from seesay.values import EngineStats
 
 if TYPE_CHECKING:
+    from seesay.llm.memory.resume_points import ResumePoints
     from seesay.llm.plans.traits import LengthScaling
     from seesay.llm.scheduling.block_pool import BlockPool
     from seesay.values import FinishReason
@@ -134,14 +136,19 @@ class Scheduler:
         pool: BlockPool,
         *,
         policy: StepPolicy | None = None,
+        resume_points: ResumePoints | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`policy` limits the prompt tokens of a step; by default by the fixed numbers of `config`. `clock` gives
-        seconds: the waiting times that the policy sees."""
+        """`policy` limits the prompt tokens of a step; by default by the fixed numbers of `config`.
+        `resume_points`: of the layers' memory; by default, every token is one. `clock` gives seconds: the waiting times
+        that the policy sees."""
         self.config = config
         self._pool = pool
         self._live = LiveSequences(
-            pool, max_encode_ahead_tokens=config.max_encode_ahead_tokens, length_scaling=config.length_scaling
+            pool,
+            max_encode_ahead_tokens=config.max_encode_ahead_tokens,
+            length_scaling=config.length_scaling,
+            resume_points=resume_points or EveryToken(),
         )
         self._preemption = Preemption(self._live, max_batch_size=config.max_batch_size)
         self._admission = Admission(
@@ -198,6 +205,12 @@ class Scheduler:
             return False
         self._live.end(seq, reason, error)
         return True
+
+    def go_back(self, seq_id: int, num_tokens: int) -> None:
+        """Compute a running sequence again from token `num_tokens` on: what it computed behind that is void for it. It
+        goes back to the beginning of a block where others may read that block. Between steps, when none of its rows is
+        in flight."""
+        self._live.go_back(self._live.by_id[seq_id], num_tokens)
 
     def forget_blocks(self, seq_id: int) -> None:
         """Let nobody find the blocks of a live sequence any more, those it shares included: something in them is wrong.

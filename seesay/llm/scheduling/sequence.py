@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from seesay.llm.plans.block_key import BlockKey
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.plans.token_runs import TokenRuns
-    from seesay.llm.scheduling.prefix import BlockKey, PromptKeys
+    from seesay.llm.scheduling.prefix import PromptKeys
     from seesay.values import FinishReason, MediaItem, MultimodalInput
 
 
@@ -58,6 +59,8 @@ class Sequence:
     smaller is earlier. It is `arrival` for priority 0.
     owner: whose it is; owners take turns.
     cache_salt: sequences of different salts share no KV block.
+    adapter_id: of the weights that change those of the model for it; 0: none. Sequences of different ones share no KV
+    block.
     stretch: of its rotary embedding (see `LengthScaling`); it shares no KV block with sequences of another stretch.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
@@ -74,6 +77,7 @@ class Sequence:
 
     __slots__ = (
         "_tokens",
+        "adapter_id",
         "added_at_s",
         "arrival",
         "block_ids",
@@ -126,6 +130,7 @@ class Sequence:
         owner: Hashable = None,
         priority: int = 0,
         cache_salt: bytes = b"",
+        adapter_id: int = 0,
         is_streamed: bool = False,
         waits_for_tokens: bool = False,
         group_id: int | None = None,
@@ -145,6 +150,7 @@ class Sequence:
         self.owner = owner
         self.priority = priority
         self.cache_salt = cache_salt
+        self.adapter_id = adapter_id
         self.num_prompt_tokens = num_prompt
         self.num_tokens = num_prompt
         self._tokens = TokenBuffer(prompt.token_ids, num_spare=min(params.max_new_tokens, 512))

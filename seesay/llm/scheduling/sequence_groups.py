@@ -61,7 +61,7 @@ class SequenceGroups:
         return bool(self._awaited)
 
     def add(self, seq: Sequence) -> None:
-        """Take a new sequence. The members of a group have the same media, owner and salt."""
+        """Take a new sequence. The members of a group have the same media, owner, salt and adapter."""
         if seq.group_id is not None:
             group = self._groups.setdefault(seq.group_id, _Group())
             group.members.append(seq)

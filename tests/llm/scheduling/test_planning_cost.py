@@ -9,10 +9,11 @@ import pytest
 from call_counts import count_calls
 from llm.scheduling.test_scheduler import make_sequence, picture_hash
 
+from seesay.llm.plans.block_key import BlockKey
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.prefix import BlockKey, make_block_key
+from seesay.llm.scheduling.prefix import make_block_key
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from seesay.llm.scheduling.prefix import BlockKey, digest, extend_block_keys
+from seesay.llm.plans.block_key import BlockKey
+from seesay.llm.scheduling.prefix import digest, extend_block_keys
 from seesay.values import MediaItem, Modality
 
 
