@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo wheel test test-all test-failed lint format types imports check check-all clean help
+.PHONY: demo wheel docs test test-all test-failed lint format types imports check check-all clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     set up .venv and let the built-in model describe pictures"
 	@echo "make wheel    build a wheel in dist/"
+	@echo "make docs     build the site of the documentation in site/"
 	@echo "make test     set up .venv with the test extras and run the tests, without those marked slow"
 	@echo "make test-all run all tests"
 	@echo "make test-failed run the tests that failed last, one after another"
@@ -44,6 +45,10 @@ demo: $(VENV)/.base
 wheel: $(BIN)/python
 	@$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
 	@ls dist/seesay-*.whl
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "site/index.html"
 
 # All tests of a file go to one worker. Three of them on two cores: many tests wait, for a browser, another process or a
 # limit of time. They start some eighty processes, which compile our sources again unless they may write bytecode.
@@ -85,4 +90,4 @@ check-all:
 	$(MAKE) test-all || { $(SECOND_TRY); }
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

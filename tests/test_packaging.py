@@ -42,7 +42,7 @@ def imported_modules(folder: Path) -> set[str]:
 
 
 def test_extras_are_used() -> None:
-    assert set(EXTRAS) == {*USED, "all", "bench", "dev"}
+    assert set(EXTRAS) == {*USED, "all", "bench", "docs", "dev"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
     importlib.import_module("seesay.serving.http.http_protocol")
     assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
