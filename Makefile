@@ -7,12 +7,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python tools/install.py
 export PYTHONUNBUFFERED := 1
 
-.PHONY: demo wheel docs test test-all test-failed lint format types imports check check-all clean help
+.PHONY: demo wheel release docs test test-all test-failed lint format types imports check check-all clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     set up .venv and let the built-in model describe pictures"
 	@echo "make wheel    build a wheel in dist/"
+	@echo "make release  build wheel and sdist, check them, and run seesay demo from the wheel in an empty environment"
 	@echo "make docs     build the site of the documentation in site/"
 	@echo "make test     set up .venv with the test extras and run the tests, without those marked slow"
 	@echo "make test-all run all tests"
@@ -45,6 +46,18 @@ demo: $(VENV)/.base
 wheel: $(BIN)/python
 	@$(BIN)/python -m pip wheel -q --no-deps --wheel-dir dist .
 	@ls dist/seesay-*.whl
+
+# The wheel is built from the sdist, so a file that the sdist lacks is missing in the demo, too.
+release: $(VENV)/.dev
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && set -e; \
+	  echo "Installing the wheel into an empty environment"; \
+	  $(abspath $(BIN))/python -m venv "$$folder/venv"; \
+	  "$$folder/venv/bin/python" -m pip install -q dist/seesay-*.whl; \
+	  cd "$$folder" && env -u PYTHONPATH venv/bin/seesay demo
+	@ls -l dist
 
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -90,4 +103,4 @@ check-all:
 	$(MAKE) test-all || { $(SECOND_TRY); }
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

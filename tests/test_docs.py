@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,7 @@ PAGES = (
     "docs/pipeline.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "README.md", "docs/weights.md",
     "docs/chat_templates.md", "docs/media.md", "docs/structured_output.md", "docs/embeddings.md",
     "docs/low_level_engine.md", "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
-    "docs/long_context.md", "docs/tools.md", "docs/demo_model.md",
+    "docs/long_context.md", "docs/tools.md", "docs/demo_model.md", "docs/plugins.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
@@ -157,7 +158,31 @@ def test_pages_have_examples_with_outputs() -> None:
             has_output = example.expected is not None
             prints = "print(" in example.code if example.language == "python" else not NOT_RUN.search(example.code)
             assert has_output == prints, f"{page}: {example.code}"
-        assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {"python", "bash", "text"}
+        assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {"python", "bash", "text", "toml"}
+
+
+def test_every_page_with_python_is_run() -> None:
+    """`adding_a_family.md` has a test of its own; the WebUI's example is a server that runs until it is stopped."""
+    pages = [path for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")] if "```python" in path.read_text()]
+    others = {"docs/adding_a_family.md", "docs/webui.md"}
+    assert {path.relative_to(ROOT).as_posix() for path in pages} - others <= {*PAGES}
+
+
+def test_commands_of_all_pages_are_known() -> None:
+    """Also those that are not run, as they download a model or serve: the parser accepts each with its options."""
+    parser = make_parser()
+    commands = []
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for example in read_examples(path.read_text(encoding="utf-8")):
+            lines = example.code.replace("\\\n", " ").splitlines() if example.language == "bash" else ()
+            commands += [found[1] for line in lines if (found := re.search(r"(?:^|\| )(?:\w+=\S+ )?seesay (.*)", line))]
+    assert len(commands) > 15
+    for command in commands:
+        words = shlex.split(command.partition(" > ")[0].partition(" | ")[0].removesuffix(" &"), comments=True)
+        try:
+            parser.parse_args(words)
+        except SystemExit as stopped:
+            assert stopped.code == 0, command
 
 
 @pytest.mark.parametrize("page", PAGES)
