@@ -27,12 +27,12 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from front import FACTS
+from frontend import FACTS
 from workload import make_picture, make_text
 
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
-from seesay.engine.process.listener import let_in, open_door
+from seesay.engine.process.listener import accept_connection, open_listener
 
 if TYPE_CHECKING:
     from seesay import Pipeline
@@ -46,12 +46,12 @@ _BEAT_S = 0.5
 
 
 def run_core(pipe: Connection) -> None:
-    """Serve one front: each of its requests gets one token at once. Its report says when the request came, and when
+    """Serve one frontend: each of its requests gets one token at once. Its report says when the request came, and when
     its pixels had been copied."""
-    door, address = open_door()
+    listener, address = open_listener()
     pipe.send(address)
-    found = let_in(door, receives=kinds.ToCore)
-    assert found is not None, "the front cannot connect"
+    found = accept_connection(listener, receives=kinds.ToCore)
+    assert found is not None, "the frontend cannot connect"
     link, _ = found
     link.send(kinds.Hello())
     assert link.wait(TIMEOUT_S) and isinstance(link.receive(), kinds.Join)

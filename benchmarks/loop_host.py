@@ -3,7 +3,7 @@
     python benchmarks/loop_host.py [--rows 512] [--steps 100]
 
 A real scheduler plans a steady batch of streamed answers one step ahead, commits what a runner that computes nothing
-gives, and the loop hands the tokens to a front in another process: messages are encoded, and nobody reads them. A
+gives, and the loop hands the tokens to a frontend in another process: messages are encoded, and nobody reads them. A
 sequence gets a block whenever its last one is full. `benchmarks/decode_host.py` measures the runner's part. Prints a
 JSON line: microseconds of the loop's thread per row and step, the least of the steps' quarters, and their median.
 """
@@ -50,7 +50,7 @@ class Encoding:
         self._num_left = num_requests
         self._encoder = msgspec.msgpack.Encoder()
 
-    def send(self, message: kinds.ToFront) -> None:
+    def send(self, message: kinds.ToFrontend) -> None:
         self._encoder.encode(message)
         if isinstance(message, kinds.Outputs):
             self._num_left -= sum(output.finish_reason is not None for output in message.outputs)

@@ -80,7 +80,7 @@ HOSTS = {
     ),
 }
 """One process: fitted to 310 short chats (12 words in, 16 tokens out) a second over HTTP. Two: what 670 a second by one
-front would take."""
+frontend would take."""
 
 
 # --- workloads -------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def draw_pixels(size: tuple[int, int], seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def make_ours(family: Family, pixels: np.ndarray[Any, Any]) -> Callable[[], Features]:
-    """Return what preprocesses a picture as the media front does."""
+    """Return what preprocesses a picture as the media frontend does."""
     media = DecodedMedia(modality=Modality.IMAGE, frames=pixels[None], digest=bytes(32))
 
     def run() -> Features:

@@ -1,4 +1,4 @@
-"""How decoding and hashing of pictures scales with front processes, and with threads of one process.
+"""How decoding and hashing of pictures scales with frontend processes, and with threads of one process.
 
     python benchmarks/preprocess_scaling.py [--workers 1 2 4 8] [--kind processes threads] [--seconds 5] [--pages 4]
 

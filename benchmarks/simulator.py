@@ -172,7 +172,7 @@ class Simulation:
                 return [self._answers[key] for key in sorted(self._answers)]
             self._now_s = max(self._now_s, self._inbox[0][0])
 
-    # --- clients and front --------------------------------------------------------------------------------------------
+    # --- clients and frontend -----------------------------------------------------------------------------------------
 
     def _send(self, client: int, now_s: float) -> None:
         """Let a client send what it may."""
@@ -225,7 +225,7 @@ class Simulation:
             event()
 
     def _work(self, ms: float) -> None:
-        """The engine's thread runs Python for so long, longer when it shares the GIL with a busy front."""
+        """The engine's thread runs Python for so long, longer when it shares the GIL with a busy frontend."""
         shared_s = 0.0
         if self._machine.host.shares_gil:
             shared_s = min(ms / 1e3, max(0.0, self._front_free_at_s - self._now_s))

@@ -9,8 +9,8 @@ from the timings of the answers.
 
 *spent_s*: seconds that a request spent in each stage of `StageTimings` (median and longest), without those that no
 request had. *engine*: calls of the vision tower and steps, what was in them, preemptions, and the size of the KV cache.
-*cpu_s*: processor time of this process (*front*), of the engine process, if there is one, and of all other processes of
-this one (*others*), which render templates.
+*cpu_s*: processor time of this process (*frontend*), of the engine process, if there is one, and of all other processes
+of this one (*others*), which render templates.
 """
 
 from __future__ import annotations

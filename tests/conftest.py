@@ -43,16 +43,16 @@ BROWSER_FILES = (
 )  # fmt: skip
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (
-    *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_fronts.py",
+    *BROWSER_FILES, "test_interpreter.py", "test_compiles.py", "test_golden.py", "test_docs.py", "test_frontends.py",
     "test_replay.py", "test_kills.py", "test_process.py", "test_sleep.py", "test_precompile.py",
     "test_processes.py", "test_packaging.py", "test_my_family.py", "test_life.py", "test_grammar_answers.py",
-    "test_thoughts.py", "test_launch.py", "test_runs.py", "test_training.py", "test_front_hangs.py",
+    "test_thoughts.py", "test_launch.py", "test_runs.py", "test_training.py", "test_frontend_hangs.py",
     "test_operations.py", "test_space.py", "test_trials.py", "test_call_grammar.py", "test_methods.py",
     "test_h200.py", "test_families.py", "test_decoder.py", "test_formats.py", "test_weights.py",
     "test_quantized_replacing.py", "test_quantized_kv.py", "test_scheduler_random.py", "test_sandbox.py",
     "test_quantized.py", "test_policy.py", "test_checkpoint.py", "test_restrictions.py", "test_shared_fields.py",
     "test_bodies.py", "test_hostile_bodies.py", "test_interference.py", "test_nonsense.py",
-    "test_contract_mutations.py", "test_serve.py", "test_front.py", "test_differential.py", "test_same_answers.py",
+    "test_contract_mutations.py", "test_serve.py", "test_frontend.py", "test_differential.py", "test_same_answers.py",
     "test_model_config.py", "test_large_media.py", "test_published.py", "test_tools.py", "test_detail.py",
     "test_limits.py", "test_first_token_host.py", "test_completions.py", "test_engine.py", "test_timed_steps.py",
 )  # fmt: skip

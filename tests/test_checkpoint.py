@@ -96,11 +96,11 @@ def test_quantized_weights_are_refused(folder: Any) -> None:
 
 
 def test_missing_names_are_those_under_which_the_model_would_find_them() -> None:
-    fronts = {"model.language_model.": "", "model.": "", "head.": "lm_head.", "": "", "row": "learned.row"}
+    frontends = {"model.language_model.": "", "model.": "", "head.": "lm_head.", "": "", "row": "learned.row"}
 
     def name_of(stored: str) -> str | None:
-        front = max((each for each in fronts if stored.startswith(each)), key=len)
-        return fronts[front] + stored[len(front) :]
+        frontend = max((each for each in frontends if stored.startswith(each)), key=len)
+        return frontends[frontend] + stored[len(frontend) :]
 
     stored = ["model.language_model.layers.0.a.weight", "head.weight"]
     assert find_stored_names("layers.0.b.weight", stored, name_of) == ["model.language_model.layers.0.b.weight"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from seesay.checkpoint.checkpoint import Checkpoint
 from seesay.checkpoint.files import check_tokenizer_files, read_text
-from seesay.checkpoint.layouts.config_conversion import ORIGINALS, ConfigReader, StandIn, read_as_known
+from seesay.checkpoint.layouts.config_conversion import ORIGINALS, ConfigReader, ConvertedConfig, read_as_known
 from seesay.checkpoint.layouts.original_deepseek_vl2 import PLAIN_ATTENTION
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint, resolve_config
 from seesay.checkpoint.tensors import NoWeightsError, StoredTensor, TensorSlices, find_stored_names, is_buffer
@@ -20,7 +20,7 @@ __all__ = [
     "Checkpoint",
     "ConfigReader",
     "NoWeightsError",
-    "StandIn",
+    "ConvertedConfig",
     "StoredTensor",
     "TensorSlices",
     "check_tokenizer_files",

@@ -13,16 +13,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from seesay.checkpoint.config_cache import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_cached
 from seesay.checkpoint.file_values import check_file
 from seesay.checkpoint.files import inside, read_object
 from seesay.checkpoint.known_classes import find_known_type
-from seesay.checkpoint.layouts.config_conversion import ConfigReader, StandIn, read_as_known
+from seesay.checkpoint.layouts.config_conversion import ConfigReader, ConvertedConfig, read_as_known
 from seesay.checkpoint.model_config import ModelConfig, as_plain, list_options
 from seesay.checkpoint.numbers import check_numbers
 from seesay.checkpoint.overrides import apply_overrides, check_added
 from seesay.checkpoint.quantization import InFlight, Quantization, read_quantization
-from seesay.checkpoint.remote_code import CONFIG, OwnCode
+from seesay.checkpoint.remote_code import CONFIG, RemoteCode
 from seesay.checkpoint.tensors import (
     INDEX_FILE,
     StoredTensor,
@@ -75,7 +75,7 @@ class Checkpoint:
     revision_digest: bytes = field(repr=False)
     added: Mapping[str, Any] = field(default_factory=dict, repr=False)
     readers: Mapping[str, ConfigReader] = field(default_factory=dict, repr=False)
-    code: OwnCode | None = None
+    code: RemoteCode | None = None
     runs_code: bool = False
     remedy: str = "download the checkpoint again"
 
@@ -154,13 +154,13 @@ class Checkpoint:
     def architecture(self) -> str:
         """The first entry of config.json's `architectures`, or else the class that its `auto_map` names, or that of
         Transformers for its `model_type`; of the one that it is read as, where `ORIGINALS` has it."""
-        config = self._stand_in.config if self._own_reader is None else self.config
+        config = self._converted.config if self._own_reader is None else self.config
         names = config.get("architectures") or []
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise CheckpointError(f"{self.path / 'config.json'}: architectures must be a list of names, got {names!r}")
         if names:
             return str(names[0])
-        if (code := self.own_code) is not None:
+        if (code := self.remote_code) is not None:
             return code.architecture
         return self._find_architecture()
 
@@ -169,7 +169,7 @@ class Checkpoint:
         from transformers.models.auto import modeling_auto
 
         _ = self._config_class  # raises for an unknown one
-        kind = self._stand_in.config["model_type"]
+        kind = self._converted.config["model_type"]
         for table in (
             modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
             modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -182,14 +182,14 @@ class Checkpoint:
         )
 
     @property
-    def own_code(self) -> OwnCode | None:
+    def remote_code(self) -> RemoteCode | None:
         """The code in the folder that config.json names for the model, whether it may be run or not."""
-        return OwnCode.find(self.path, self.config)
+        return RemoteCode.find(self.path, self.config)
 
     @property
     def tower_type(self) -> str:
         """The `model_type` in config.json's vision_config, or in that which it is read as; empty without one."""
-        vision = self._stand_in.config.get("vision_config")
+        vision = self._converted.config.get("vision_config")
         kind = vision.get("model_type") if isinstance(vision, dict) else None
         return kind if isinstance(kind, str) else ""
 
@@ -199,7 +199,7 @@ class Checkpoint:
 
         if self.code is not None and CONFIG in self.code.classes:
             return self.code.load_class(CONFIG)
-        kind = self._known_type or self._stand_in.config.get("model_type")
+        kind = self._known_type or self._converted.config.get("model_type")
         if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
             raise CheckpointError(
                 f"{self.path / 'config.json'}: model_type {kind!r} is unknown to the installed transformers "
@@ -213,7 +213,7 @@ class Checkpoint:
         """The `model_type` of the class that `architectures` names, where the folder's own is unknown."""
         from transformers import CONFIG_MAPPING
 
-        config = self._stand_in.config
+        config = self._converted.config
         kind = config.get("model_type")
         if self.code is not None or not isinstance(kind, str) or kind in CONFIG_MAPPING:
             return None
@@ -225,7 +225,7 @@ class Checkpoint:
     @property
     def image_processor(self) -> Mapping[str, Any] | None:
         """The settings of the image processor, where the published code does not read them from files."""
-        return self._stand_in.image_processor
+        return self._converted.image_processor
 
     @property
     def _own_reader(self) -> ConfigReader | None:
@@ -235,7 +235,7 @@ class Checkpoint:
         return self.readers.get(first) if isinstance(first, str) else None
 
     @cached_property
-    def _stand_in(self) -> StandIn:
+    def _converted(self) -> ConvertedConfig:
         if (read := self._own_reader) is not None:
             with self.blamed():
                 return read(self.config)
@@ -263,9 +263,9 @@ class Checkpoint:
     def _described(self) -> _Described:
         if self.code is not None:  # which may change without config.json
             return self._describe(self._read_described())
-        made_from = [_serialize(self.config), _serialize(self._stand_in.config), _serialize(self.added)]
+        made_from = [_serialize(self.config), _serialize(self._converted.config), _serialize(self.added)]
         key = make_key(_KEPT_CONFIG, ["transformers"], made_from)
-        kept = read_kept(key)
+        kept = read_cached(key)
         if kept is not None:
             check_numbers(self.path / "config.json", self.config)
             with suppress(AttributeError, KeyError, TypeError, ValueError):  # a damaged file
@@ -276,7 +276,7 @@ class Checkpoint:
 
     def _read_described(self) -> dict[str, Any]:
         config = self.hf_config()
-        if self._stand_in.config is self.config and self.code is None:
+        if self._converted.config is self.config and self.code is None:
             check_added(config, self.added)
         return {"config": as_plain(config), "text": as_plain(self._hf_text_config()), "options": list_options(config)}
 
@@ -292,12 +292,12 @@ class Checkpoint:
         config_class = self._config_class
         check_numbers(self.path / "config.json", self.config)
         try:
-            plain = json.loads(json.dumps(self._stand_in.config))
+            plain = json.loads(json.dumps(self._converted.config))
             if self._known_type is not None:
                 plain["model_type"] = self._known_type
             return config_class.from_dict(_with_known_names(plain))
         except Exception as error:
-            kind = self.config.get("model_type") or self._stand_in.config["model_type"]
+            kind = self.config.get("model_type") or self._converted.config["model_type"]
             raise CheckpointError(f"{self.path / 'config.json'}: not a {kind!r} config: {error}") from error
 
     def hf_config(self) -> PretrainedConfig:

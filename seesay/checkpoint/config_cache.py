@@ -37,7 +37,7 @@ def make_key(kind: str, packages: Sequence[str], sources: Iterable[bytes]) -> st
     return f"{kind}-{digest.hexdigest()}"
 
 
-def read_kept(key: str) -> dict[str, Any] | None:
+def read_cached(key: str) -> dict[str, Any] | None:
     """Return the value that is kept under `key`; None where there is none, or none that can be read."""
     try:
         value = json.loads((find_cache_folder() / f"{key}.json").read_bytes())

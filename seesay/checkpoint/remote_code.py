@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"(?:[\w.-]+/[\w.-]+--)?([A-Za-z_]\w*)\.([A-Za-z_]\w*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCode:
+class RemoteCode:
     """The code in `folder`. classes: "module.Class" by the names of Transformers' auto classes. model: the name of the
     one that makes the model. takes_pictures: whether it is a model of texts with pictures. Nothing runs before
     `load_class`."""
@@ -32,7 +32,7 @@ class OwnCode:
     takes_pictures: bool
 
     @classmethod
-    def find(cls, folder: Path, config: Mapping[str, Any]) -> OwnCode | None:
+    def find(cls, folder: Path, config: Mapping[str, Any]) -> RemoteCode | None:
         """Return the code that `config`, the content of config.json, names for a model; None if it names none. Raises
         `CheckpointError` for a name that is none of a class in a file of the folder."""
         found = config.get("auto_map")

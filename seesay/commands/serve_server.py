@@ -324,12 +324,12 @@ def _run(arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         scheme = "https" if settings.ssl_certfile else "http"
         address = f"{scheme}://{shown_host(settings.host)}:{port_of(sockets)}"
-        fronts = f" with {settings.num_frontends} frontends" if settings.num_frontends > 1 else ""
+        frontends = f" with {settings.num_frontends} frontends" if settings.num_frontends > 1 else ""
 
         def say_ready(device: str) -> None:
             print(
                 f"seesay: ready after {time.perf_counter() - started:.1f} s on {device}; "
-                f"serving {address}{fronts} (Ctrl-C finishes running answers and exits)",
+                f"serving {address}{frontends} (Ctrl-C finishes running answers and exits)",
                 file=sys.stderr,
                 flush=True,
             )

@@ -27,7 +27,7 @@ from seesay.values.frame_chain import (
     Size,
     Split,
     Tiles,
-    Turn,
+    Transpose,
     measure_peak,
     unpack,
 )
@@ -65,7 +65,7 @@ class _Emit:
     seen: Size | None = None
 
 
-Operation = _Columns | _Rows | _Emit | Pad | Crop | Turn | Split
+Operation = _Columns | _Rows | _Emit | Pad | Crop | Transpose | Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ class _Run:
                 return canvas
             case Crop((height, width), (top, left)):
                 return frames[:, top : top + height, left : left + width]
-            case Turn():
+            case Transpose():
                 return frames.transpose(1, 2)
             case Split(size):
                 return _split(frames, size)

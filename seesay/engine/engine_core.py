@@ -1,4 +1,4 @@
-"""The seam between the two halves of the engine: what a front asks of a core, and what a core tells a front.
+"""The seam between the two halves of the engine: what a frontend asks of a core, and what a core tells a frontend.
 
 A core schedules and computes token requests; it knows nothing about text. `EngineLoop` is the core in a thread of this
 process.
@@ -17,7 +17,7 @@ from seesay.values import EngineStats, FinishReason
 
 
 class CoreListener(Protocol):
-    """The front, as a core sees it. Called from one thread of the core; must be quick, and must not raise."""
+    """The frontend, as a core sees it. Called from one thread of the core; must be quick, and must not raise."""
 
     def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
         """Take all outputs of one step, in one call; several may be of one request, in their order."""

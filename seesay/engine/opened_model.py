@@ -1,4 +1,4 @@
-"""A model folder as the front needs it: its configuration, tokenizer and family. No weights, no device memory."""
+"""A model folder as the frontend needs it: its configuration, tokenizer and family. No weights, no device memory."""
 
 from __future__ import annotations
 

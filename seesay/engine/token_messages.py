@@ -1,7 +1,7 @@
 """The messages between the two halves of the engine: tokens in, tokens out. Plain data and numpy arrays alone, so that
 every value here can be serialized.
 
-The front makes token requests of prompts and text of tokens; the core (`EngineCore`) computes. All times that end in
+The frontend makes token requests of prompts and text of tokens; the core (`EngineCore`) computes. All times that end in
 `_at_s` are `time.perf_counter()` readings. On Linux that is CLOCK_MONOTONIC, which all processes of a machine share, so
 readings of the two halves may be compared when they are different processes.
 """
@@ -104,7 +104,7 @@ Features = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreFacts:
-    """The facts that a front must know of a core, once its model is loaded.
+    """The facts that a frontend must know of a core, once its model is loaded.
 
     device, dtype: names, such as 'cuda:0' and 'bfloat16'. session_len: most tokens of a prompt and its answer, which
     the KV cache can hold. takes_media: whether the vision encoder is there. resizes_on_device: whether decoded frames

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from seesay.checkpoint.config_cache import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_cached
 
 _KEPT = "grammar-tokens-2"
 """The number counts the ways to make a table: raise it with a change."""
@@ -19,7 +19,7 @@ def load_token_table(digest: bytes, vocab_size: int, make: Callable[[], Sequence
     """Return the bytes of the tokens 0 … vocab_size - 1, as kept, or as `make` makes them. `digest` is the tokenizer's.
     A token that no grammar may choose has none; one that only its id may choose has bytes that are not UTF-8."""
     key = make_key(_KEPT, ["tokenizers"], [digest, str(vocab_size).encode()])
-    kept = read_kept(key)
+    kept = read_cached(key)
     if kept is not None:
         try:
             data = base64.b85decode(kept["data"])

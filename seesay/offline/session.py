@@ -147,15 +147,15 @@ def stream_turns(
         if not isinstance(request, RequestError):
             check_single(request.gen_config)
     turns = [_turn_of(request) for request in requests]
-    asking = RequestBatch(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+    batch = RequestBatch(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
     answered: dict[int, Response] = {}
     begun: list[int] = []
     try:
         for index, session in enumerate(sessions):
-            session.begin_turn(partial(asking.abort, index))
+            session.begin_turn(partial(batch.abort, index))
             begun.append(index)
-        with closing(asking.deltas()) as deltas:
+        with closing(batch.deltas()) as deltas:
             for index, delta in deltas:
                 piece = builders[index].add(delta)
                 if delta.finish_reason is not None:

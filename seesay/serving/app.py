@@ -33,7 +33,7 @@ from seesay.version import __version__
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
-    from seesay.serving.stored.shared_state import Home
+    from seesay.serving.stored.shared_state import SharedState
     from seesay.serving.traffic.metrics import ServerMetrics
 
 _ROUTES = (
@@ -55,14 +55,15 @@ def create_app(
     engine: AsyncEngine,
     settings: ServerSettings | None = None,
     *,
-    make_home: Callable[[ServerMetrics], Home] | None = None,
+    make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
 ) -> FastAPI:
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
     `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: the engine enforces
-    the limits on pictures and videos. `make_home`: makes the home that several fronts share, of this front's metrics.
+    the limits on pictures and videos. `make_shared_state`: makes the shared state that several frontends share, of this
+    frontend's metrics.
     """
-    state = ServerState.build(engine, settings or ServerSettings(), make_home)
+    state = ServerState.build(engine, settings or ServerSettings(), make_shared_state)
     routers = [module.make_router(state) for module in _ROUTES]
     app = FastAPI(
         title="seesay",

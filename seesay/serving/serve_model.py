@@ -35,7 +35,7 @@ def serve_model(
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
     if settings.num_frontends > 1:
-        _serve_with_fronts(
+        _serve_with_frontends(
             model_path,
             settings,
             sockets=sockets,
@@ -63,7 +63,7 @@ def serve_model(
         run_server(engine, settings, sockets=sockets, on_ready=lambda: on_ready(device))
 
 
-def _serve_with_fronts(
+def _serve_with_frontends(
     model_path: str | os.PathLike[str],
     settings: ServerSettings,
     *,
@@ -94,7 +94,7 @@ def _serve_with_fronts(
     )
     start = Start(
         index=0,
-        num_fronts=settings.num_frontends,
+        num_frontends=settings.num_frontends,
         model_path=os.fspath(model_path),
         engine_address="",
         settings=as_plain("settings", divided),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from seesay.engine.front.engine import AsyncEngine
-    from seesay.serving.stored.shared_state import Home
+    from seesay.serving.stored.shared_state import SharedState
     from seesay.serving.traffic.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
@@ -40,7 +40,7 @@ _SWITCH_INTERVAL_S = 1e-3
 """The event loop waits no longer for the GIL while another thread runs Python. Python's default is 5 ms."""
 _COLLECTION_THRESHOLDS = 10_000, 20, 20
 """A request makes a few hundred objects that the garbage collector counts, and nearly all of them end without it. With
-Python's thresholds (700, 10, 10) it took a tenth of a front's time."""
+Python's thresholds (700, 10, 10) it took a tenth of a frontend's time."""
 _LAST_WORDS_S = 2.0  # time to send errors to the requests that were not finished when the drain ended
 
 
@@ -58,19 +58,19 @@ def run_server(
     *,
     sockets: list[socket.socket] | None = None,
     on_ready: Callable[[], None] | None = None,
-    make_home: Callable[[ServerMetrics], Home] | None = None,
+    make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
     make_server: MakeServer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain. The engine stays open.
 
-    sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens. make_home: as of
-    `create_app`. make_server: as `DrainingServer.make`, which None is.
+    sockets: those of `open_sockets`; None opens them. on_ready: called once the server listens. make_shared_state: as
+    of `create_app`. make_server: as `DrainingServer.make`, which None is.
 
     Raises `ConfigError` for certificates that cannot be read and for an address in use.
     """
     settings = settings or ServerSettings()
     set_up_logging(settings.log_level, settings.max_log_len)
-    app = create_app(engine, settings, make_home=make_home)
+    app = create_app(engine, settings, make_shared_state=make_shared_state)
     server = (make_server or DrainingServer.make)(app, settings, on_ready=on_ready)
     with open_sockets(settings.host, settings.port) if sockets is None else nullcontext(sockets) as listening:
         gc.collect()

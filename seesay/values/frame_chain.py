@@ -65,7 +65,7 @@ class Crop:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Transpose:
     """Swap height and width."""
 
     def measure(self, size: Size) -> Size:
@@ -126,10 +126,10 @@ class Patches:
         return -(-num_frames // self.num_frames) * math.prod(self.count_groups(size)) * math.prod(self.group)
 
 
-Step = Resize | Pad | Crop | Turn | Split | Tiles | Patches
+Step = Resize | Pad | Crop | Transpose | Split | Tiles | Patches
 Chain = tuple[Step, ...]
 
-_STEPS: dict[str, type[Step]] = {step.__name__: step for step in (Resize, Pad, Crop, Turn, Split, Tiles, Patches)}
+_STEPS: dict[str, type[Step]] = {step.__name__: step for step in (Resize, Pad, Crop, Transpose, Split, Tiles, Patches)}
 _PIXELS_OF_A_TAP = 16
 """A resizing has a table of weights, of up to 6 numbers of 8 bytes for each pixel along an axis."""
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from seesay.checkpoint import Checkpoint, StandIn, read_as_known
+from seesay.checkpoint import Checkpoint, ConvertedConfig, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.media.frame_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
@@ -102,7 +102,7 @@ class Family(ABC):
             logger.warning("%s: tensors that this model has no use for: %s%s", checkpoint.path, shown, more)
 
     @classmethod
-    def read_config(cls, config: Mapping[str, Any]) -> StandIn:
+    def read_config(cls, config: Mapping[str, Any]) -> ConvertedConfig:
         """Return the config.json of a family from outside of this package as one that Transformers has a class of,
         whose values `checkpoint.model_config` then has; this one reads those that seesay reads itself. What it holds
         besides stays in `checkpoint.config`. Raises `CheckpointError` naming what cannot be read."""

@@ -118,7 +118,7 @@ def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family]
     """Return the family of a checkpoint, and the checkpoint as that family reads it: with the code in its folder, where
     nothing else makes its model and the code may be run. Raises as `find_family` does, and `CheckpointError` for code
     that may not."""
-    architecture, code = checkpoint.architecture, checkpoint.own_code
+    architecture, code = checkpoint.architecture, checkpoint.remote_code
     found = _try_find(architecture, checkpoint.tower_type, registry)
     if found is None or _has_foreign_decoder(found, checkpoint):
         found = _find_by_type(checkpoint, registry) or found
@@ -173,7 +173,7 @@ def _find_by_type(checkpoint: Checkpoint, registry: Registry) -> type[Family] | 
     from transformers.models.auto import modeling_auto
 
     kind, architecture = checkpoint.config.get("model_type"), checkpoint.architecture
-    runs_code = checkpoint.own_code is not None and checkpoint.runs_code
+    runs_code = checkpoint.remote_code is not None and checkpoint.runs_code
     if runs_code or not isinstance(kind, str) or architecture in REASONS or kind in list_backbones():
         return None
     pictures = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind)

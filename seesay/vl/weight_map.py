@@ -48,7 +48,7 @@ QWEN_DECODER = (
     (r"\.mlp\.c_proj\.", ".mlp.down_proj."),
 )
 """`WeightMap.decoder_patterns` of the first Qwen."""
-NESTED_FRONTS = ("", "model.")
+NESTED_PREFIXES = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from seesay.checkpoint.config_cache import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_cached
 
 
 @pytest.fixture(autouse=True)
@@ -17,11 +17,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_value_comes_back_under_its_key(folder: Path) -> None:
     key = make_key("config", [], [b"a"])
-    assert read_kept(key) is None
+    assert read_cached(key) is None
     keep(key, {"a": [1, None, "é"]})
-    assert read_kept(key) == {"a": [1, None, "é"]}
+    assert read_cached(key) == {"a": [1, None, "é"]}
     keep(key, {"a": 2})
-    assert read_kept(key) == {"a": 2}
+    assert read_cached(key) == {"a": 2}
     assert [path.name for path in folder.iterdir()] == [f"{key}.json"]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
@@ -42,9 +42,9 @@ def test_damaged_files_are_not_read(folder: Path) -> None:
     keep("key", {"a": 1})
     for damaged in (b"", b'{"a": ', b"[1]", b"\xff", b"[" * 100_000):
         (folder / "key.json").write_bytes(damaged)
-        assert read_kept("key") is None
+        assert read_cached("key") is None
     keep("key", {"a": 1})
-    assert read_kept("key") == {"a": 1}
+    assert read_cached("key") == {"a": 1}
 
 
 def test_nothing_is_kept_where_nothing_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +52,7 @@ def test_nothing_is_kept_where_nothing_can_be_written(tmp_path: Path, monkeypatc
     for path in (tmp_path / "file", Path("/proc/no/such/folder")):
         monkeypatch.setenv("XDG_CACHE_HOME", str(path))
         keep("key", {"a": 1})
-        assert read_kept("key") is None
+        assert read_cached("key") is None
     assert not (tmp_path / "seesay").exists()
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.layouts import config_conversion as stand_ins
-from seesay.checkpoint.layouts.config_conversion import StandIn
+from seesay.checkpoint.layouts.config_conversion import ConvertedConfig
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.errors import CheckpointError
 from seesay.llm.models.reading import read_decoder_config
@@ -105,8 +105,8 @@ def test_a_configuration_that_is_read_otherwise_is_not_the_kept_one(
     folder = tiny_checkpoint("internlm2")
     assert Checkpoint.load(folder).text_config.qkv_layout == "grouped"
 
-    def read(config: Mapping[str, Any]) -> StandIn:
-        return StandIn(config={**config, "model_type": "llama", "qkv_layout": "joined"})
+    def read(config: Mapping[str, Any]) -> ConvertedConfig:
+        return ConvertedConfig(config={**config, "model_type": "llama", "qkv_layout": "joined"})
 
     monkeypatch.setattr(stand_ins, "_BY_MODEL_TYPE", {"internlm2": read})
     assert Checkpoint.load(folder).text_config.qkv_layout == "joined"

@@ -1,4 +1,4 @@
-"""The two halves of the engine: the core alone, and a front that is late, or is asked for features again."""
+"""The two halves of the engine: the core alone, and a frontend that is late, or is asked for features again."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from seesay.engine.token_messages import Features, TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import FinishReason, MultimodalInput
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import OpenItem
 
 TEXT = Question(4, (), 2, SamplingParams(max_new_tokens=5))
@@ -238,8 +238,8 @@ def test_the_front_decodes_again_what_was_evicted(
     with AsyncEngine(str(tiny_checkpoint("qwen2_5_vl")), backend_config=config, vision_config=vision) as engine:
         requests = parse([("what?", encode_png(n)) for n in range(3)], max_new_tokens=6, ignore_eos=True)
         expected = [answer.token_ids for answer in ask(engine, requests)]
-        front = engine._preparer._media
-        monkeypatch.setattr(front, "_is_encoded", lambda _key: True)
+        frontend = engine._preparer._media
+        monkeypatch.setattr(frontend, "_is_encoded", lambda _key: True)
         wanted, want = [], engine._delivery.on_features_wanted
 
         def note(*which: Any) -> None:
@@ -250,7 +250,7 @@ def test_the_front_decodes_again_what_was_evicted(
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == expected and len(wanted) == 3
         assert not any(media.is_cached for answer in answers for media in answer.media)
-        monkeypatch.setattr(front, "_decode_one", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
+        monkeypatch.setattr(frontend, "_decode_one", lambda *_: (_ for _ in ()).throw(OSError("the disk is gone")))
         for answer in ask(engine, requests):
             assert answer.finish_reason == "error" and "the disk is gone" in str(answer.error)
 
@@ -259,7 +259,7 @@ def test_the_front_decodes_again_what_was_evicted(
 def test_arrays_are_dropped_once_their_item_is_encoding(
     has_process: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither the core nor the front's ledger holds them while an answer goes on, and no room stays taken. Preempted
+    """Neither the core nor the frontend's ledger holds them while an answer goes on, and no room stays taken. Preempted
     requests whose embedding is gone have them made again: the answers are the same."""
     config = EngineConfig(device_type="cpu", block_size=16, enable_prefix_caching=False, engine_process=has_process)
     vision = VisionConfig(embedding_cache_bytes=0, feature_cache_bytes=0)
@@ -286,7 +286,7 @@ def test_arrays_are_dropped_once_their_item_is_encoding(
         assert left and not any(left), "arrays are held while tokens come"
         assert engine._media_room.used_bytes == 0 and not engine._media_room._held
     with AsyncEngine(path, backend_config=replace(config, engine_process=False), vision_config=vision) as engine:
-        monkeypatch.setattr(MediaFront, "_load_features", lambda *_: pytest.fail("nothing is to be made again"))
+        monkeypatch.setattr(MediaFrontend, "_load_features", lambda *_: pytest.fail("nothing is to be made again"))
         assert [answer.token_ids for answer in ask(engine, requests)] == [answer.token_ids for answer in answers]
 
 
@@ -313,24 +313,24 @@ def test_a_preempted_request_has_its_arrays_made_again(
     num_blocks = 2 * -(-(num_tokens + 1) // 16) + 1
     with AsyncEngine(path, backend_config=replace(plain, num_gpu_blocks=num_blocks), vision_config=vision) as engine:
         loads: list[OpenItem] = []
-        load = MediaFront._load_features
+        load = MediaFrontend._load_features
 
-        def note(front: MediaFront, item: OpenItem) -> Features:
+        def note(frontend: MediaFrontend, item: OpenItem) -> Features:
             loads.append(item)
-            return load(front, item)
+            return load(frontend, item)
 
-        monkeypatch.setattr(MediaFront, "_load_features", note)
+        monkeypatch.setattr(MediaFrontend, "_load_features", note)
         answers = ask(engine, requests)
         assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
         assert engine.stats().total_preemptions and loads
         assert engine._media_room.used_bytes == 0
 
 
-# --- a front that is late --------------------------------------------------------------------------------------------
+# --- a frontend that is late ------------------------------------------------------------------------------------------
 
 
 class LateFinishes:
-    """Lets the core go on for some outputs after the front has ended a request."""
+    """Lets the core go on for some outputs after the frontend has ended a request."""
 
     def __init__(self, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch, num_outputs: int) -> None:
         self._num_outputs = num_outputs
@@ -358,8 +358,8 @@ class LateFinishes:
 def test_tokens_behind_a_stop_word_are_nobodys(
     tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, num_late: int, streams: bool
 ) -> None:
-    """The core is a step ahead, or more, when the front finds the word: text, ids, logits, logprobs, usage and reason
-    are those of the word."""
+    """The core is a step ahead, or more, when the frontend finds the word: text, ids, logits, logprobs, usage and
+    reason are those of the word."""
     options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True, "logprobs": 1, "output_logits": "all"}
     config = EngineConfig(device_type="cpu", block_size=16, async_scheduling=True)
     with AsyncEngine(str(tiny_checkpoint("llama")), backend_config=config) as engine:

@@ -1,4 +1,4 @@
-"""Kills at random moments under load: of the engine process, of a front, of the vision encoder's thread.
+"""Kills at random moments under load: of the engine process, of a frontend, of the vision encoder's thread.
 
 Each request ends in exactly one final answer or error, an answer is the right one, nothing is leaked, and the next
 request is answered. `--kills 50` makes it a long run.
@@ -34,7 +34,7 @@ from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
 process_core = pytest.importorskip("seesay.engine.process.remote_core")
-door = pytest.importorskip("seesay.engine.process.listener")
+listener = pytest.importorskip("seesay.engine.process.listener")
 
 DEFAULT_KILLS = 5
 KINDS = ("engine", "front", "raise", "die", "hang")
@@ -63,7 +63,7 @@ class Asked:
 
 
 class Load:
-    """Requests of one front, and all that came back for them."""
+    """Requests of one frontend, and all that came back for them."""
 
     def __init__(self, engine: AsyncEngine, rng: random.Random) -> None:
         self.engine = engine
@@ -168,8 +168,8 @@ for k in range(1_000_000):
 """
 
 
-class OtherFront:
-    """A front in a process of its own, which asks all the time."""
+class OtherFrontend:
+    """A frontend in a process of its own, which asks all the time."""
 
     def __init__(self, path: Path, address: str) -> None:
         roots = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]
@@ -188,27 +188,27 @@ class OtherFront:
 
 
 class Storm:
-    """An engine process, a front here, a front elsewhere, and what goes wrong with them."""
+    """An engine process, a frontend here, a frontend elsewhere, and what goes wrong with them."""
 
     def __init__(self, path: Path, switches: Path, rng: random.Random) -> None:
         self.switches, self.rng = switches, rng
-        self.door, self.address = door.open_door()
+        self.listener, self.address = listener.open_listener()
         self.path = path
         self.core = process_core.ProcessCore.load(
             path,
             as_plain("backend_config", CONFIG),
             as_plain("vision_config", VisionConfig()),
             step_timeout_s=STEP_TIMEOUT_S,
-            door=self.door,
+            listener=self.listener,
             make_origin=faulty_engine.FaultyProcess,
         )
         self.engine = AsyncEngine(str(path), backend_config=CONFIG, engine_address=self.address)
         self.load = Load(self.engine, rng)
-        self.other: OtherFront | None = None
+        self.other: OtherFrontend | None = None
 
     def start_other(self) -> None:
-        """Start the front elsewhere."""
-        self.other = OtherFront(self.path, self.address)
+        """Start the frontend elsewhere."""
+        self.other = OtherFrontend(self.path, self.address)
 
     def kill_other(self) -> None:
         if self.other is not None:
@@ -219,7 +219,7 @@ class Storm:
         self.kill_other()
         self.engine.close()
         self.core.close()
-        self.door.close()
+        self.listener.close()
 
     def strike(self, kind: str) -> None:
         """Let something go wrong in the middle of the load."""

@@ -163,7 +163,7 @@ def test_the_pipeline_works_in_both_forms(engine: AsyncEngine, thread_engine: As
 
 
 def test_errors_cross_as_they_are(engine: AsyncEngine) -> None:
-    """Those of the front and those of the core."""
+    """Those of the frontend and those of the core."""
     too_long = parse(["a " * 4000], max_new_tokens=4)
     with pytest.raises(RequestError, match="session_len") as raised:
         raise ask(engine, too_long)[0].error or AssertionError
@@ -199,8 +199,8 @@ def test_many_threads_ask_at_once(engine: AsyncEngine, thread_engine: AsyncEngin
 
 
 def test_features_are_sent_when_an_embedding_has_left(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The front leaves out pixels that the engine has the embedding of. Without a cache it never has for long. What the
-    process logs goes to the loggers of this one."""
+    """The frontend leaves out pixels that the engine has the embedding of. Without a cache it never has for long. What
+    the process logs goes to the loggers of this one."""
     options: dict[str, Any] = {"enable_prefix_caching": False, "num_gpu_blocks": 20}
     vision_config = VisionConfig(embedding_cache_bytes=0)
     with (
@@ -629,7 +629,7 @@ def test_a_process_imports_no_compiler_and_its_collections_of_garbage_do_not_vis
     towers = ("qwen2_5_vl", "qwen3_vl")  # without and with a table of positions
     paths = [str(tiny_checkpoint(name)) for name in towers]
     for path in paths:
-        open_model(Path(path), EngineConfig())  # as the front does before: the process finds what was kept of it
+        open_model(Path(path), EngineConfig())  # as the frontend does before: the process finds what was kept of it
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *paths], capture_output=True, text=True, timeout=120, check=True
     )

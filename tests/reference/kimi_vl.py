@@ -97,8 +97,8 @@ class KimiVL(VisionLanguage):
         return {_rename(name, _FRONTS): tensor for name, tensor in state.items()}
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        fronts = {published: own for own, published in _FRONTS.items()}
-        own = {_rename(name, fronts): tensor for name, tensor in state_dict.items()}
+        frontends = {published: own for own, published in _FRONTS.items()}
+        own = {_rename(name, frontends): tensor for name, tensor in state_dict.items()}
         return super().load_state_dict(join_experts(own), *args, **kwargs)
 
     def make_rows(self, **media: Tensor) -> Tensor:
@@ -110,9 +110,9 @@ class KimiVL(VisionLanguage):
         return torch.cat(rows)
 
 
-def _rename(name: str, fronts: dict[str, str]) -> str:
-    front = next(each for each in fronts if name.startswith(each))
-    return fronts[front] + name.removeprefix(front)
+def _rename(name: str, frontends: dict[str, str]) -> str:
+    front = next(each for each in frontends if name.startswith(each))
+    return frontends[front] + name.removeprefix(front)
 
 
 class KimiVLProcessor(Processor):

@@ -1,6 +1,6 @@
-"""Several front processes of one server, over real sockets: killed, stopped, hung up on, and ended.
+"""Several frontend processes of one server, over real sockets: killed, stopped, hung up on, and ended.
 
-A front that is stopped (SIGSTOP) accepts no connections, so the others answer: that is how a test chooses one.
+A frontend that is stopped (SIGSTOP) accepts no connections, so the others answer: that is how a test chooses one.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ SLOW_COMMAND = [
 import sys
 sys.path[:0] = {[str(Path(__file__).parents[2]), str(Path(__file__).parents[1] / "support")]!r}
 from seesay.serving.frontends import supervisor
-supervisor._MODULE = "slow_front"
+supervisor._MODULE = "slow_frontend"
 from seesay.cli import main
 sys.exit(main())
 """,
     *COMMAND[3:],
 ]
-"""The server with fronts of `slow_front`."""
+"""The server with frontends of `slow_frontend`."""
 OPTIONS = ["--server-name", "127.0.0.1", "--device", "cpu", "--session-len", "2048", "--model-name", "tiny"]
 FRONT, ENGINE = "seesay.serving.frontends.process", "seesay.engine.process.child"
 CHAT, INTERACTIVE = "/v1/chat/completions", "/v1/chat/interactive"
@@ -64,7 +64,7 @@ LONG_TURN: dict[str, Any] = {
 
 @dataclass
 class Server:
-    """A server with two fronts, and what its processes write to the temporary folder."""
+    """A server with two frontends, and what its processes write to the temporary folder."""
 
     url: str
     process: subprocess.Popen[str]
@@ -94,7 +94,7 @@ class Server:
 
     @contextlib.contextmanager
     def only(self, index: int) -> Iterator[None]:
-        """Let only this front take connections."""
+        """Let only this frontend take connections."""
         others = [pid for number, pid in enumerate(self.children(FRONT)) if number != index]
         for pid in others:
             os.kill(pid, signal.SIGSTOP)
@@ -117,7 +117,7 @@ class Server:
         return values
 
     def refuses(self) -> bool:
-        """Whether a request is refused by a front that drains, or accepted by nobody."""
+        """Whether a request is refused by a frontend that drains, or accepted by nobody."""
         try:
             return self.chat().status_code == 503
         except httpx.TransportError:
@@ -245,8 +245,8 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
 
 
 def test_connections_are_shared_out(server: Server) -> None:
-    """`test_accepting.py` counts them. Here a front that is late on a busy machine may get fewer than the other."""
-    fronts = server.children(FRONT)
+    """`test_accepting.py` counts them. Here a frontend that is late on a busy machine may get fewer than the other."""
+    frontends = server.children(FRONT)
     with contextlib.ExitStack() as opened:
         held = [0, 0]
         while min(held) < 1:
@@ -254,7 +254,7 @@ def test_connections_are_shared_out(server: Server) -> None:
             for _ in range(20):
                 client = opened.enter_context(httpx.Client(timeout=120))
                 assert client.get(f"{server.url}/health").status_code == 200
-            held = [server.num_connections(pid) for pid in fronts]
+            held = [server.num_connections(pid) for pid in frontends]
 
 
 def administrate(server: Server, path: str, **body: Any) -> Any:
@@ -282,7 +282,7 @@ def test_a_session_goes_on_at_the_other_front(server: Server) -> None:
     assert moved == alone and moved["history_tokens"] == first["history_tokens"] + first["input_tokens"] + 6
 
 
-def test_a_session_is_busy_and_cancelled_for_all_fronts(server: Server) -> None:
+def test_a_session_is_busy_and_cancelled_for_all_frontends(server: Server) -> None:
     with contextlib.ExitStack() as opened:
         with server.only(0):
             lines = opened.enter_context(streaming(server, INTERACTIVE, **LONG_TURN, session_id=3))
@@ -315,7 +315,7 @@ def test_the_figures_of_all_fronts_add_up(server: Server) -> None:
     assert after["seesay_requests_running"] == 0 and after["seesay_kv_blocks"] > 0
 
 
-def test_caches_are_reset_in_all_fronts(server: Server) -> None:
+def test_caches_are_reset_in_all_frontends(server: Server) -> None:
     content = [{"type": "image_url", "image_url": {"url": make_data_url(seed=7)}}, {"type": "text", "text": "?"}]
     for index in (0, 1):
         with server.only(index):
@@ -330,7 +330,7 @@ def test_caches_are_reset_in_all_fronts(server: Server) -> None:
 
 def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> None:
     wait_until(server.is_up)
-    before, fronts = server.metrics(), server.children(FRONT)
+    before, frontends = server.metrics(), server.children(FRONT)
     restarts = before["seesay_front_restarts_total"]
     ended: list[Any] = []
 
@@ -349,11 +349,11 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
             threads.append(threading.Thread(target=read, args=(lines,)))
             threads[-1].start()
         with server.without_descriptors():
-            os.kill(fronts[0], signal.SIGKILL)
+            os.kill(frontends[0], signal.SIGKILL)
             assert server.chat().status_code == 200, "the next request is answered"
         threads[0].join(120)
         assert len(ended) == 1 and isinstance(ended[0], httpx.RemoteProtocolError)
-        assert talk(server, "me too", 11)["status"] == 409, "the other front's session goes on"
+        assert talk(server, "me too", 11)["status"] == 409, "the other frontend's session goes on"
         # That of the dead one is free again once the supervisor has noticed.
         wait_until(lambda: talk(server, "me too", 10)["status"] == 200)
         threads[1].join(120)
@@ -361,11 +361,11 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
     wait_until(server.is_up)
     after, now = server.metrics(), server.children(FRONT)
     assert after["seesay_front_restarts_total"] == restarts + 1
-    assert len(now) == 2 and fronts[0] not in now and fronts[1] in now
+    assert len(now) == 2 and frontends[0] not in now and frontends[1] in now
     for name, value in before.items():
         if re.search(r"_(total|count|bucket)\b", name) and "part" not in name:
             assert after[name] >= value, name
-    with server.only(now.index(fronts[1]) ^ 1):
+    with server.only(now.index(frontends[1]) ^ 1):
         assert server.chat().status_code == 200, "so does the new one"
 
 
@@ -381,8 +381,9 @@ def test_the_fronts_outlive_the_engine_process(server: Server) -> None:
             assert server.chat().status_code == 200
 
 
-def test_new_weights_and_sleep_are_those_of_all_fronts(server: Server) -> None:
-    """Any front's request does. When the engine dies asleep, a front wakes up the one that the supervisor starts."""
+def test_new_weights_and_sleep_are_those_of_all_frontends(server: Server) -> None:
+    """Any frontend's request does. When the engine dies asleep, a frontend wakes up the one that the supervisor
+    starts."""
     wait_until(server.is_up)
 
     def ask(index: int) -> Any:
@@ -407,7 +408,7 @@ def test_new_weights_and_sleep_are_those_of_all_fronts(server: Server) -> None:
     assert not server.children(ENGINE)
     with server.only(1):
         assert not administrate(server, "/wake_up")["is_sleeping"]
-        for _ in range(30):  # the supervisor wakes it up, and the front that answers knows it, too
+        for _ in range(30):  # the supervisor wakes it up, and the frontend that answers knows it, too
             assert administrate(server, "/sleep")["asleep"] == ["weights", "kv_cache"]
             assert administrate(server, "/wake_up?tags=weights")["asleep"] == ["kv_cache"]
             assert administrate(server, "/wake_up?tags=kv_cache")["asleep"] == []
@@ -432,7 +433,7 @@ def test_ctrl_c_finishes_answers_and_leaves_nothing(server: Server) -> None:
 
 
 def test_all_fronts_answer_of_quantized_weights_over_a_quantized_cache(quantized_server: Server) -> None:
-    """One engine process has both; each front gives the answers of a pipeline with these options."""
+    """One engine process has both; each frontend gives the answers of a pipeline with these options."""
     question, config = "What is 3 + 4?", EngineConfig(device_type="cpu", quantization="int8", kv_cache_dtype="int4")
     with pipeline("seesay-demo", backend_config=config) as pipe:
         expected = pipe(question, gen_config=GenerationConfig(max_new_tokens=16, temperature=0))
@@ -447,16 +448,16 @@ def test_all_fronts_answer_of_quantized_weights_over_a_quantized_cache(quantized
 
 
 def test_ctrl_c_twice_cuts_answers_off(quantized_server: Server) -> None:
-    """Last of this server. The front whose answer it is has taken neither signal when the second comes."""
-    front = quantized_server.children(FRONT)[0]
+    """Last of this server. The frontend whose answer it is has taken neither signal when the second comes."""
+    frontend = quantized_server.children(FRONT)[0]
     with contextlib.ExitStack() as opened:
         with quantized_server.only(0):
             lines = opened.enter_context(streaming(quantized_server, CHAT, **LONG))
-        os.kill(front, signal.SIGSTOP)
+        os.kill(frontend, signal.SIGSTOP)
         for number in (signal.SIGTERM, signal.SIGINT):  # that the supervisor sends it
             quantized_server.process.send_signal(signal.SIGINT)
-            wait_until(partial(has_waiting, front, number))
-        os.kill(front, signal.SIGCONT)
+            wait_until(partial(has_waiting, frontend, number))
+        os.kill(frontend, signal.SIGCONT)
         with contextlib.suppress(httpx.TransportError):
             assert "data: [DONE]" not in list(lines)
     assert quantized_server.process.wait(60) == 0
@@ -467,7 +468,7 @@ def test_ctrl_c_twice_cuts_answers_off(quantized_server: Server) -> None:
 
 
 def test_what_is_answered_about_sleep_is_true_before_fronts_have_connected(slow_server: Server, hold: Path) -> None:
-    """No front has heard of the engine process that is started when the engine is woken up."""
+    """No frontend has heard of the engine process that is started when the engine is woken up."""
     wait_until(slow_server.is_up)
 
     def read_sleep() -> Any:
@@ -499,7 +500,7 @@ def test_what_is_answered_about_sleep_is_true_before_fronts_have_connected(slow_
 
 def test_all_processes_end_with_the_one_that_started_them(slow_server: Server) -> None:
     """Last of this server."""
-    children = slow_server.children("slow_front") + slow_server.children(ENGINE)
+    children = slow_server.children("slow_frontend") + slow_server.children(ENGINE)
     assert len(children) == 3
     with streaming(slow_server, CHAT, **LONG):
         slow_server.process.kill()

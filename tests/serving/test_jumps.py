@@ -1,5 +1,5 @@
-"""Requests of every kind whose answers have forced text: two fronts of an engine process that computes it together, and
-a server in this process that computes it token by token, answer the same."""
+"""Requests of every kind whose answers have forced text: two frontends of an engine process that computes it together,
+and a server in this process that computes it token by token, answer the same."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ def stepping(template: str) -> Iterator[LiveServer]:
 
 
 @pytest.fixture(scope="module")
-def fronts(template: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[str]:
-    """The address of a server with two fronts and an engine process."""
+def frontends(template: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[str]:
+    """The address of a server with two frontends and an engine process."""
     port = unused_tcp_port_factory()
     command = [sys.executable, "-m", "seesay", "serve", "api_server", "seesay-demo", "--server-port", str(port)]
     command += ["--server-name", "127.0.0.1", "--frontends", "2", "--device", "cpu", "--session-len", "2048"]
@@ -135,24 +135,24 @@ def count_jumped(url: str) -> float:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_answers_are_the_same_token_by_token(fronts: str, stepping: LiveServer, name: str) -> None:
+def test_answers_are_the_same_token_by_token(frontends: str, stepping: LiveServer, name: str) -> None:
     path, body = REQUESTS[name]
-    found = [leave_fixed(post(url, path, body)) for url in (fronts, stepping.url)]
+    found = [leave_fixed(post(url, path, body)) for url in (frontends, stepping.url)]
     assert found[0] == found[1]
 
 
-def test_the_fronts_alone_have_jumped(fronts: str, stepping: LiveServer) -> None:
-    wait_until(lambda: count_jumped(fronts) > 500)
+def test_the_fronts_alone_have_jumped(frontends: str, stepping: LiveServer) -> None:
+    wait_until(lambda: count_jumped(frontends) > 500)
     assert count_jumped(stepping.url) == 0
 
 
 @pytest.mark.parametrize("held", [HELD, ONE], ids=["schema", "one text"])
-def test_streams_have_the_text_ids_and_counts_of_the_whole(fronts: str, held: dict[str, Any]) -> None:
+def test_streams_have_the_text_ids_and_counts_of_the_whole(frontends: str, held: dict[str, Any]) -> None:
     """A chunk may have several tokens."""
-    whole = post(fronts, CHAT, SEES | held)
+    whole = post(frontends, CHAT, SEES | held)
     choice, usage = whole["choices"][0], whole["usage"]
     body = SEES | held | {"stream": True, "stream_options": {"include_usage": True}, "model": MODEL}
-    events = httpx.post(fronts + CHAT, json=body, timeout=120).text.split("data: ")
+    events = httpx.post(frontends + CHAT, json=body, timeout=120).text.split("data: ")
     chunks = [json.loads(event) for event in events if event.startswith("{")]
     deltas = [
         (one["delta"].get("content") or "", one.get("token_ids") or []) for chunk in chunks for one in chunk["choices"]
@@ -164,13 +164,13 @@ def test_streams_have_the_text_ids_and_counts_of_the_whole(fronts: str, held: di
     assert chunks[-1]["usage"]["completion_tokens"] == usage["completion_tokens"]
 
 
-def test_what_has_no_choice_is_the_same_without_forced_text(fronts: str, template: str) -> None:
+def test_what_has_no_choice_is_the_same_without_forced_text(frontends: str, template: str) -> None:
     config = EngineConfig(session_len=2048, device_type="cpu", jump_ahead=False)
     engine = AsyncEngine("seesay-demo", backend_config=config, chat_template_config=template)
     with engine, serve(engine, make_settings()) as server:
         for options in ({}, {"n": 2, "temperature": 1.0, "seed": 1}, {"stop": ["Please"]}, {"logprobs": True}):
             body = SEES | ONE | options
-            found, expected = post(fronts, CHAT, body), post(server.url, CHAT, body)
+            found, expected = post(frontends, CHAT, body), post(server.url, CHAT, body)
             texts = [[one["message"]["content"] for one in answer["choices"]] for answer in (found, expected)]
             assert texts[0] == texts[1] and texts[0][0].startswith("I see no picture. ")
         assert count_jumped(server.url) == 0

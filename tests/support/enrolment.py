@@ -161,7 +161,7 @@ of a picture that see each other in some layers."""
 
 
 OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}
-"""Those whose code lies beside their weights (`tests/own_code`): of texts, and of texts with pictures."""
+"""Those whose code lies beside their weights (`tests/remote_code`): of texts, and of texts with pictures."""
 
 
 def enrol(families: Mapping[str, type[Family]], checkpoints: Mapping[str, Tiny]) -> dict[str, type[Family]]:

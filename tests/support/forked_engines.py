@@ -54,11 +54,11 @@ class ForkedProcess(OwnProcess):
     def open(self) -> Child:
         if not FORKS:
             return super().open()
-        doors = () if self._door is None else (self._door.fileno(),)
-        return _ForkedChild(self.module, receives=kinds.ToFront, descriptors=doors)
+        listeners = () if self._listener is None else (self._listener.fileno(),)
+        return _ForkedChild(self.module, receives=kinds.ToFrontend, descriptors=listeners)
 
 
-class _ForkedChild(ChildProcess[kinds.ToCore, kinds.ToFront]):
+class _ForkedChild(ChildProcess[kinds.ToCore, kinds.ToFrontend]):
     def _start(self, module: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
         reading, writing = os.pipe()
         try:

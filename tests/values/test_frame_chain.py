@@ -31,7 +31,7 @@ from seesay.values.frame_chain import (
     Size,
     Split,
     Tiles,
-    Turn,
+    Transpose,
     crop_center,
     measure_peak,
     pack,
@@ -61,7 +61,7 @@ def draw_chain(rng: random.Random, size: Size) -> Chain:
             at = (rng.randrange(height), rng.randrange(width))
             steps.append(Crop((rng.randint(1, height), rng.randint(1, width)), at))
         elif kind == "turn":
-            steps.append(Turn())
+            steps.append(Transpose())
         elif kind == "split":
             steps.append(Split((height // (2 - height % 2), width // (2 - width % 2))))
         else:
@@ -122,7 +122,7 @@ def test_a_tower_does_not_see_what_lies_behind_the_last_patch_of_a_tile() -> Non
 def test_chains_cross_to_other_processes() -> None:
     chains = (
         (
-            Turn(),
+            Transpose(),
             Resize((3, 4), "lanczos", "pillow"),
             Pad((5, 5), (1, 0), (1, 2, 3)),
             Crop((4, 4), (0, 1)),
@@ -143,7 +143,7 @@ def test_the_peak_is_known_before_anything_is_allocated() -> None:
     resize = Resize((500, 300), "bicubic")
     assert measure_peak(((resize,),), (400, 100)) == 500 * 300
     assert measure_peak(((resize,),), (2000, 100)) == 2000 * 300
-    assert measure_peak(((Turn(), resize),), (100, 2000)) == 2000 * 300
+    assert measure_peak(((Transpose(), resize),), (100, 2000)) == 2000 * 300
     assert measure_peak(((Resize((1, 1), "bicubic"),),), (1, 10**6)) == 16 * 10**6
     assert measure_peak(((Resize((9, 9), "bicubic"), Pad((900, 900), (0, 0), (0, 0, 0))),), (9, 9)) == 900**2
 

@@ -1471,7 +1471,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "llava_next_qwen": _llava_next(Qwen2Config, has_bos=False),
 }
 
-OWN_CODE = Path(__file__).parents[1] / "own_code"
+OWN_CODE = Path(__file__).parents[1] / "remote_code"
 FACTORIES |= {
     "cohere2": _of_modules("Cohere2", head_dim=16, sliding_window=32, logit_scale=0.5, sliding_window_pattern=2),
     "deepseek_v3": _of_modules(
@@ -1537,8 +1537,8 @@ def _add_code(path: Path, names: Sequence[str], **auto_map: str) -> None:
 
 
 def _orbit(path: Path) -> None:
-    from own_code.configuration_orbit import OrbitConfig
-    from own_code.modeling_orbit import OrbitForCausalLM
+    from remote_code.configuration_orbit import OrbitConfig
+    from remote_code.modeling_orbit import OrbitForCausalLM
 
     tokenizer = make_tokenizer(CHATML)
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
@@ -1553,8 +1553,8 @@ def _orbit(path: Path) -> None:
 
 
 def _orbit_vl(path: Path) -> None:
-    from own_code.configuration_orbit_vl import OrbitVLConfig
-    from own_code.modeling_orbit_vl import OrbitVLForConditionalGeneration
+    from remote_code.configuration_orbit_vl import OrbitVLConfig
+    from remote_code.modeling_orbit_vl import OrbitVLForConditionalGeneration
 
     template = CHATML.replace("@image@", "<image>")
     tokenizer = make_tokenizer(template, image_token="<image>")

@@ -18,7 +18,7 @@ from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.values import MediaPart, RenderedPrompt
 from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.prompts.prompt import build_input, tokenize
 
 pytestmark = [
@@ -91,7 +91,7 @@ def test_backbone_names_every_decoder_tensor(name: str, tiny_checkpoint: Callabl
 def test_text_models_take_no_media(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     family, tokenizer = load_family(tiny_checkpoint(name))
     assert family.markers == {} and family.modalities == () and family.largest_input() is None
-    front = MediaFront(family, VisionConfig(), MediaLimits())
+    front = MediaFrontend(family, VisionConfig(), MediaLimits())
     with pytest.raises(RequestError, match="this model takes no media, not image input"):
         front.open([MediaPart(modality=IMAGE, source=b"")])
     front.close()

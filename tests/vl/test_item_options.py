@@ -16,7 +16,7 @@ from family_contract import VIDEO, load_family
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import RequestError
 from seesay.values import GenerationRequest, MediaPart, Message, Modality
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.conversation_parts import parse_prompts
 
@@ -26,13 +26,13 @@ NAMES = (*FAMILIES, "minicpmv_4_5")
 
 
 @pytest.fixture(params=NAMES)
-def front(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Iterator[MediaFront]:
+def front(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Iterator[MediaFrontend]:
     family, _ = load_family(tiny_checkpoint(request.param))
-    with closing(MediaFront(family, VisionConfig(), MediaLimits())) as front:
+    with closing(MediaFrontend(family, VisionConfig(), MediaLimits())) as front:
         yield front
 
 
-def prepare(front: MediaFront, *items: Mapping[str, Any]) -> Sequence[PreparedMedia]:
+def prepare(front: MediaFrontend, *items: Mapping[str, Any]) -> Sequence[PreparedMedia]:
     [request], _ = parse_prompts([[{"role": "user", "content": [*items, {"type": "text", "text": "what?"}]}]])
     assert isinstance(request, GenerationRequest) and isinstance(request.prompt, tuple), request
     messages = [message for message in request.prompt if isinstance(message, Message)]
@@ -47,7 +47,7 @@ def draw(modality: Modality) -> list[dict[str, Any]]:
     return [{"type": "image", "image": picture} for picture in PICTURES]
 
 
-def test_options_change_their_item_alone(front: MediaFront) -> None:
+def test_options_change_their_item_alone(front: MediaFrontend) -> None:
     family = front._family
     for modality in family.modalities:
         unused = set(family.options.get(modality, ()))
@@ -69,7 +69,7 @@ def test_options_change_their_item_alone(front: MediaFront) -> None:
         assert not unused, f"{modality.value}: {sorted(unused)} change no item"
 
 
-def test_an_unknown_option_is_refused_by_its_name(front: MediaFront) -> None:
+def test_an_unknown_option_is_refused_by_its_name(front: MediaFrontend) -> None:
     family = front._family
     for modality in family.modalities:
         [*_, item] = draw(modality)

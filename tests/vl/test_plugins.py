@@ -326,7 +326,7 @@ def test_a_family_reads_its_own_configuration(tiny_checkpoint: Callable[[str], P
     config = {"architectures": ["OwnForCausalLM"], "model_type": "my_own", "sizes": config, "tone": 7}
     (folder / "config.json").write_text(json.dumps(config))
     source = """
-from seesay.checkpoint import StandIn
+from seesay.checkpoint import ConvertedConfig
 from seesay.llm.models.kinds import DecoderKind
 from seesay.vl.text_family import TextFamily
 
@@ -335,7 +335,7 @@ class Own(TextFamily):
 
     @classmethod
     def read_config(cls, config):
-        return StandIn(config={**config["sizes"], "model_type": "llama"})
+        return ConvertedConfig(config={**config["sizes"], "model_type": "llama"})
 """
     (tmp_path / "own.py").write_text(source)
     model = open_model(folder, EngineConfig(plugins=[tmp_path / "own.py"]))

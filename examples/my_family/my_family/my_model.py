@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from seesay.checkpoint import Checkpoint, StandIn
+from seesay.checkpoint import Checkpoint, ConvertedConfig
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import DecoderKind
 from seesay.processors.text.tokenizer import Tokenizer
@@ -37,12 +37,12 @@ class MyModel(Family):
     weights = WeightMap(decoder={"model.": "", "lm_head.": "lm_head."}, tower={"vision.": ""})
 
     @classmethod
-    def read_config(cls, config: Mapping[str, Any]) -> StandIn:
+    def read_config(cls, config: Mapping[str, Any]) -> ConvertedConfig:
         """Transformers has no class of this configuration: the decoder's part is read as a Llama's."""
         text = config.get("text_config")
         if not isinstance(text, Mapping):
             raise CheckpointError(f"text_config must be an object, got {str(text)[:40]!r}")
-        return StandIn(config={**text, "model_type": "llama"})
+        return ConvertedConfig(config={**text, "model_type": "llama"})
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         super().__init__(checkpoint, tokenizer)

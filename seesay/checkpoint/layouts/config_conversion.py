@@ -22,7 +22,7 @@ from seesay.errors import CheckpointError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandIn:
+class ConvertedConfig:
     """`config`: a configuration of which Transformers has the class. `image_processor`: the settings that the published
     code takes, whatever the folder's files say; None where it reads these files."""
 
@@ -33,12 +33,12 @@ class StandIn:
 _CODE = ("attn_implementation", "auto_map", "bias", "qkv_bias", "rotary")
 
 
-def _as_llama(config: Mapping[str, Any], **changes: Any) -> StandIn:
+def _as_llama(config: Mapping[str, Any], **changes: Any) -> ConvertedConfig:
     own = {name: value for name, value in config.items() if name not in _CODE}
-    return StandIn(config={**own, "model_type": "llama", **changes})
+    return ConvertedConfig(config={**own, "model_type": "llama", **changes})
 
 
-def _read_internlm(config: Mapping[str, Any]) -> StandIn:
+def _read_internlm(config: Mapping[str, Any]) -> ConvertedConfig:
     """InternLM is Llama with a bias in attention. Later configurations say how its positions are turned in `rotary`:
     {"base": …, "type": "origin" or "dynamic"}."""
     changes: dict[str, Any] = {"attention_bias": bool(config.get("bias", True))}
@@ -51,49 +51,49 @@ def _read_internlm(config: Mapping[str, Any]) -> StandIn:
     return _as_llama({"rope_theta": rotary.get("base", 10000.0), **config}, **changes)
 
 
-def _read_internlm2(config: Mapping[str, Any]) -> StandIn:
+def _read_internlm2(config: Mapping[str, Any]) -> ConvertedConfig:
     """InternLM2 is Llama with other tensor names (arXiv 2403.17297, section 2.2)."""
     return _as_llama(config, attention_bias=bool(config.get("bias", True)), qkv_layout="grouped")
 
 
-def _read_internlm3(config: Mapping[str, Any]) -> StandIn:
+def _read_internlm3(config: Mapping[str, Any]) -> ConvertedConfig:
     has_bias = bool(config.get("bias", False))
     if bool(config.get("qkv_bias", False)) != has_bias:
         raise CheckpointError(f"bias={has_bias} with another qkv_bias is not supported")
     return _as_llama(config, attention_bias=has_bias, mlp_bias=has_bias)
 
 
-def _read_xcomposer2(config: Mapping[str, Any]) -> StandIn:
-    return StandIn(config=read_xcomposer2(config, _read_internlm2(config).config))
+def _read_xcomposer2(config: Mapping[str, Any]) -> ConvertedConfig:
+    return ConvertedConfig(config=read_xcomposer2(config, _read_internlm2(config).config))
 
 
-def _read_internvl_chat(config: Mapping[str, Any]) -> StandIn:
+def _read_internvl_chat(config: Mapping[str, Any]) -> ConvertedConfig:
     for name in ("llm_config", "vision_config"):
         if not isinstance(config.get(name), Mapping):
             raise CheckpointError(f"{name} must be an object, got {str(config.get(name))[:40]!r}")
     known = read_internvl_chat(config, read_as_known(config["llm_config"]).config)
-    return StandIn(config=known, image_processor=read_tiling(config))
+    return ConvertedConfig(config=known, image_processor=read_tiling(config))
 
 
-def _read_llava(config: Mapping[str, Any]) -> StandIn:
-    return StandIn(config=read_llava(config), image_processor=read_tower_processor(config))
+def _read_llava(config: Mapping[str, Any]) -> ConvertedConfig:
+    return ConvertedConfig(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
-def _read_chatglm(config: Mapping[str, Any]) -> StandIn:
+def _read_chatglm(config: Mapping[str, Any]) -> ConvertedConfig:
     has_tower = config.get("vision_config") is not None
-    return StandIn(config=read_glm4v(config) if has_tower else read_chatglm(config))
+    return ConvertedConfig(config=read_glm4v(config) if has_tower else read_chatglm(config))
 
 
-def _read_kimi_k2(config: Mapping[str, Any]) -> StandIn:
+def _read_kimi_k2(config: Mapping[str, Any]) -> ConvertedConfig:
     """Kimi K2 is DeepSeek-V3 with other sizes (arXiv 2507.20534)."""
     kept = {name: config[name] for name in ("architectures", "torch_dtype") if name in config}
-    return StandIn(config={**kept, **read_deepseek_v3(config)})
+    return ConvertedConfig(config={**kept, **read_deepseek_v3(config)})
 
 
-ConfigReader = Callable[[Mapping[str, Any]], StandIn]
+ConfigReader = Callable[[Mapping[str, Any]], ConvertedConfig]
 """Returns the stand-in for a config.json. Raises `CheckpointError` naming what cannot be read."""
 _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
-    "CogVLMForCausalLM": lambda config: StandIn(config=read_cogvlm(config)),
+    "CogVLMForCausalLM": lambda config: ConvertedConfig(config=read_cogvlm(config)),
     "InternLMXComposer2ForCausalLM": _read_xcomposer2,
     "InternVLChatModel": _read_internvl_chat,
     "LlavaLlamaForCausalLM": _read_llava,
@@ -101,24 +101,26 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "LlavaQwenForCausalLM": _read_llava,
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
-    "baichuan": lambda config: StandIn(config=read_baichuan(config)),
-    "bloom": lambda config: StandIn(config=read_bloom(config)),
+    "baichuan": lambda config: ConvertedConfig(config=read_baichuan(config)),
+    "bloom": lambda config: ConvertedConfig(config=read_bloom(config)),
     "chatglm": _read_chatglm,
-    "deepseek_vl_v2": lambda config: StandIn(config=read_deepseek_vl2(config)),
+    "deepseek_vl_v2": lambda config: ConvertedConfig(config=read_deepseek_vl2(config)),
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
     "internlm3": _read_internlm3,
     "internlmxcomposer2": _read_xcomposer2,
     "kimi_k2": _read_kimi_k2,
-    "kimi_vl": lambda config: StandIn(config=read_kimi_vl(config)),
-    "minicpm": lambda config: StandIn(config=read_minicpm(config)),
-    "minicpmv": lambda config: StandIn(config=read_minicpmv(config)),
-    "molmo": lambda config: StandIn(config=read_molmo(config)),
-    "multi_modality": lambda config: StandIn(config=read_deepseek_vl(config)),
-    "mpt": lambda config: StandIn(config=read_mpt(config)),
-    "ovis": lambda config: StandIn(config=read_ovis(config)),
-    "phi3_v": lambda config: StandIn(config=read_phi3_v(config)),
-    "qwen": lambda config: StandIn(config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)),
+    "kimi_vl": lambda config: ConvertedConfig(config=read_kimi_vl(config)),
+    "minicpm": lambda config: ConvertedConfig(config=read_minicpm(config)),
+    "minicpmv": lambda config: ConvertedConfig(config=read_minicpmv(config)),
+    "molmo": lambda config: ConvertedConfig(config=read_molmo(config)),
+    "multi_modality": lambda config: ConvertedConfig(config=read_deepseek_vl(config)),
+    "mpt": lambda config: ConvertedConfig(config=read_mpt(config)),
+    "ovis": lambda config: ConvertedConfig(config=read_ovis(config)),
+    "phi3_v": lambda config: ConvertedConfig(config=read_phi3_v(config)),
+    "qwen": lambda config: ConvertedConfig(
+        config=(read_qwen if config.get("visual") is None else read_qwen_vl)(config)
+    ),
 }
 
 _LLAVA = (
@@ -141,7 +143,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
 """The architectures that are read as another one, and as which."""
 
 
-def read_as_known(config: Mapping[str, Any]) -> StandIn:
+def read_as_known(config: Mapping[str, Any]) -> ConvertedConfig:
     """Return the stand-in for a configuration; `config` itself unless it is known here. Raises `CheckpointError` naming
     what cannot be read."""
     names, kind = config.get("architectures"), config.get("model_type")
@@ -149,4 +151,4 @@ def read_as_known(config: Mapping[str, Any]) -> StandIn:
     reader = _BY_ARCHITECTURE.get(first) if isinstance(first, str) else None
     if reader is None and isinstance(kind, str):
         reader = _BY_MODEL_TYPE.get(kind)
-    return StandIn(config=config) if reader is None else reader(config)
+    return ConvertedConfig(config=config) if reader is None else reader(config)

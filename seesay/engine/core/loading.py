@@ -182,9 +182,9 @@ def load_core(
     wait_for_kernels: Callable[[], None] = _nothing,
     make_runner: MakeRunner | None = None,
 ) -> EngineLoop:
-    """Load the weights of `model` and build the core that computes with them; it is not started. What a front must know
-    of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the weights
-    are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
+    """Load the weights of `model` and build the core that computes with them; it is not started. What a frontend must
+    know of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the
+    weights are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
     `CheckpointError` or `ConfigError`."""
     bound_allocators()
     with model.checkpoint.blamed():

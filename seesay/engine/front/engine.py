@@ -129,8 +129,8 @@ class AsyncEngine:
         while_loading: Callable[[], object] | None = None,
         core_parts: CoreParts | None = None,
     ) -> None:
-        """`engine_address`: use the engine process behind this door (`engine/process/listener.py`) instead of loading
-        the model. It has loaded the same with the same configuration, and goes on when this engine is closed.
+        """`engine_address`: use the engine process behind this listener (`engine/process/listener.py`) instead of
+        loading the model. It has loaded the same with the same configuration, and goes on when this engine is closed.
         `read_status` asks its owner what sleeps: see `ProcessCore.join`. `tool_call_parser`, `reasoning_parser`: names
         of the formats of calls and thoughts; None finds them by the chat template. `while_loading` is called while the
         engine process loads the model. `core_parts`: parts of the core that the caller makes otherwise."""
@@ -428,12 +428,12 @@ class AsyncEngine:
         requests, is_list = parse_prompts(messages, gen_config, do_preprocess=do_preprocess)
         if is_list:
             raise TypeError("generate answers one prompt; give several to Pipeline.async_batch_infer")
-        asking = AsyncRequestBatch(self, requests, streams=stream_response)
+        batch = AsyncRequestBatch(self, requests, streams=stream_response)
         answer = AnswerBuilder(0, session_id)
         if session_id is not None:
-            self._sessions[session_id] = asking
+            self._sessions[session_id] = batch
         try:
-            async with aclosing(asking.deltas()) as deltas:
+            async with aclosing(batch.deltas()) as deltas:
                 async for _, delta in deltas:
                     piece = answer.add(delta)
                     if stream_response:
@@ -441,13 +441,13 @@ class AsyncEngine:
             if not stream_response:
                 yield answer.complete()
         finally:
-            if session_id is not None and self._sessions.get(session_id) is asking:
+            if session_id is not None and self._sessions.get(session_id) is batch:
                 del self._sessions[session_id]
 
     def stop_session(self, session_id: int) -> None:
         """Abort what `generate` does under this `session_id`, if it does anything."""
-        if (asking := self._sessions.get(session_id)) is not None:
-            asking.abort()
+        if (batch := self._sessions.get(session_id)) is not None:
+            batch.abort()
 
     def _threads_for(self, request: GenerationRequest) -> FairThreads:
         return self._media_threads if has_media(request) else self._threads

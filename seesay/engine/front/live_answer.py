@@ -20,7 +20,7 @@ from seesay.values import (
     StageTimings,
     Usage,
 )
-from seesay.vl.media.media_front import locate
+from seesay.vl.media.media_frontend import locate
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,7 +33,7 @@ OutputSink = Callable[[OutputDelta], None]
 
 @dataclass(slots=True, kw_only=True)
 class LiveAnswer:
-    """The front's half of a request that the core computes.
+    """The frontend's half of a request that the core computes.
 
     prompt_usage: the counts that are known before anything is computed.
     streams: whether new output is handed out as it comes; otherwise all of it comes with the final delta, and nobody

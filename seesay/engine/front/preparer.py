@@ -34,7 +34,7 @@ from seesay.values import (
     ThoughtRule,
     Usage,
 )
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import extend, hash_item
 
@@ -65,7 +65,7 @@ class RequestPreparer:
         digest = model.checkpoint.revision_digest
         self._texts = texts
         self._session_len, self._vocab_size = session_len, model.vocab_size
-        self._media = MediaFront(
+        self._media = MediaFrontend(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
         )
         self.prompts = PromptBuilder(

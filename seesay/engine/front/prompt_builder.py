@@ -20,7 +20,7 @@ from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt
 from seesay.vl.family import Wording
 from seesay.vl.media.media_batch import MediaBatch
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import OpenRequest, PreparedMedia
 from seesay.vl.media.video_pictures import Split, spread_messages, spread_raw, text_without_media
 from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, render_raw, tokenize
@@ -41,7 +41,7 @@ class PromptBuilder:
         self,
         model: OpenedModel,
         texts: TextFrontend,
-        media: MediaFront,
+        media: MediaFrontend,
         *,
         session_len: int,
         max_prefill_token_num: int,

@@ -1,4 +1,4 @@
-"""The one way to ask an engine: the requests of one call are submitted together, read from one mailbox, and aborted
+"""The one way to ask an engine: the requests of one call are submitted together, read from one event_queue, and aborted
 when their reader leaves.
 
 `RequestBatch` reads in the calling thread, `AsyncRequestBatch` in an event loop. The latter joins the deltas of a
@@ -33,8 +33,8 @@ class Engine(Protocol):
     def abort(self, request_id: int) -> None: ...
 
 
-Mail = OutputDelta | Callable[[], None]
-"""An entry of a reader's mailbox: an output, or a call that the reader is to make."""
+Event = OutputDelta | Callable[[], None]
+"""An entry of a reader's event_queue: an output, or a call that the reader is to make."""
 
 
 class _Requests:
@@ -76,7 +76,7 @@ class _Requests:
         if self._streams is not None:
             asked = [replace(request, streams=self._streams) for request in asked]
         if asked:
-            # Deltas may come before submit_batch returns; they wait in the mailbox until their ids are known here.
+            # Deltas may come before submit_batch returns; they wait in the event_queue until their ids are known here.
             ids = self._engine.submit_batch(asked, put, self._prompts)
             self._running.update(zip(ids, indexes, strict=True))
         if not self._waiting:
@@ -99,7 +99,7 @@ class _Requests:
             )
         return not (self._waiting or self._running)
 
-    def _open(self, mail: Mail) -> tuple[int, OutputDelta] | None:
+    def _open(self, mail: Event) -> tuple[int, OutputDelta] | None:
         """The (index, delta) of output; a call is made, and there is None."""
         if not isinstance(mail, OutputDelta):
             mail()
@@ -115,12 +115,12 @@ class RequestBatch(_Requests):
 
     def deltas(self) -> Generator[tuple[int, OutputDelta], None, None]:
         """Submit all requests, and yield (index of the request, delta) until each has its final one."""
-        mailbox: queue.SimpleQueue[Mail] = queue.SimpleQueue()
+        event_queue: queue.SimpleQueue[Event] = queue.SimpleQueue()
         try:
-            self._submit(len(self._waiting), mailbox.put)
+            self._submit(len(self._waiting), event_queue.put)
             yield from self._refused()
             while not self._is_over():
-                if (found := self._open(mailbox.get())) is not None:
+                if (found := self._open(event_queue.get())) is not None:
                     yield found
         finally:
             self.abort()
@@ -137,8 +137,8 @@ class AsyncRequestBatch(_Requests):
         self, engine: Engine, requests: Sequence[GenerationRequest | RequestError], *, streams: bool | None = None
     ) -> None:
         super().__init__(engine, requests, streams=streams)
-        self._mailbox = _Mailbox()
-        self._post_office = _post_office_of(asyncio.get_running_loop())
+        self._event_queue = _EventQueue()
+        self._notifier = _notifier_of(asyncio.get_running_loop())
 
     def submit(self, count: int) -> None:
         """Hand the next `count` requests to the engine. Called by the reader, or through `call_soon`."""
@@ -173,46 +173,46 @@ class AsyncRequestBatch(_Requests):
             for refused in self._refused():
                 yield refused
             while not self._is_over():
-                await self._mailbox.wait()
-                for mail in self._mailbox.take():
+                await self._event_queue.wait()
+                for mail in self._event_queue.take():
                     if (found := self._open(mail)) is not None:
                         yield found
         finally:
             self.abort()
 
-    def _put(self, mail: Mail) -> None:
-        self._post_office.put(self._mailbox, mail)
+    def _put(self, mail: Event) -> None:
+        self._notifier.put(self._event_queue, mail)
 
 
-class _Mailbox:
-    """Mail for one reader. All methods are called in its event loop."""
+class _EventQueue:
+    """Event for one reader. All methods are called in its event loop."""
 
     def __init__(self) -> None:
-        self._mail: list[Mail] = []
+        self._events: list[Event] = []
         self._reader: asyncio.Future[None] | None = None  # wakes the reader, who waits
 
-    def put(self, mail: Mail) -> None:
-        self._mail.append(mail)
+    def put(self, mail: Event) -> None:
+        self._events.append(mail)
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
     async def wait(self) -> None:
         """Wait until there is mail."""
-        if not self._mail:
+        if not self._events:
             self._reader = asyncio.get_running_loop().create_future()
             try:
                 await self._reader
             finally:
                 self._reader = None
 
-    def take(self) -> list[Mail]:
+    def take(self) -> list[Event]:
         """Take what is there, in order; the deltas of a request between two calls are one."""
-        mail, self._mail = self._mail, []
+        mail, self._events = self._events, []
         return mail if len(mail) == 1 else _join_deltas(mail)
 
 
-def _join_deltas(mail: Sequence[Mail]) -> list[Mail]:
-    joined: list[Mail] = []
+def _join_deltas(mail: Sequence[Event]) -> list[Event]:
+    joined: list[Event] = []
     waiting: dict[int, list[OutputDelta]] = {}  # by request, since the last call
     for entry in mail:
         if isinstance(entry, OutputDelta):
@@ -224,9 +224,9 @@ def _join_deltas(mail: Sequence[Mail]) -> list[Mail]:
     return joined + _join_each(waiting)
 
 
-def _join_each(waiting: Mapping[int, Sequence[OutputDelta]]) -> list[Mail]:
+def _join_each(waiting: Mapping[int, Sequence[OutputDelta]]) -> list[Event]:
     """An error stays alone, so that the text before it is handed out."""
-    joined: list[Mail] = []
+    joined: list[Event] = []
     for deltas in waiting.values():
         if deltas[-1].error is not None and len(deltas) > 1:
             joined += [join_deltas(deltas[:-1]), deltas[-1]]
@@ -235,16 +235,16 @@ def _join_each(waiting: Mapping[int, Sequence[OutputDelta]]) -> list[Mail]:
     return joined
 
 
-class _PostOffice:
+class LoopNotifier:
     """Carry mail from any thread to an event loop. One wake-up delivers all mail that is waiting."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = weakref.ref(loop)
-        self._waiting: deque[tuple[_Mailbox, Mail]] = deque()
+        self._waiting: deque[tuple[_EventQueue, Event]] = deque()
         self._is_scheduled = False
 
-    def put(self, mailbox: _Mailbox, mail: Mail) -> None:
-        self._waiting.append((mailbox, mail))
+    def put(self, event_queue: _EventQueue, mail: Event) -> None:
+        self._waiting.append((event_queue, mail))
         if not self._is_scheduled and (loop := self._loop()) is not None:
             self._is_scheduled = True
             try:
@@ -257,15 +257,15 @@ class _PostOffice:
         # Clear the flag first: mail that is put from now on is either handed out below or schedules another call.
         self._is_scheduled = False
         while self._waiting:
-            mailbox, mail = self._waiting.popleft()
-            mailbox.put(mail)
+            event_queue, mail = self._waiting.popleft()
+            event_queue.put(mail)
 
 
-_post_offices: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _PostOffice] = weakref.WeakKeyDictionary()
+_notifiers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopNotifier] = weakref.WeakKeyDictionary()
 
 
-def _post_office_of(loop: asyncio.AbstractEventLoop) -> _PostOffice:
+def _notifier_of(loop: asyncio.AbstractEventLoop) -> LoopNotifier:
     """The one of `loop`, in whose thread this is called."""
-    if (found := _post_offices.get(loop)) is None:
-        found = _post_offices[loop] = _PostOffice(loop)
+    if (found := _notifiers.get(loop)) is None:
+        found = _notifiers[loop] = LoopNotifier(loop)
     return found

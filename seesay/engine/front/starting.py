@@ -52,8 +52,8 @@ class CoreStart:
         read_status: Callable[[], ModelStatus | None] | None = None,
         parts: CoreParts,
     ) -> None:
-        """Start the core of the model in `folder`, or use the engine process behind the door at `address`, which has
-        loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
+        """Start the core of the model in `folder`, or use the engine process behind the listener at `address`, which
+        has loaded it with the same configuration. Raises `ConfigError` without the packages for a process."""
         self._config = config
         self._parts = parts
         self._vision_config = vision_config

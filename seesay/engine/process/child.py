@@ -19,11 +19,11 @@ from seesay.engine.process.parent import Parent, exit_at_once
 if TYPE_CHECKING:
     from seesay.engine.core.loop import EngineLoop
 
-ToFront = Link[kinds.ToFront, kinds.ToCore]
+ToFrontend = Link[kinds.ToFrontend, kinds.ToCore]
 
 _SWITCH_INTERVAL_S = 1e-4
 """A step is launched in hundreds of calls that release the GIL: it must not wait 5 ms to get it back from the tower's
-thread, or from the one that hears the front."""
+thread, or from the one that hears the frontend."""
 
 
 def main() -> int:
@@ -31,7 +31,7 @@ def main() -> int:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.disable()  # until the model is loaded: a sixth of torch's import was collections that found no garbage
     parent = Parent(receives=kinds.ToCore)
-    link: ToFront = parent.link
+    link: ToFrontend = parent.link
     link.send(kinds.Hello())
     while not link.wait(None):
         pass
@@ -50,8 +50,8 @@ def main() -> int:
         link.send(describe_failure(error))
         link.close(delivers=True)
         return 1
-    doors = [socket.socket(fileno=number) for number in parent.descriptors]
-    return 0 if Service(link, core, doors[0] if doors else None, beat_s=start.beat_s).run() else 1
+    listeners = [socket.socket(fileno=number) for number in parent.descriptors]
+    return 0 if Service(link, core, listeners[0] if listeners else None, beat_s=start.beat_s).run() else 1
 
 
 def _load(start: kinds.Start) -> EngineLoop:
@@ -86,7 +86,7 @@ def _load(start: kinds.Start) -> EngineLoop:
 class _LogSender(logging.Handler):
     """Sends log records to the parent, whose loggers decide what becomes of them."""
 
-    def __init__(self, link: ToFront) -> None:
+    def __init__(self, link: ToFrontend) -> None:
         super().__init__()
         self._link = link
         self.setFormatter(logging.Formatter("%(message)s"))
@@ -100,7 +100,7 @@ class _LogSender(logging.Handler):
             self.handleError(record)
 
 
-def _send_logs(link: ToFront, level: int) -> None:
+def _send_logs(link: ToFrontend, level: int) -> None:
     logger = logging.getLogger("seesay")
     logger.addHandler(_LogSender(link))
     logger.setLevel(level)

@@ -1,4 +1,4 @@
-"""The kinds of messages between a front and the core in another process.
+"""The kinds of messages between a frontend and the core in another process.
 
 Each kind is a `msgspec.Struct`: whatever is of no kind, or has other fields, raises when it is decoded. Knows the
 engine's own values only as far as it is made from them and gives them back.
@@ -108,8 +108,8 @@ class Thought(Piece):
 
 class Request(Piece):
     """A `TokenRequest`. `params` are the sampling options that differ from their defaults; `owner` is bytes that are
-    the same for every front, or a number that stands for a value of this front alone. `grammar` is a program's kind and
-    source."""
+    the same for every frontend, or a number that stands for a value of this frontend alone. `grammar` is a program's
+    kind and source."""
 
     request_id: int
     token_ids: Array
@@ -209,7 +209,7 @@ class Output(Piece):
 
     @classmethod
     def of(cls, output: TokenOutput, request_id: int) -> Output:
-        """`request_id` is the front's own."""
+        """`request_id` is the frontend's own."""
         if output.finish_reason is None and output.logprobs is None and output.prompt_logprobs is None:
             return cls(request_id, output.token_ids, None, None, None, None, None, None)
         return cls(
@@ -240,7 +240,7 @@ class Output(Piece):
         )
 
 
-# --- from the front to the core --------------------------------------------------------------------------------------
+# --- from the frontend to the core ------------------------------------------------------------------------------------
 
 
 class Start(Message):
@@ -256,7 +256,7 @@ class Start(Message):
 
 
 class Join(Message):
-    """A front that did not start the process begins to ask."""
+    """A frontend that did not start the process begins to ask."""
 
 
 class Submit(Message):
@@ -400,7 +400,7 @@ class LogRecord(Message):
     text: str
 
 
-ToFront = Hello | Started | StartFailed | Outputs | Beat | FeaturesWanted | Done | StatusChanged | LogRecord
+ToFrontend = Hello | Started | StartFailed | Outputs | Beat | FeaturesWanted | Done | StatusChanged | LogRecord
 
 
 # --- values -----------------------------------------------------------------------------------------------------------

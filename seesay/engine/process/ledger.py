@@ -1,4 +1,4 @@
-"""The requests of a front that have no final output yet: which process has them, and what it was sent for them."""
+"""The requests of a frontend that have no final output yet: which process has them, and what it was sent for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Entry:
 
 
 def name_owner(owner: Hashable) -> bytes | None:
-    """Return the name of an owner that is a text or bytes, which mean the same in all fronts; None for others."""
+    """Return the name of an owner that is a text or bytes, which mean the same in all frontends; None for others."""
     if isinstance(owner, str):
         return b"s" + owner.encode(errors="surrogatepass")
     return b"b" + owner if isinstance(owner, bytes) else None

@@ -1,7 +1,7 @@
-"""The address at which an engine process takes connections of further fronts.
+"""The address at which an engine process takes connections of further frontends.
 
-The owner of the engine processes makes the door and hands it to one after the other, so that its address outlives them.
-The address is of Linux's abstract namespace: no file is left behind. Only processes of the same user are let in.
+The owner of the engine processes makes the listener and hands it to one after the other, so that its address outlives
+them. The address is of Linux's abstract namespace: no file is left behind. Only processes of the same user are let in.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ R = TypeVar("R")
 
 _LENGTH = struct.Struct("<H")
 _GREETING_S = 2.0
-"""A front that connects says at once where its sockets are."""
+"""A frontend that connects says at once where its sockets are."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 MAX_SEND_S = 2.0
-"""A front that takes nothing for so long is let go: the others wait meanwhile."""
+"""A frontend that takes nothing for so long is let go: the others wait meanwhile."""
 
 
-def open_door() -> tuple[socket.socket, str]:
+def open_listener() -> tuple[socket.socket, str]:
     """Return a listening socket and its address."""
     address = f"seesay-{os.getpid()}-{secrets.token_hex(16)}"
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -37,9 +37,9 @@ def open_door() -> tuple[socket.socket, str]:
     return listening, address
 
 
-def let_in(door: socket.socket, *, receives: Any) -> tuple[Link[Any, Any], Path] | None:
+def accept_connection(listener: socket.socket, *, receives: Any) -> tuple[Link[Any, Any], Path] | None:
     """Take a connection that waits. Returns the link and the folder of its sockets; None for one that is refused."""
-    files, _ = door.accept()
+    files, _ = listener.accept()
     try:
         credentials = files.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, user_id, _ = _CREDENTIALS.unpack(credentials)

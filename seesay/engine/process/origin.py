@@ -14,7 +14,7 @@ from seesay.engine.process import kinds
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.listener import Connection
 
-Child = ChildProcess[kinds.ToCore, kinds.ToFront] | Connection[kinds.ToCore, kinds.ToFront]
+Child = ChildProcess[kinds.ToCore, kinds.ToFrontend] | Connection[kinds.ToCore, kinds.ToFrontend]
 
 
 class Origin(Protocol):
@@ -36,18 +36,18 @@ class Origin(Protocol):
 
 
 class OwnProcess:
-    """An `Origin`: a process of this one, which runs `module`. Fronts that join come in by `door`."""
+    """An `Origin`: a process of this one, which runs `module`. Frontends that join come in by `listener`."""
 
     is_owner = True
     module = "seesay.engine.process.child"
 
-    def __init__(self, start: kinds.Start, door: socket.socket | None) -> None:
+    def __init__(self, start: kinds.Start, listener: socket.socket | None) -> None:
         self._start = start
-        self._door = door
+        self._listener = listener
 
     def open(self) -> Child:
-        doors = () if self._door is None else (self._door.fileno(),)
-        return ChildProcess(self.module, receives=kinds.ToFront, descriptors=doors)
+        listeners = () if self._listener is None else (self._listener.fileno(),)
+        return ChildProcess(self.module, receives=kinds.ToFrontend, descriptors=listeners)
 
     def answer_hello(self, status: ModelStatus) -> kinds.Start:
         """Return what to load, with the weights that the process before had."""
@@ -58,11 +58,11 @@ class OwnProcess:
 
 
 MakeOrigin = Callable[[kinds.Start, socket.socket | None], Origin]
-"""Makes an `Origin` of what the process is to load and the door for others, as `OwnProcess` does."""
+"""Makes an `Origin` of what the process is to load and the listener for others, as `OwnProcess` does."""
 
 
 class JoinedProcess:
-    """An `Origin`: the process behind the door at `address`. `read_status` asks its owner for the status."""
+    """An `Origin`: the process behind the listener at `address`. `read_status` asks its owner for the status."""
 
     is_owner = False
 
@@ -71,7 +71,7 @@ class JoinedProcess:
         self._read_status = read_status
 
     def open(self) -> Child:
-        return Connection(self._address, receives=kinds.ToFront)
+        return Connection(self._address, receives=kinds.ToFrontend)
 
     def answer_hello(self, status: ModelStatus) -> kinds.Join:
         del status

@@ -40,7 +40,8 @@ _FIRST_DELAY_S, _MAX_DELAY_S = 0.2, 10.0
 """The system is asked again for a process after a while, which doubles each time."""
 _POLL_S = 0.5
 _JOINED_S = 5.0
-"""The owner of a process ends it first: another front that ended its connection would join the same process again."""
+"""The owner of a process ends it first: another frontend that ended its connection would join the same process
+again."""
 _LAST_WORDS_S = 0.2
 """Messages of a process that has died are waited for no longer."""
 
@@ -83,18 +84,18 @@ class ProcessCore:
         vision: Mapping[str, Any],
         *,
         step_timeout_s: float | None = None,
-        door: socket.socket | None = None,
+        listener: socket.socket | None = None,
         make_origin: MakeOrigin | None = None,
     ) -> ProcessCore:
         """Start a process, which loads the model.
 
-        `engine` and `vision` are the fields of the configurations, as plain data. `door` of `open_door`: other fronts
-        may `join`. make_origin: what starts the process, in place of `OwnProcess`.
+        `engine` and `vision` are the fields of the configurations, as plain data. `listener` of `open_listener`: other
+        frontends may `join`. make_origin: what starts the process, in place of `OwnProcess`.
         """
         level = min(logging.getLogger("seesay").getEffectiveLevel(), logging.INFO)
         beat_s = _choose_beat_s(step_timeout_s)
         start = kinds.Start(str(folder), dict(engine), dict(vision), level, beat_s)
-        return cls((make_origin or OwnProcess)(start, door), step_timeout_s=step_timeout_s)
+        return cls((make_origin or OwnProcess)(start, listener), step_timeout_s=step_timeout_s)
 
     @classmethod
     def join(
@@ -104,7 +105,7 @@ class ProcessCore:
         read_status: Callable[[], ModelStatus | None] | None = None,
         step_timeout_s: float | None = None,
     ) -> ProcessCore:
-        """Use the process behind the door at `address`. Its owner, another process, starts, ends and restarts it.
+        """Use the process behind the listener at `address`. Its owner, another process, starts, ends and restarts it.
 
         `read_status` asks the owner for the status, and returns None when it gets no answer: the engine process may
         have been woken up, and a process that died asleep may be started, before this one hears of it.
@@ -405,7 +406,7 @@ class ProcessCore:
     def _limit_s(self) -> float:
         return hang_limit_s(self._step_timeout_s, self.facts.device)
 
-    def _take(self, child: Child, message: kinds.ToFront) -> Exception | None:
+    def _take(self, child: Child, message: kinds.ToFrontend) -> Exception | None:
         """Take a message. Returns why the process must end, if it must."""
         match message:
             case kinds.Outputs(outputs, news):
@@ -456,7 +457,7 @@ class ProcessCore:
             for item_hash in news.encoded:
                 listener.on_encoding(item_hash)
         if news.stats is not None:
-            if news.stats.total_step_tokens:  # also those of other fronts
+            if news.stats.total_step_tokens:  # also those of other frontends
                 self._state.note_tokens()
             self._stats = news.stats
 

@@ -1,7 +1,7 @@
-"""One core serves several fronts: the one that started its process, and those that come in by the door.
+"""One core serves several frontends: the one that started its process, and those that come in by the listener.
 
-A front knows nothing of the others. Ids of requests are its own, and a front that ends loses its own requests only. An
-owner that is a text or bytes is the same in all fronts; others are different in each.
+A frontend knows nothing of the others. Ids of requests are its own, and a frontend that ends loses its own requests
+only. An owner that is a text or bytes is the same in all frontends; others are different in each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from seesay.engine.failures import explain
 from seesay.engine.process import kinds
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.link import Link, LinkClosedError
-from seesay.engine.process.listener import let_in
+from seesay.engine.process.listener import accept_connection
 from seesay.errors import RequestError
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ logger = logging.getLogger("seesay")
 STATS_S = 0.1
 """The counts are sent with outputs no more often than this, and whenever a request ends."""
 _ID_BITS = 40
-"""Of a request's number in the core: the rest is the front's."""
+"""Of a request's number in the core: the rest is the frontend's."""
 
 
-class Front:
-    """One front as the core's process knows it. `index` is never used again by another one."""
+class Frontend:
+    """One frontend as the core's process knows it. `index` is never used again by another one."""
 
-    def __init__(self, index: int, link: Link[kinds.ToFront, kinds.ToCore], folder: Path | None = None) -> None:
+    def __init__(self, index: int, link: Link[kinds.ToFrontend, kinds.ToCore], folder: Path | None = None) -> None:
         self.index = index
         self.link = link
         self.folder = folder  # of its sockets, until it has joined
@@ -67,7 +67,7 @@ class Front:
         return tuple(map(self.number, request_ids))
 
     def tell(
-        self, make: Callable[[kinds.News], kinds.ToFront], core: EngineLoop, *, with_stats: bool | None = None
+        self, make: Callable[[kinds.News], kinds.ToFrontend], core: EngineLoop, *, with_stats: bool | None = None
     ) -> None:
         """Send a message that carries the news, with the counts or (None) where they are due."""
         with self._lock:
@@ -82,8 +82,8 @@ class Front:
             self._told -= dropped
             self.send(make(kinds.News(tuple(encoded), tuple(dropped), core.stats() if is_due else None)))
 
-    def send(self, message: kinds.ToFront) -> None:
-        """Send a message; a front that takes none is lost."""
+    def send(self, message: kinds.ToFrontend) -> None:
+        """Send a message; a frontend that takes none is lost."""
         try:
             if not self.is_lost:
                 self.link.send(message)
@@ -103,25 +103,30 @@ class Front:
 
 
 class Service:
-    """Asks `core` for what fronts ask for, and tells them what it says: a `CoreListener`. The process ends with the
-    front of `link`; `door` lets others in."""
+    """Asks `core` for what frontends ask for, and tells them what it says: a `CoreListener`. The process ends with the
+    front of `link`; `listener` lets others in."""
 
     def __init__(
-        self, link: Link[kinds.ToFront, kinds.ToCore], core: EngineLoop, door: socket.socket | None, *, beat_s: float
+        self,
+        link: Link[kinds.ToFrontend, kinds.ToCore],
+        core: EngineLoop,
+        listener: socket.socket | None,
+        *,
+        beat_s: float,
     ) -> None:
         self._core = core
-        self._door = door
+        self._listener = listener
         self._beat_s = beat_s
-        self._first = Front(0, link)
-        self._fronts: dict[int, Front] = {0: self._first}
-        self._num_fronts = 1
+        self._first = Frontend(0, link)
+        self._frontends: dict[int, Frontend] = {0: self._first}
+        self._num_frontends = 1
         self._has_answered = False
         self._told_status = core.status
         self._status_lock = threading.Lock()
         self._memory_return = MemoryReturn()
 
     def run(self) -> bool:
-        """Serve until the first front says that it is enough. Returns False where the core has given up before: this
+        """Serve until the first frontend says that it is enough. Returns False where the core has given up before: this
         process must be replaced by another one."""
         self._core.embeddings.store.watch(self._note)
         self._core.start(self)
@@ -133,127 +138,127 @@ class Service:
                 self._beat()
                 self._memory_return.return_if_due()
             ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())))))
-            num_fronts = len(self._fronts)
-            if self._door is not None and self._door.fileno() in ready:
-                self._let_in(self._door)
-            for front in list(self._fronts.values()):
-                is_stopped |= self._hear(front)
-            if len(self._fronts) != num_fronts:
+            num_frontends = len(self._frontends)
+            if self._listener is not None and self._listener.fileno() in ready:
+                self._let_in(self._listener)
+            for frontend in list(self._frontends.values()):
+                is_stopped |= self._hear(frontend)
+            if len(self._frontends) != num_frontends:
                 poller = self._make_poller()
         self._core.close()
-        for front in self._fronts.values():
-            front.close(delivers=True)
+        for frontend in self._frontends.values():
+            frontend.close(delivers=True)
         return is_stopped
 
     def _beat(self) -> None:
-        """Tell all fronts that this process lives, and its counts."""
-        for front in [front for front in self._fronts.values() if front.has_joined]:
-            front.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
+        """Tell all frontends that this process lives, and its counts."""
+        for frontend in [frontend for frontend in self._frontends.values() if frontend.has_joined]:
+            frontend.tell(partial(kinds.Beat, self._core.busy_s()), self._core, with_stats=True)
 
     def _make_poller(self) -> zmq.Poller:
         poller = zmq.Poller()
-        for front in self._fronts.values():
-            front.link.register(poller)
-        if self._door is not None:
-            poller.register(self._door.fileno(), zmq.POLLIN)
+        for frontend in self._frontends.values():
+            frontend.link.register(poller)
+        if self._listener is not None:
+            poller.register(self._listener.fileno(), zmq.POLLIN)
         return poller
 
-    def _let_in(self, door: socket.socket) -> None:
-        """Take a front that has connected."""
-        found = let_in(door, receives=kinds.ToCore)
+    def _let_in(self, listener: socket.socket) -> None:
+        """Take a frontend that has connected."""
+        found = accept_connection(listener, receives=kinds.ToCore)
         if found is None:
             logger.warning("a connection to the engine process was refused")
             return
-        front = Front(self._num_fronts, *found)
-        self._num_fronts += 1
-        front.changed.extend(self._core.embeddings.store.keys())
-        self._fronts = {**self._fronts, front.index: front}  # others read it: see `_note`
-        front.send(kinds.Hello())
+        frontend = Frontend(self._num_frontends, *found)
+        self._num_frontends += 1
+        frontend.changed.extend(self._core.embeddings.store.keys())
+        self._frontends = {**self._frontends, frontend.index: frontend}  # others read it: see `_note`
+        frontend.send(kinds.Hello())
 
-    def _hear(self, front: Front) -> bool:
-        """Take the messages of a front that are there. Returns whether all is to end."""
+    def _hear(self, frontend: Frontend) -> bool:
+        """Take the messages of a frontend that are there. Returns whether all is to end."""
         try:
-            while front.link.has_message():
-                message = front.link.receive()
+            while frontend.link.has_message():
+                message = frontend.link.receive()
                 if isinstance(message, kinds.Stop):
-                    if front is self._first:
+                    if frontend is self._first:
                         return True
-                    front.is_lost = True
+                    frontend.is_lost = True
                     break
-                self._take(front, message)
+                self._take(frontend, message)
                 del message  # the pixels in it are the core's to keep
         except Exception:
-            if front is self._first:
+            if frontend is self._first:
                 raise
             logger.exception("a front of the engine process is let go: it cannot be understood")
-            front.is_lost = True
-        if front is self._first:  # what it was not told is lost: it starts another process
-            return front.is_lost
-        if front.is_lost or front.link.is_cut():
-            self._let_go(front)
+            frontend.is_lost = True
+        if frontend is self._first:  # what it was not told is lost: it starts another process
+            return frontend.is_lost
+        if frontend.is_lost or frontend.link.is_cut():
+            self._let_go(frontend)
         return False
 
-    def _let_go(self, front: Front) -> None:
-        """A front has ended: end what only it waits for."""
-        self._fronts = {index: other for index, other in self._fronts.items() if other is not front}
-        self._core.forget_media(front.expected)
-        self._core.abort(list(front.live))
-        for group_id in front.groups:
+    def _let_go(self, frontend: Frontend) -> None:
+        """A frontend has ended: end what only it waits for."""
+        self._frontends = {index: other for index, other in self._frontends.items() if other is not frontend}
+        self._core.forget_media(frontend.expected)
+        self._core.abort(list(frontend.live))
+        for group_id in frontend.groups:
             self._core.end_group(group_id)
-        front.close()
+        frontend.close()
 
-    def _take(self, front: Front, message: kinds.ToCore) -> None:
+    def _take(self, frontend: Frontend, message: kinds.ToCore) -> None:
         core = self._core
         match message:
             case kinds.Submit(request):
-                self._submit(front, request)
+                self._submit(frontend, request)
             case kinds.Finish(request_id, reason):
-                core.finish(front.number(request_id), reason)
+                core.finish(frontend.number(request_id), reason)
             case kinds.Abort(request_ids):
-                core.abort(front.numbers(request_ids))
+                core.abort(frontend.numbers(request_ids))
             case kinds.EndGroup(group_id):
-                front.groups.discard(number := front.number(group_id))
+                frontend.groups.discard(number := frontend.number(group_id))
                 core.end_group(number)
             case kinds.ExpectMedia(request_ids):
-                front.expected.update(numbers := front.numbers(request_ids))
+                frontend.expected.update(numbers := frontend.numbers(request_ids))
                 core.expect_media(numbers)
             case kinds.ForgetMedia(request_ids):
-                front.expected.difference_update(numbers := front.numbers(request_ids))
+                frontend.expected.difference_update(numbers := frontend.numbers(request_ids))
                 core.forget_media(numbers)
             case kinds.GiveFeatures(request_id, item_index, features, error):
                 given = kinds.restore_features(features) if error is None else error.restore()
-                core.give_features(front.number(request_id), item_index, given)
+                core.give_features(frontend.number(request_id), item_index, given)
             case kinds.Do():
-                arguments = (front, message)
+                arguments = (frontend, message)
                 threading.Thread(target=self._do, args=arguments, name="seesay-command", daemon=True).start()
             case kinds.Join():
-                front.remove_folder()
+                frontend.remove_folder()
                 with self._status_lock:  # a change is told before this, or after it
-                    front.send(kinds.Started(core.facts, core.status))
-                front.has_joined = True
+                    frontend.send(kinds.Started(core.facts, core.status))
+                frontend.has_joined = True
             case _:
                 raise TypeError(f"{type(message).__name__} is not expected now")
 
-    def _submit(self, front: Front, request: kinds.Request) -> None:
-        number = front.number(request.request_id)
-        front.expected.discard(number)
+    def _submit(self, frontend: Frontend, request: kinds.Request) -> None:
+        number = frontend.number(request.request_id)
+        frontend.expected.discard(number)
         try:
-            owner = request.owner if isinstance(request.owner, bytes) else (front.index, request.owner)
-            group_id = None if request.group_id is None else front.number(request.group_id)
+            owner = request.owner if isinstance(request.owner, bytes) else (frontend.index, request.owner)
+            group_id = None if request.group_id is None else frontend.number(request.group_id)
             restored = replace(request.restore(), request_id=number, owner=owner, group_id=group_id)
         except Exception as error:
             failure = kinds.Failure.of(explain(error))
             output = kinds.Output(request.request_id, (), None, "error", None, failure, None, None)
-            front.tell(partial(kinds.Outputs, (output,)), self._core)
+            frontend.tell(partial(kinds.Outputs, (output,)), self._core)
             self._core.forget_media([number])
         else:
-            front.live.add(number)
+            frontend.live.add(number)
             if restored.group_id is not None and restored.keeps_blocks:
-                front.groups.add(restored.group_id)
+                frontend.groups.add(restored.group_id)
             self._core.submit([restored])
 
-    def _do(self, front: Front, message: kinds.Do) -> None:
-        """Do what a front asks for, and tell it how that ended."""
+    def _do(self, frontend: Frontend, message: kinds.Do) -> None:
+        """Do what a frontend asks for, and tell it how that ended."""
         failure: kinds.Failure | None = None
         raised: kinds.StartFailed | None = None
         try:
@@ -269,39 +274,39 @@ class Service:
             status = self._core.status
             if status != self._told_status:
                 self._told_status = status
-                for other in self._fronts.values():
+                for other in self._frontends.values():
                     other.send(kinds.StatusChanged(status))
-        front.tell(partial(kinds.Done, message.number, failure, raised), self._core, with_stats=True)
+        frontend.tell(partial(kinds.Done, message.number, failure, raised), self._core, with_stats=True)
 
     # --- called by the core -------------------------------------------------------------------------------------------
 
     def on_outputs(self, outputs: Sequence[TokenOutput]) -> None:
-        """Send all outputs of a step, each front its own, in one message."""
-        by_front: dict[int, list[TokenOutput]] = {}
+        """Send all outputs of a step, each frontend its own, in one message."""
+        by_frontend: dict[int, list[TokenOutput]] = {}
         for output in outputs:
-            by_front.setdefault(output.request_id >> _ID_BITS, []).append(output)
-        for index, mine in by_front.items():
-            front = self._fronts.get(index)
-            if front is None:  # it has ended
+            by_frontend.setdefault(output.request_id >> _ID_BITS, []).append(output)
+        for index, mine in by_frontend.items():
+            frontend = self._frontends.get(index)
+            if frontend is None:  # it has ended
                 continue
             ended = [output.request_id for output in mine if output.finish_reason is not None]
-            front.live.difference_update(ended)
-            sent = tuple(kinds.Output.of(output, output.request_id - front.number(0)) for output in mine)
-            front.tell(partial(kinds.Outputs, sent), self._core, with_stats=True if ended else None)
+            frontend.live.difference_update(ended)
+            sent = tuple(kinds.Output.of(output, output.request_id - frontend.number(0)) for output in mine)
+            frontend.tell(partial(kinds.Outputs, sent), self._core, with_stats=True if ended else None)
         if not self._has_answered:  # a process that dies before that is not started again for ever
             self._has_answered = True
             self._beat()
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         """Ask the front of the request for them."""
-        front = self._fronts.get(request_id >> _ID_BITS)
-        if front is not None:
-            front.send(kinds.FeaturesWanted(request_id - front.number(0), item_index))
+        frontend = self._frontends.get(request_id >> _ID_BITS)
+        if frontend is not None:
+            frontend.send(kinds.FeaturesWanted(request_id - frontend.number(0), item_index))
 
     def on_encoding(self, item_hash: bytes) -> None:
-        """Nothing: fronts learn it from the news of the embedding store."""
+        """Nothing: frontends learn it from the news of the embedding store."""
 
     def _note(self, item_hash: bytes) -> None:
         """An embedding has come or gone. Called by the store, under its lock."""
-        for front in self._fronts.values():
-            front.changed.append(item_hash)
+        for frontend in self._frontends.values():
+            frontend.changed.append(item_hash)

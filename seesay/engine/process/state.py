@@ -1,4 +1,4 @@
-"""What a front knows of its engine process: whether there is one that takes requests, and if not, why."""
+"""What a frontend knows of its engine process: whether there is one that takes requests, and if not, why."""
 
 from __future__ import annotations
 

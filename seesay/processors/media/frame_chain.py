@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from seesay.processors.media.images import Frames, cut_patches, resize
-from seesay.values.frame_chain import Chain, Crop, Pad, Patches, Resize, Split, Tiles, Turn
+from seesay.values.frame_chain import Chain, Crop, Pad, Patches, Resize, Split, Tiles, Transpose
 
 
 def run_chains(frames: Frames, chains: Sequence[Chain]) -> Frames:
@@ -32,7 +32,7 @@ def _run(frames: Frames, chain: Chain) -> Iterator[Frames]:
                 frames = canvas
             case Crop((height, width), (top, left)):
                 frames = frames[:, top : top + height, left : left + width]
-            case Turn():
+            case Transpose():
                 frames = frames.swapaxes(1, 2)
             case Split(size):
                 frames = _cut_tiles(frames, size)

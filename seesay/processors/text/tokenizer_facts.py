@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from seesay.checkpoint import check_tokenizer_files
-from seesay.checkpoint.config_cache import keep, make_key, read_kept
+from seesay.checkpoint.config_cache import keep, make_key, read_cached
 from seesay.errors import CheckpointError
 from seesay.processors.text import sentencepiece_folder, tiktoken_folder
 from seesay.processors.text.tokenizer_trial import check_growth, try_tokenizer
@@ -77,7 +77,7 @@ def load_facts(path: Path, *, trust_remote_code: bool) -> TokenizerFacts:
         # Code of the checkpoint may read other files.
         return TokenizerFacts.of(load_hf(path, trust_remote_code=trust_remote_code))
     key = _make_key(path, names)
-    kept = read_kept(key)
+    kept = read_cached(key)
     if kept is not None:
         try:
             return TokenizerFacts(**kept)

@@ -41,7 +41,7 @@ def make_info(state: ServerState, name: str) -> ModelInfo:
     return ModelInfo(
         id=name,
         display_name=name,
-        created_at=datetime.fromtimestamp(state.home.created, UTC).isoformat().replace("+00:00", "Z"),
+        created_at=datetime.fromtimestamp(state.shared.created, UTC).isoformat().replace("+00:00", "Z"),
         max_input_tokens=session_len,
         max_tokens=session_len,
     )

@@ -1,1 +1,2 @@
-"""Several front processes of one server (`--frontends`), and the process that starts them and keeps what they share."""
+"""Several frontend processes of one server (`--frontends`), and the process that starts them and keeps what they
+share."""

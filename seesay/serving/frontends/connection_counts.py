@@ -1,4 +1,4 @@
-"""How many connections each front has open: all fronts and the supervisor know it without messages."""
+"""How many connections each frontend has open: all frontends and the supervisor know it without messages."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ _ABSENT = 2**31 - 1
 
 
 class ConnectionCounts:
-    """The number of open connections of each front, in anonymous memory that all processes map."""
+    """The number of open connections of each frontend, in anonymous memory that all processes map."""
 
-    def __init__(self, descriptor: int, num_fronts: int) -> None:
-        self._memory = mmap.mmap(descriptor, 4 * num_fronts)
+    def __init__(self, descriptor: int, num_frontends: int) -> None:
+        self._memory = mmap.mmap(descriptor, 4 * num_frontends)
         self._counts = memoryview(self._memory).cast("i")
 
     @classmethod
-    def make(cls, num_fronts: int) -> tuple[ConnectionCounts, int]:
-        """Return the counts of fronts that are all absent, and the descriptor of their memory."""
+    def make(cls, num_frontends: int) -> tuple[ConnectionCounts, int]:
+        """Return the counts of frontends that are all absent, and the descriptor of their memory."""
         descriptor = os.memfd_create("seesay-connections")
-        os.ftruncate(descriptor, 4 * num_fronts)
-        counts = cls(descriptor, num_fronts)
-        for index in range(num_fronts):
+        os.ftruncate(descriptor, 4 * num_frontends)
+        counts = cls(descriptor, num_frontends)
+        for index in range(num_frontends):
             counts.leave(index)
         return counts, descriptor
 
     def set(self, index: int, count: int) -> None:
-        """Note how many connections a front has."""
+        """Note how many connections a frontend has."""
         self._counts[index] = count
 
     def leave(self, index: int) -> None:
-        """Note that a front takes no connections."""
+        """Note that a frontend takes no connections."""
         self._counts[index] = _ABSENT
 
     def least(self) -> int:
-        """Return how many the front with the fewest has."""
+        """Return how many the frontend with the fewest has."""
         return min(self._counts)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The limits of a server, divided among its fronts."""
+"""The limits of a server, divided among its frontends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _DIVIDED = {
 
 
 def divide_limits(settings: ServerSettings) -> ServerSettings:
-    """Return the settings of each front. Together they do not exceed the limits. Raises `ConfigError` for a limit that
-    cannot be divided."""
+    """Return the settings of each frontend. Together they do not exceed the limits. Raises `ConfigError` for a limit
+    that cannot be divided."""
     count = settings.num_frontends
     shares = {}
     for name, option in _DIVIDED.items():

@@ -1,4 +1,4 @@
-"""A front process, `python -m seesay.serving.frontends.process`: the whole HTTP app, over a shared engine process.
+"""A frontend process, `python -m seesay.serving.frontends.process`: the whole HTTP app, over a shared engine process.
 
 Its first message is what to serve. It listens on the sockets that it was handed, and ends with its parent.
 """
@@ -28,7 +28,7 @@ _SLOW_IMPORTS = ("seesay.engine.front.engine", "seesay.serving.app", "seesay.ser
 
 def main() -> int:
     """Serve until told to stop. Returns the exit status."""
-    parent = Parent(receives=messages.ToFront)
+    parent = Parent(receives=messages.ToFrontend)
     link: FrontLink = parent.link
     link.send(Hello())
     for name in _SLOW_IMPORTS:  # while the engine process loads the model
@@ -61,24 +61,24 @@ def _serve(parent: Parent, start: messages.Start) -> None:
     settings = ServerSettings(**{**start.settings, "media": MediaLimits(**start.settings["media"])})
     set_up_logging(settings.log_level, settings.max_log_len)
     template = start.chat_template_config
-    homes = list[StateClient]()
+    clients = list[StateClient]()
 
-    def make_home(metrics: ServerMetrics) -> StateClient:
-        homes.append(StateClient(parent.link, engine, metrics, created=start.created))
-        return homes[0]
+    def make_shared_state(metrics: ServerMetrics) -> StateClient:
+        clients.append(StateClient(parent.link, engine, metrics, created=start.created))
+        return clients[0]
 
     def say_ready() -> None:
         parent.link.send(messages.Listening())
         start_beating(parent.link.send, settings.frontend_timeout_s)
 
     def read_status() -> ModelStatus | None:
-        return homes[0].wait_for_status() if homes else None
+        return clients[0].wait_for_status() if clients else None
 
     *listening, memory = parent.descriptors
 
     def make_server(app: FastAPI, settings: ServerSettings, *, on_ready: Callable[[], None] | None) -> SharingServer:
         server = SharingServer.make(app, settings, on_ready=on_ready)
-        server.counts, server.index = ConnectionCounts(memory, start.num_fronts), start.index
+        server.counts, server.index = ConnectionCounts(memory, start.num_frontends), start.index
         return server
 
     try:
@@ -98,12 +98,12 @@ def _serve(parent: Parent, start: messages.Start) -> None:
                 settings,
                 sockets=[socket.socket(fileno=number) for number in listening],
                 on_ready=say_ready,
-                make_home=make_home,
+                make_shared_state=make_shared_state,
                 make_server=make_server,
             )
     finally:
-        for home in homes:
-            home.close()
+        for client in clients:
+            client.close()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""The beats of a front process: its event loop sends them, and the supervisor counts for how long it has heard none."""
+"""The beats of a frontend process: its event loop sends them, and the supervisor counts for how long it has heard
+none."""
 
 from __future__ import annotations
 

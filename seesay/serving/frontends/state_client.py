@@ -1,4 +1,5 @@
-"""The home as a front process sees it: asks the process that started this one, and answers what that asks."""
+"""The shared state as a frontend process sees it: asks the process that started this one, and answers what that
+asks."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.frontends import state_messages as messages
 from seesay.serving.stored.response_store import StoredResponse
 from seesay.serving.stored.sessions import Conversation, SessionKey
-from seesay.serving.stored.shared_state import Turn
+from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.metric_sums import Family
 
 if TYPE_CHECKING:
@@ -33,20 +34,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-FrontLink = Link[messages.ToSupervisor, messages.ToFront]
+FrontLink = Link[messages.ToSupervisor, messages.ToFrontend]
 
 STATUS_S = 10.0
 """A supervisor that does not answer for so long is not waited for."""
 REPORT_S = 1.0
-"""How often the figures are reported: those of a front that is killed lack no more than its last second."""
+"""How often the figures are reported: those of a frontend that is killed lack no more than its last second."""
 
 
 class StateClient:
-    """A `Home` in another process. A thread takes its messages; the methods are of one event loop."""
+    """A `SharedState` in another process. A thread takes its messages; the methods are of one event loop."""
 
     def __init__(self, link: FrontLink, engine: AsyncEngine, metrics: ServerMetrics, *, created: int) -> None:
         self.created = created
-        self.num_fronts_up = 1
+        self.num_frontends_up = 1
         self._link = link
         self._engine = engine
         self._metrics = metrics
@@ -55,7 +56,7 @@ class StateClient:
         self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
         self._is_closed = False
         self._waker = Waker()
-        self._thread = threading.Thread(target=self._hear, name="seesay-home", daemon=True)
+        self._thread = threading.Thread(target=self._hear, name="seesay-shared-state", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -100,7 +101,7 @@ class StateClient:
         await self._ask(lambda number: messages.DeleteResponse(number, owner, response_id))
 
     @asynccontextmanager
-    async def turn(self, key: SessionKey) -> AsyncIterator[Turn]:
+    async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:
         number, loop, cancelled = next(self._numbers), asyncio.get_running_loop(), asyncio.Event()
         self._turns[number] = lambda: loop.call_soon_threadsafe(cancelled.set)
         turn: _RemoteTurn | None = None
@@ -170,24 +171,24 @@ class StateClient:
         except LinkClosedError:
             return  # the supervisor has ended, and so will this process
         except Exception:
-            logger.exception("the home of this front cannot be understood; the front ends")
+            logger.exception("the shared state of this frontend cannot be understood; the frontend ends")
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _report(self, number: int | None = None) -> None:
-        self._link.send(messages.Figures(self._metrics.read_front(), number))
+        self._link.send(messages.Figures(self._metrics.read_frontend(), number))
 
-    def _take(self, message: messages.ToFront) -> None:
+    def _take(self, message: messages.ToFrontend) -> None:
         match message:
             case messages.CancelTurn(begun):
                 self._turns.get(begun, lambda: None)()
             case messages.FrontsUp(num):
-                self.num_fronts_up = num
+                self.num_frontends_up = num
             case messages.WantFigures(number):
                 self._report(number)
             case messages.DoReset(number):
                 threading.Thread(target=self._reset, args=(number,), name="seesay-reset", daemon=True).start()
             case messages.Start():
-                raise TypeError("the front has been started already")
+                raise TypeError("the frontend has been started already")
             case _:
                 future = self._waiting.get(message.number)
                 if future is not None and future.set_running_or_notify_cancel():
@@ -197,19 +198,21 @@ class StateClient:
         try:
             self._engine.reset_caches()
         except SeesayError as error:  # closed
-            logger.warning("the caches of a front were not reset: %s", error)
+            logger.warning("the caches of a frontend were not reset: %s", error)
         with contextlib.suppress(LinkClosedError):
             self._link.send(messages.CachesReset(number))
 
 
 class _RemoteTurn:
-    def __init__(self, home: StateClient, number: int, conversation: Conversation, cancelled: asyncio.Event) -> None:
+    def __init__(
+        self, shared_state: StateClient, number: int, conversation: Conversation, cancelled: asyncio.Event
+    ) -> None:
         self.conversation = conversation
         self.cancelled = cancelled
         self.is_finished = False
-        self._home = home
+        self._shared_state = shared_state
         self._number = number
 
     async def finish(self, conversation: Conversation) -> None:
-        await self._home.end_turn(self._number, conversation)
+        await self._shared_state.end_turn(self._number, conversation)
         self.is_finished = True

@@ -1,4 +1,4 @@
-"""The messages between the front processes of a server and the process that started them."""
+"""The messages between the frontend processes of a server and the process that started them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _said_decoder = msgspec.msgpack.Decoder(list[Said])
 
 
 def encode_response(stored: StoredResponse) -> bytes:
-    """Return a response as bytes, into which the home does not look."""
+    """Return a response as bytes, into which the shared state does not look."""
     return _encoder.encode(_Stored(json.dumps(stored.body), [Said.of(message) for message in stored.messages]))
 
 
@@ -76,7 +76,7 @@ def decode_response(data: bytes) -> StoredResponse:
 
 
 class History(Piece):
-    """A `Conversation`. Its messages are bytes, into which the home does not look; empty bytes are none."""
+    """A `Conversation`. Its messages are bytes, into which the shared state does not look; empty bytes are none."""
 
     messages: bytes
     num_tokens: int
@@ -85,7 +85,7 @@ class History(Piece):
 
     @classmethod
     def of(cls, conversation: Conversation) -> History:
-        """Take a conversation of a front, whose messages are `Message`s."""
+        """Take a conversation of a frontend, whose messages are `Message`s."""
         said = [Said.of(message) for message in conversation.messages]
         return cls(
             _encoder.encode(said) if said else b"",
@@ -95,7 +95,7 @@ class History(Piece):
         )
 
     def restore(self) -> Conversation:
-        """Return the conversation as a front uses it."""
+        """Return the conversation as a frontend uses it."""
         messages = _said_decoder.decode(self.messages) if self.messages else []
         return self.keep(tuple(said.restore() for said in messages))
 
@@ -109,19 +109,19 @@ class History(Piece):
         )
 
 
-# --- from a front ----------------------------------------------------------------------------------------------------
+# --- from a frontend --------------------------------------------------------------------------------------------------
 
 
 class Listening(Message):
-    """The front answers requests."""
+    """The frontend answers requests."""
 
 
 class Beat(Message):
-    """The front's event loop runs."""
+    """The frontend's event loop runs."""
 
 
 class Figures(Message):
-    """The front's own metrics: an answer to `WantFigures`, or the latest."""
+    """The frontend's own metrics: an answer to `WantFigures`, or the latest."""
 
     families: list[Family]
     number: int | None = None
@@ -134,7 +134,7 @@ class CachesReset(Message):
 
 
 class Question(Message):
-    """Something that the home answers with a message of the same number."""
+    """Something that the shared state answers with a message of the same number."""
 
     number: int
 
@@ -176,13 +176,13 @@ class ForgetSession(Question):
 
 
 class GatherFigures(Question):
-    """Asks for the metrics of all fronts, and has those of the asking one."""
+    """Asks for the metrics of all frontends, and has those of the asking one."""
 
     own: list[Family]
 
 
 class ResetCaches(Question):
-    """Asks for the caches of all fronts to be reset."""
+    """Asks for the caches of all frontends to be reset."""
 
 
 class ReadStatus(Question):
@@ -203,14 +203,14 @@ Asked = (
 )
 ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked | Do
 
-# --- to a front ------------------------------------------------------------------------------------------------------
+# --- to a frontend ----------------------------------------------------------------------------------------------------
 
 
 class Start(Message):
     """Begin to serve. The configurations are those of `seesay.config.plain`."""
 
     index: int
-    num_fronts: int
+    num_frontends: int
     model_path: str
     engine_address: str
     settings: dict[str, Any]
@@ -264,7 +264,7 @@ class Status(Message):
 
 
 class GatheredFigures(Message):
-    """The figures of all fronts, of those that ended, and of the home."""
+    """The figures of all frontends, of those that ended, and of the shared state."""
 
     number: int
     figures: list[list[Family]]
@@ -277,7 +277,7 @@ class CancelTurn(Message):
 
 
 class FrontsUp(Message):
-    """The number of fronts that listen."""
+    """The number of frontends that listen."""
 
     num: int
 
@@ -290,7 +290,7 @@ class DoReset(Message):
     number: int
 
 
-ToFront = (
+ToFrontend = (
     Start
     | Done
     | FoundResponse

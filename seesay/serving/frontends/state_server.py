@@ -1,6 +1,7 @@
-"""The home that front processes share: answers their questions, and asks all of them where that takes them all.
+"""The shared state that frontend processes share: answers their questions, and asks all of them where that takes them
+all.
 
-Knows nothing of processes: it takes messages of fronts by index, and gives messages to `send`.
+Knows nothing of processes: it takes messages of frontends by index, and gives messages to `send`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from seesay.serving.stored.sessions import Session, SessionStore
 from seesay.serving.traffic.metric_sums import Family, Sample, add_up, keep_totals
 
 GATHER_S = 2.0
-"""The figures of a front that does not give new ones for so long are its latest."""
+"""The figures of a frontend that does not give new ones for so long are its latest."""
 RESET_S = 60.0
-"""The caches of a front are waited for no longer."""
+"""The caches of a frontend are waited for no longer."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """Something that was asked of several fronts, for one of them."""
+    """Something that was asked of several frontends, for one of them."""
 
     asker: int
     number: int
@@ -36,8 +37,8 @@ class _Round:
 
 
 @dataclass(slots=True)
-class _Front:
-    """A front, for as long as its process lives. `figures`: the latest of its own."""
+class _Frontend:
+    """A frontend, for as long as its process lives. `figures`: the latest of its own."""
 
     is_listening: bool = False
     is_silent: bool = False
@@ -50,46 +51,46 @@ class _Front:
 
 
 class StateServer:
-    """Stored responses and sessions of all fronts, as bytes, and their figures."""
+    """Stored responses and sessions of all frontends, as bytes, and their figures."""
 
     def __init__(
         self,
-        num_fronts: int,
+        num_frontends: int,
         max_responses: int,
-        send: Callable[[int, messages.ToFront], None],
+        send: Callable[[int, messages.ToFrontend], None],
         *,
         count_engine_restarts: Callable[[], int],
         gather_s: float = GATHER_S,
         reset_s: float = RESET_S,
     ) -> None:
-        """`send` sends a message to a front, and must not raise when it has ended. `count_engine_restarts` returns how
-        often the engine process was started again, which fronts do not know. Fronts are waited for no longer than
-        `gather_s` for figures and `reset_s` for a reset."""
+        """`send` sends a message to a frontend, and must not raise when it has ended. `count_engine_restarts` returns
+        how often the engine process was started again, which frontends do not know. Frontends are waited for no longer
+        than `gather_s` for figures and `reset_s` for a reset."""
         self._gather_s = gather_s
         self._reset_s = reset_s
-        self._num_fronts = num_fronts
+        self._num_frontends = num_frontends
         self._send = send
         self._count_engine_restarts = count_engine_restarts
         self._responses: ResponseStore[bytes] = ResponseStore(max_responses)
         self._sessions = SessionStore()
-        self._fronts: dict[int, _Front] = {}
-        self._ended: dict[int, list[Family]] = {}  # totals of processes that have ended, by index of the front
+        self._frontends: dict[int, _Frontend] = {}
+        self._ended: dict[int, list[Family]] = {}  # totals of processes that have ended, by index of the frontend
         self._num_restarts = 0
         self._rounds: dict[int, _Round] = {}
         self._numbers = itertools.count(1)
 
     def join(self, index: int) -> None:
-        """A front has been told to start."""
-        self._fronts[index] = _Front()
+        """A frontend has been told to start."""
+        self._frontends[index] = _Frontend()
 
     def leave(self, index: int) -> None:
-        """A front has ended: keep what it counted, and let others answer its sessions."""
-        front = self._fronts.pop(index, None)
-        if front is None:
+        """A frontend has ended: keep what it counted, and let others answer its sessions."""
+        frontend = self._frontends.pop(index, None)
+        if frontend is None:
             return
         self._num_restarts += 1
-        self._ended[index] = add_up([self._ended.get(index, []), keep_totals(front.figures)])
-        for session in front.turns.values():
+        self._ended[index] = add_up([self._ended.get(index, []), keep_totals(frontend.figures)])
+        for session in frontend.turns.values():
             self._sessions.end(session)
         for number in [number for number, found in self._rounds.items() if found.asker == index]:
             del self._rounds[number]
@@ -97,8 +98,8 @@ class StateServer:
             self._note_answer(number, index)
 
     def note_silence(self, index: int, *, is_silent: bool) -> None:
-        """A front has stopped responding, or responds again. One that does not is not waited for."""
-        self._fronts[index].is_silent = is_silent
+        """A frontend has stopped responding, or responds again. One that does not is not waited for."""
+        self._frontends[index].is_silent = is_silent
         if is_silent:
             for number in list(self._rounds):
                 self._note_answer(number, index)
@@ -109,25 +110,25 @@ class StateServer:
         return min((found.deadline_s for found in self._rounds.values()), default=float("inf"))
 
     def end_late_rounds(self) -> None:
-        """Answer those who have waited long enough for other fronts."""
+        """Answer those who have waited long enough for other frontends."""
         now_s = time.monotonic()
         for number in [number for number, found in self._rounds.items() if found.deadline_s <= now_s]:
             self._answer_round(self._rounds.pop(number))
 
     def take(self, index: int, message: messages.ToSupervisor) -> None:
-        """Answer a message of a front that has joined."""
-        front = self._fronts[index]
+        """Answer a message of a frontend that has joined."""
+        frontend = self._frontends[index]
         match message:
             case messages.Figures(families, number):
-                front.figures = families
+                frontend.figures = families
                 if number is not None:
                     self._note_answer(number, index)
             case messages.Listening():
-                front.is_listening = True
+                frontend.is_listening = True
             case messages.CachesReset(number):
                 self._note_answer(number, index)
             case messages.GatherFigures(number, own):
-                front.figures = own  # what was once told stays counted, also when the front ends now
+                frontend.figures = own  # what was once told stays counted, also when the frontend ends now
                 self._ask_all(index, number, is_reset=False)
             case messages.ResetCaches(number):
                 self._ask_all(index, number, is_reset=True)
@@ -135,11 +136,11 @@ class StateServer:
                 raise TypeError(f"{type(message).__name__} is not expected now")
             case _:
                 try:
-                    self._send(index, self._answer(index, front, message))
+                    self._send(index, self._answer(index, frontend, message))
                 except ApiError as error:
                     self._send(index, messages.Refused.of(message.number, error))
 
-    def _answer(self, index: int, front: _Front, question: messages.Question) -> messages.ToFront:
+    def _answer(self, index: int, frontend: _Frontend, question: messages.Question) -> messages.ToFrontend:
         """Return the answer to a question about responses or sessions. Raises `ApiError`."""
         match question:
             case messages.FindResponse(number, owner, response_id):
@@ -150,12 +151,12 @@ class StateServer:
                 self._responses.delete(owner, response_id)
             case messages.BeginTurn(number, key):
                 session = self._sessions.begin(key, lambda: self._send(index, messages.CancelTurn(number)))
-                front.turns[number] = session
+                frontend.turns[number] = session
                 kept = session.conversation
                 counts = (kept.num_tokens, kept.num_prompt_tokens, kept.num_bytes)
                 return messages.BegunTurn(number, History(kept.messages or b"", *counts))
             case messages.EndTurn(_, begun, history):
-                if (running := front.turns.pop(begun, None)) is not None:
+                if (running := frontend.turns.pop(begun, None)) is not None:
                     self._sessions.end(running, None if history is None else history.keep(history.messages))
             case messages.CancelSession(_, key):
                 self._sessions.cancel(key)
@@ -165,11 +166,11 @@ class StateServer:
                 raise TypeError(f"{type(question).__name__} is not a question of a front")
         return messages.Done(question.number)
 
-    # --- what all fronts are asked ------------------------------------------------------------------------------------
+    # --- what all frontends are asked ---------------------------------------------------------------------------------
 
     def _ask_all(self, asker: int, number: int, *, is_reset: bool) -> None:
-        """Ask the fronts for figures, those of the asker excepted, or for their caches to be reset."""
-        asked = {index for index, front in self._fronts.items() if front.is_up}
+        """Ask the frontends for figures, those of the asker excepted, or for their caches to be reset."""
+        asked = {index for index, frontend in self._frontends.items() if frontend.is_up}
         if not is_reset:
             asked.discard(asker)
         own, deadline_s = next(self._numbers), time.monotonic() + (self._reset_s if is_reset else self._gather_s)
@@ -190,19 +191,23 @@ class StateServer:
         if found.is_reset:
             self._send(found.asker, messages.Done(found.number))
             return
-        figures = [*(front.figures for front in self._fronts.values()), *self._ended.values(), self._own_figures()]
+        figures = [
+            *(frontend.figures for frontend in self._frontends.values()),
+            *self._ended.values(),
+            self._own_figures(),
+        ]
         self._send(found.asker, messages.GatheredFigures(found.number, figures))
 
     def _own_figures(self) -> list[Family]:
-        answering = {index for index, front in self._fronts.items() if front.is_up}
+        answering = {index for index, frontend in self._frontends.items() if frontend.is_up}
         up = [
             Sample("seesay_front_up", {"front": str(index)}, float(index in answering))
-            for index in range(self._num_fronts)
+            for index in range(self._num_frontends)
         ]
         restarts = [Sample("seesay_front_restarts_total", {}, float(self._num_restarts))]
         engine_restarts = [Sample("seesay_engine_restarts_total", {}, float(self._count_engine_restarts()))]
         return [
-            Family("seesay_front_up", "gauge", "whether a front process answers", up),
+            Family("seesay_front_up", "gauge", "whether a frontend process answers", up),
             Family("seesay_front_restarts", "counter", "front processes that ended and were started again", restarts),
             Family("seesay_engine_restarts", "counter", "engine processes that died or hung", engine_restarts),
         ]

@@ -1,7 +1,8 @@
-"""The process of `--frontends N`: it starts the engine process and N front processes, and keeps what fronts share.
+"""The process of `--frontends N`: it starts the engine process and N frontend processes, and keeps what frontends
+share.
 
-All fronts accept connections on the same sockets, so a front that dies loses only connections that it had accepted; it
-is started again. The children end with this process.
+All frontends accept connections on the same sockets, so a frontend that dies loses only connections that it had
+accepted; it is started again. The children end with this process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Do, Hello, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
-from seesay.engine.process.listener import open_door
+from seesay.engine.process.listener import open_listener
 from seesay.engine.process.remote_core import CLOSE_S, ProcessCore
 from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
@@ -39,20 +40,20 @@ from seesay.system.liveness import SUSPECT_S, Silence
 
 logger = logging.getLogger("seesay")
 
-Child = ChildProcess[messages.ToFront, messages.ToSupervisor]
+Child = ChildProcess[messages.ToFrontend, messages.ToSupervisor]
 
 _MODULE = "seesay.serving.frontends.process"
 _POLL_S = 0.5
 _LAST_WORDS_S = 0.2
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.2, 10.0
-"""A front that ended before it listened is started again after a while, which doubles each time."""
+"""A frontend that ended before it listened is started again after a while, which doubles each time."""
 _END_S = CLOSE_S + 10.0
-"""A front that has drained ends within this time, or is killed."""
+"""A frontend that has drained ends within this time, or is killed."""
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One of the fronts: its process, or when to start the next one."""
+    """One of the frontends: its process, or when to start the next one."""
 
     index: int
     child: Child | None = None
@@ -75,22 +76,22 @@ class Supervisor:
         hang_limit_s: float,
         on_ready: Callable[[str], None],
     ) -> None:
-        """`start` is what each front is told, without its index and the engine's address. `hang_limit_s`: a front whose
-        event loop has not run for so long is killed. `on_ready` is called with the name of the device once all fronts
-        listen."""
+        """`start` is what each frontend is told, without its index and the engine's address. `hang_limit_s`: a frontend
+        whose event loop has not run for so long is killed. `on_ready` is called with the name of the device once all
+        frontends listen."""
         self._start = start
         self._sockets = list(sockets)
         self._drain_timeout_s = drain_timeout_s
         self._on_ready: Callable[[str], None] | None = on_ready
-        self._slots = [_Slot(index) for index in range(start.num_fronts)]
-        self._counts, self._counts_memory = ConnectionCounts.make(start.num_fronts)
-        self._home = StateServer(
-            start.num_fronts, max_responses, self._send, count_engine_restarts=self._count_engine_restarts
+        self._slots = [_Slot(index) for index in range(start.num_frontends)]
+        self._counts, self._counts_memory = ConnectionCounts.make(start.num_frontends)
+        self._shared_state = StateServer(
+            start.num_frontends, max_responses, self._send, count_engine_restarts=self._count_engine_restarts
         )
         self._silence = Silence(hang_limit_s)
         self._core: ProcessCore | None = None
-        self._failure: Exception | None = None  # why a front could not start, while all were to start
-        self._kill_at_s = float("inf")  # when fronts that drain are killed
+        self._failure: Exception | None = None  # why a frontend could not start, while all were to start
+        self._kill_at_s = float("inf")  # when frontends that drain are killed
         self._signals: list[int] = []  # that came and were not handled yet
         self._waker = Waker()
 
@@ -99,17 +100,17 @@ class Supervisor:
     ) -> None:
         """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain.
 
-        The engine process loads `folder` with these configurations. Raises what it or a front raised at its start, and
-        `KeyboardInterrupt` for a SIGINT before all fronts listen.
+        The engine process loads `folder` with these configurations. Raises what it or a frontend raised at its start,
+        and `KeyboardInterrupt` for a SIGINT before all frontends listen.
         """
-        door, address = open_door()
+        listener, address = open_listener()
         try:
             for slot in self._slots:
                 self._open(slot)  # they import while the model is loaded
-            self._core = ProcessCore.load(folder, engine, vision, step_timeout_s=step_timeout_s, door=door)
+            self._core = ProcessCore.load(folder, engine, vision, step_timeout_s=step_timeout_s, listener=listener)
             self._start = msgspec.structs.replace(self._start, engine_address=address)
             with self._handled_signals():
-                while self._step(door):
+                while self._step(listener):
                     pass
         finally:
             for slot in self._slots:
@@ -117,7 +118,7 @@ class Supervisor:
                     slot.child.end()
             if self._core is not None:
                 self._core.close()
-            door.close()
+            listener.close()
             self._waker.close()
             self._counts.close()
             os.close(self._counts_memory)
@@ -126,13 +127,13 @@ class Supervisor:
     def _is_draining(self) -> bool:
         return self._kill_at_s != float("inf")
 
-    def _step(self, door: socket.socket) -> bool:
+    def _step(self, listener: socket.socket) -> bool:
         """Wait for something to happen, and handle it. Returns whether the server goes on."""
         self._handle_signals()
         now_s = time.monotonic()
         assert self._core is not None
-        if self._core.is_given_up:  # fronts that connect now learn that there is no engine
-            door.close()
+        if self._core.is_given_up:  # frontends that connect now learn that there is no engine
+            listener.close()
         for slot in self._slots:
             if slot.child is None and not self._is_draining and slot.start_at_s <= now_s:
                 self._try_open(slot)
@@ -142,7 +143,7 @@ class Supervisor:
         if self._is_draining and all(slot.child is None for slot in self._slots):
             return False
         self._wait()
-        self._home.end_late_rounds()
+        self._shared_state.end_late_rounds()
         for slot in self._slots:
             if slot.child is not None:
                 self._hear(slot, slot.child)
@@ -158,7 +159,7 @@ class Supervisor:
             if slot.child is not None:
                 slot.child.register(poller)
         due_s = min(
-            self._home.next_deadline_s,
+            self._shared_state.next_deadline_s,
             self._kill_at_s,
             *(slot.start_at_s for slot in self._slots if slot.child is None),
             time.monotonic() + _POLL_S,
@@ -166,14 +167,14 @@ class Supervisor:
         poller.poll(max(0, 1 + int(1000 * (due_s - time.monotonic()))))
         self._waker.take()
 
-    # --- fronts -------------------------------------------------------------------------------------------------------
+    # --- frontends ----------------------------------------------------------------------------------------------------
 
     def _open(self, slot: _Slot) -> None:
         shared = [*(sock.fileno() for sock in self._sockets), self._counts_memory]
         slot.child = ChildProcess(_MODULE, receives=messages.ToSupervisor, descriptors=shared)
 
     def _try_open(self, slot: _Slot) -> None:
-        """Start a front again, or leave that for later when the system starts no process."""
+        """Start a frontend again, or leave that for later when the system starts no process."""
         try:
             self._open(slot)
         except OSError as error:
@@ -181,7 +182,7 @@ class Supervisor:
             logger.error("front process %d cannot be started now: %s", slot.index, error)
 
     def _hear(self, slot: _Slot, child: Child) -> None:
-        """Take the messages of a front that are there, and note its end."""
+        """Take the messages of a frontend that are there, and note its end."""
         end = child.find_end()
         try:
             while child.link.has_message() or (end is not None and child.link.wait(_LAST_WORDS_S)):
@@ -196,13 +197,13 @@ class Supervisor:
             self._note_end(slot, end)
 
     def _end_hung(self) -> None:
-        """Report fronts whose event loops do not run, and kill them in the end. Those that drain have a deadline."""
+        """Report frontends whose event loops do not run, and kill them in the end. Those that drain have a deadline."""
         silences = {} if self._is_draining else dict(self._silence.look())
         for index, silent_s in silences.items():
             slot = self._slots[index]
             if slot.is_silent != (silent_s > SUSPECT_S):
                 slot.is_silent = not slot.is_silent
-                self._home.note_silence(index, is_silent=slot.is_silent)
+                self._shared_state.note_silence(index, is_silent=slot.is_silent)
                 self._tell_num_up()
             if silent_s > self._silence.limit_s:
                 self._close(slot)
@@ -212,7 +213,7 @@ class Supervisor:
         match message:
             case Hello():
                 child.link.send(msgspec.structs.replace(self._start, index=slot.index))
-                self._home.join(slot.index)
+                self._shared_state.join(slot.index)
             case StartFailed():
                 error = restore_failure(message)
                 if self._on_ready is not None:
@@ -222,7 +223,7 @@ class Supervisor:
             case messages.Listening():
                 slot.is_listening, slot.delay_s = True, 0.0
                 self._silence.hear(slot.index)
-                self._home.take(slot.index, message)
+                self._shared_state.take(slot.index, message)
                 self._tell_num_up()
                 if self._on_ready is not None and all(slot.is_listening for slot in self._slots):
                     assert self._core is not None
@@ -236,12 +237,12 @@ class Supervisor:
             case Do():
                 threading.Thread(target=self._do, args=(child, message), name="seesay-command", daemon=True).start()
             case _:
-                self._home.take(slot.index, message)
+                self._shared_state.take(slot.index, message)
 
     def _do(self, child: Child, message: Do) -> None:
-        """Have the engine do what a front asks for, which may take as long as loading it."""
+        """Have the engine do what a frontend asks for, which may take as long as loading it."""
         assert self._core is not None
-        answer: messages.ToFront
+        answer: messages.ToFrontend
         try:
             self._core.run_command(message.restore())
             answer = messages.Status(message.number, self._core.status)
@@ -249,13 +250,13 @@ class Supervisor:
             answer = messages.Refused.of(message.number, bad_request(str(error)))
         except Exception as error:
             answer = messages.Refused.of(message.number, ApiError.from_error(error))
-        with contextlib.suppress(LinkClosedError):  # the front has ended: the next one asked for nothing
+        with contextlib.suppress(LinkClosedError):  # the frontend has ended: the next one asked for nothing
             child.link.send(answer)
 
     def _count_engine_restarts(self) -> int:
         return 0 if self._core is None else self._core.stats().total_engine_restarts
 
-    def _send(self, index: int, message: messages.ToFront) -> None:
+    def _send(self, index: int, message: messages.ToFrontend) -> None:
         child = self._slots[index].child
         if child is not None:
             with contextlib.suppress(LinkClosedError):  # its end is found out
@@ -267,7 +268,7 @@ class Supervisor:
         slot.child, slot.is_listening, slot.is_silent = None, False, False
         self._silence.forget(slot.index)
         self._counts.leave(slot.index)
-        self._home.leave(slot.index)
+        self._shared_state.leave(slot.index)
         self._tell_num_up()
 
     def _tell_num_up(self) -> None:
@@ -277,7 +278,7 @@ class Supervisor:
             self._send(index, messages.FrontsUp(num_up))
 
     def _note_end(self, slot: _Slot, end: str) -> None:
-        """A front has ended: another one is started, at once if it had served."""
+        """A frontend has ended: another one is started, at once if it had served."""
         if self._is_draining:
             return
         if self._on_ready is not None:
@@ -298,7 +299,7 @@ class Supervisor:
     def _handled_signals(self) -> Iterator[None]:
         """Note SIGINT and SIGTERM, which also end a wait."""
         if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("a server with several fronts runs in the main thread, which takes signals")
+            raise RuntimeError("a server with several frontends runs in the main thread, which takes signals")
         before = {number: signal.signal(number, self._note_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         wakeup = signal.set_wakeup_fd(self._waker.signal_descriptor, warn_on_full_buffer=False)
         try:
@@ -320,15 +321,15 @@ class Supervisor:
                 log_first_signal(number, self._drain_timeout_s, has_running=True)
                 self._drain()
             elif number == signal.SIGINT:
-                self._signal_fronts(signal.SIGINT)  # they drain already: this ends them
+                self._signal_frontends(signal.SIGINT)  # they drain already: this ends them
 
     def _drain(self) -> None:
         self._kill_at_s = time.monotonic() + self._drain_timeout_s + _END_S
         for sock in self._sockets:
-            sock.close()  # nobody accepts a connection once the last front has ended
-        self._signal_fronts(signal.SIGTERM)
+            sock.close()  # nobody accepts a connection once the last frontend has ended
+        self._signal_frontends(signal.SIGTERM)
 
-    def _signal_fronts(self, number: int) -> None:
+    def _signal_frontends(self, number: int) -> None:
         for slot in self._slots:
             if slot.child is not None:
                 slot.child.signal(number)

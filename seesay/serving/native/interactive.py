@@ -22,7 +22,7 @@ from seesay.serving.requests.caller import Caller, caller_of
 from seesay.serving.requests.content import keep_media, read_messages, read_pictures
 from seesay.serving.requests.state import ServerState
 from seesay.serving.stored.sessions import EMPTY, SessionKey
-from seesay.serving.stored.shared_state import Turn
+from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.auth import owner_of
 from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
 
@@ -46,10 +46,10 @@ def make_router(state: ServerState) -> APIRouter:
         state.check_model(body.model)
         key = (owner_of(http.scope), body.session_id)
         if body.cancel:
-            await state.home.cancel_session(key)
+            await state.shared.cancel_session(key)
             return _nothing()
         if not body.interactive_mode and body.session_id >= 0:
-            await state.home.forget_session(key)
+            await state.shared.forget_session(key)
             if body.prompt == "":
                 return _nothing()
         reply = await off_loop(http, _Reply, state, body, key if body.interactive_mode else None)
@@ -127,13 +127,13 @@ class _Reply:
             async for piece in self._answer(None, caller):
                 yield piece
             return
-        async with self._state.home.turn(self._key) as turn:
+        async with self._state.shared.turn(self._key) as turn:
             turn.conversation.check_size(self._turn)
             async with aclosing(self._answer(turn, caller)) as pieces:
                 async for piece in pieces:
                     yield piece
 
-    async def _answer(self, turn: Turn | None, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
+    async def _answer(self, turn: SessionTurn | None, caller: Caller) -> AsyncGenerator[dict[str, Any], None]:
         conversation = EMPTY if turn is None else turn.conversation
         cancelled = asyncio.Event() if turn is None else turn.cancelled
         history_tokens, texts, tokens, prompt_tokens = conversation.num_tokens, list[str](), 0, 0
@@ -169,7 +169,7 @@ class _Reply:
         new_tokens = max(0, prompt_tokens - num_before)
         yield _piece("", tokens=tokens, history_tokens=history_tokens, input_tokens=new_tokens, finish_reason="cancel")
 
-    async def _remember(self, turn: Turn | None, text: str, prompt_tokens: int, tokens: int) -> None:
+    async def _remember(self, turn: SessionTurn | None, text: str, prompt_tokens: int, tokens: int) -> None:
         """Add the turn and its answer, whose `tokens` may be more than its text has: special ones leave none. The next
         turn may begin before the client has all of this one's answer."""
         if turn is not None:

@@ -71,14 +71,14 @@ def make_router(state: ServerState) -> APIRouter:
     async def delete_response(response_id: str, http: Request) -> DeletedResponse:
         """Delete a stored response."""
         await _find(state, http, response_id, "response_id", status=404)
-        await state.home.delete_response(owner_of(http.scope), response_id)
+        await state.shared.delete_response(owner_of(http.scope), response_id)
         return DeletedResponse(id=response_id)
 
     return router
 
 
 async def _find(state: ServerState, http: Request, response_id: str, param: str, *, status: int) -> StoredResponse:
-    stored = await state.home.find_response(owner_of(http.scope), response_id)
+    stored = await state.shared.find_response(owner_of(http.scope), response_id)
     if stored is None:
         raise ApiError(
             status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"
@@ -166,7 +166,7 @@ class ResponseReply:
         if self._stores:
             said = _as_message(items)
             stored = StoredResponse(body=dict(response), messages=keep_media((*self._messages, said), _PREVIOUS))
-            await self._state.home.store_response(self._owner, self._id, stored)
+            await self._state.shared.store_response(self._owner, self._id, stored)
         if self._wants_timings:
             response["seesay"] = make_details(tally)
         return response

@@ -76,7 +76,7 @@ def make_router(state: ServerState) -> APIRouter:
     @router.get("/is_sleeping")
     async def is_sleeping() -> ModelState:
         """Report whether the engine sleeps, and how often its weights have changed."""
-        return ModelState.of(await state.home.read_status())
+        return ModelState.of(await state.shared.read_status())
 
     @router.post("/sleep")
     async def sleep(
@@ -123,7 +123,7 @@ def make_router(state: ServerState) -> APIRouter:
         else:
             await _stage(state, body.safetensors or "")
             if not body.finished:
-                return JSONResponse(ModelState.of(await state.home.read_status()).model_dump())
+                return JSONResponse(ModelState.of(await state.shared.read_status()).model_dump())
             command = UpdateWeights(update_id=_UPDATE_ID, is_partial=body.partial, running=body.running)
         return JSONResponse((await _run(state, command)).model_dump())
 
@@ -132,7 +132,7 @@ def make_router(state: ServerState) -> APIRouter:
 
 async def _run(state: ServerState, command: Command) -> ModelState:
     try:
-        return ModelState.of(await state.home.run_command(command))
+        return ModelState.of(await state.shared.run_command(command))
     except CheckpointError as error:
         raise bad_request(str(error)) from None
 

@@ -43,4 +43,4 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def _make_card(state: ServerState, name: str) -> ModelCard:
-    return ModelCard(id=name, created=state.home.created, max_model_len=state.engine.session_len)
+    return ModelCard(id=name, created=state.shared.created, max_model_len=state.engine.session_len)

@@ -48,7 +48,7 @@ def make_router(state: ServerState) -> APIRouter:
         return Health(
             status="sleeping" if status.asleep else "ok",
             weights_epoch=status.epoch,
-            frontends_up=state.home.num_fronts_up,
+            frontends_up=state.shared.num_frontends_up,
         )
 
     @router.get("/health")
@@ -73,13 +73,13 @@ def make_router(state: ServerState) -> APIRouter:
     async def reset_caches(http: Request) -> Done:
         """Clear the caches of preprocessed media, embeddings and prefixes. Running requests continue."""
         await refuse_unknown(http)
-        await state.home.reset_caches()
+        await state.shared.reset_caches()
         return Done()
 
     @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Return all metrics in Prometheus' text format."""
-        figures = await state.home.gather_figures(state.metrics.read_front())
+        figures = await state.shared.gather_figures(state.metrics.read_frontend())
         return Response(state.metrics.render(figures), headers={"content-type": CONTENT_TYPE})
 
     return router

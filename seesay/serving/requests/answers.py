@@ -145,18 +145,18 @@ class Answering:
         Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
         fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
         """
-        asking = AsyncRequestBatch(self._engine, [self._own(request, caller) for request in requests])
+        batch = AsyncRequestBatch(self._engine, [self._own(request, caller) for request in requests])
         timeout_s = self._settings.request_timeout_s
-        timer = asyncio.get_running_loop().call_later(timeout_s, asking.end, _timed_out(timeout_s))
+        timer = asyncio.get_running_loop().call_later(timeout_s, batch.end, _timed_out(timeout_s))
         ticket = self._places.enter(
             caller.turn,
-            lambda: asking.call_soon(lambda: asking.submit(ticket.take())),
+            lambda: batch.call_soon(lambda: batch.submit(ticket.take())),
             priority=requests[0].priority,
         )
-        self._running.add(asking)
+        self._running.add(batch)
         try:
             self._places.ask(ticket, len(requests))
-            async with aclosing(asking.submitted_deltas()) as deltas:
+            async with aclosing(batch.submitted_deltas()) as deltas:
                 async for index, delta in deltas:
                     if delta.finish_reason is not None:
                         self._places.give_back(ticket)
@@ -168,8 +168,8 @@ class Answering:
             raise ApiError.from_error(error) from error
         finally:
             timer.cancel()
-            self._running.discard(asking)
-            self._metrics.observe_aborted(asking.num_running)
+            self._running.discard(batch)
+            self._metrics.observe_aborted(batch.num_running)
             self._places.leave(ticket)
 
     async def collect(

@@ -12,7 +12,7 @@ from seesay.serving.errors import ApiError, Envelopes, bad_request
 from seesay.serving.requests.answers import Answering
 from seesay.serving.requests.sampling import SamplingDefaults
 from seesay.serving.settings import ServerSettings
-from seesay.serving.stored.shared_state import Home, LocalState
+from seesay.serving.stored.shared_state import LocalState, SharedState
 from seesay.serving.traffic.admission import Gate
 from seesay.serving.traffic.metrics import ServerMetrics
 
@@ -34,7 +34,7 @@ class ServerState:
     metrics: ServerMetrics
     answering: Answering
     defaults: SamplingDefaults
-    home: Home
+    shared: SharedState
     envelopes: Envelopes = field(default_factory=Envelopes)
 
     @classmethod
@@ -42,10 +42,10 @@ class ServerState:
         cls,
         engine: AsyncEngine,
         settings: ServerSettings,
-        make_home: Callable[[ServerMetrics], Home] | None = None,
+        make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
     ) -> ServerState:
-        """Return the state. `make_home` makes the home that several fronts share. Raises `ConfigError` for media limits
-        that the engine does not enforce, and for several front processes."""
+        """Return the state. `make_shared_state` makes the shared state that several frontends share. Raises
+        `ConfigError` for media limits that the engine does not enforce, and for several frontend processes."""
         if settings.num_frontends > 1:
             raise ConfigError(
                 f"num_frontends={settings.num_frontends}: an app answers in one process; start several with "
@@ -72,9 +72,9 @@ class ServerState:
             metrics=metrics,
             answering=answering,
             defaults=SamplingDefaults(engine, settings),
-            home=LocalState(engine, max_responses=settings.max_stored_responses)
-            if make_home is None
-            else make_home(metrics),
+            shared=LocalState(engine, max_responses=settings.max_stored_responses)
+            if make_shared_state is None
+            else make_shared_state(metrics),
         )
 
     @property

@@ -1,8 +1,8 @@
-"""The home of what all fronts of a server share: stored responses, sessions, figures, the resetting of caches,
+"""The state that all frontends of a server share: stored responses, sessions, figures, the resetting of caches,
 and what the operator asks of the engine.
 
-A server of one process has a `LocalState`. With `--frontends`, each front asks the process that started it
-(`fronts/remote_home.py`).
+A server of one process has a `LocalState`. With `--frontends`, each frontend asks the process that started it
+(`frontends/state_client.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
 
 
-class Turn(Protocol):
+class SessionTurn(Protocol):
     """A turn of a stored conversation that is being answered."""
 
     conversation: Conversation
@@ -34,12 +34,12 @@ class Turn(Protocol):
         ...
 
 
-class Home(Protocol):
-    """The state that the routes of a front share. All methods are called in one event loop."""
+class SharedState(Protocol):
+    """The state that the routes of a frontend share. All methods are called in one event loop."""
 
     created: int
     """The time at which the server was started."""
-    num_fronts_up: int
+    num_frontends_up: int
     """The processes that answer on the server's port, this one included."""
 
     async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
@@ -54,7 +54,7 @@ class Home(Protocol):
         """Delete a stored response."""
         ...
 
-    def turn(self, key: SessionKey) -> AbstractAsyncContextManager[Turn]:
+    def turn(self, key: SessionKey) -> AbstractAsyncContextManager[SessionTurn]:
         """Begin a turn of a session, which ends with the block. Raises `ApiError` as `SessionStore.begin`."""
         ...
 
@@ -67,11 +67,12 @@ class Home(Protocol):
         ...
 
     async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
-        """Return the figures of all fronts, of which `own` are those of the asking one, and of the home itself."""
+        """Return the figures of all frontends, of which `own` are those of the asking one, and of the shared state
+        itself."""
         ...
 
     async def reset_caches(self) -> None:
-        """Clear the caches of all fronts and of the engine."""
+        """Clear the caches of all frontends and of the engine."""
         ...
 
     async def run_command(self, command: Command) -> ModelStatus:
@@ -85,11 +86,11 @@ class Home(Protocol):
 
 
 class LocalState:
-    """The home of a server that has one process."""
+    """The shared state of a server that has one process."""
 
     def __init__(self, engine: AsyncEngine, *, max_responses: int) -> None:
         self.created = int(time.time())
-        self.num_fronts_up = 1
+        self.num_frontends_up = 1
         self._engine = engine
         self._responses: ResponseStore[StoredResponse] = ResponseStore(max_responses)
         self._sessions = SessionStore()
@@ -104,7 +105,7 @@ class LocalState:
         self._responses.delete(owner, response_id)
 
     @asynccontextmanager
-    async def turn(self, key: SessionKey) -> AsyncIterator[Turn]:
+    async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:
         cancelled = asyncio.Event()
         session = self._sessions.begin(key, cancelled.set)
         turn = _LocalTurn(self._sessions, session, cancelled)

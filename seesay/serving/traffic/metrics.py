@@ -27,8 +27,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class ServerMetrics:
-    """The metrics of one app: those of this front, and those of the engine. Call the `observe_…` methods from the event
-    loop."""
+    """The metrics of one app: those of this frontend, and those of the engine. Call the `observe_…` methods from the
+    event loop."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self.registry = CollectorRegistry()
@@ -93,14 +93,14 @@ class ServerMetrics:
                 if (elapsed_s := getattr(timings, f"{stage}_s", 0.0)) > 0:
                     self._stages.labels(stage).observe(elapsed_s)
 
-    def read_front(self) -> list[Family]:
-        """Return the figures of this front, without those of the engine. May be called from any thread."""
+    def read_frontend(self) -> list[Family]:
+        """Return the figures of this frontend, without those of the engine. May be called from any thread."""
         return read_families(self.registry)
 
-    def render(self, fronts: Sequence[Sequence[Family]]) -> bytes:
-        """Return all metrics in Prometheus' text format: the sums of `fronts`, and those of the engine."""
+    def render(self, frontends: Sequence[Sequence[Family]]) -> bytes:
+        """Return all metrics in Prometheus' text format: the sums of `frontends`, and those of the engine."""
         total = CollectorRegistry()
-        total.register(Figures(add_up([*fronts, read_families(self._of_engine)])))
+        total.register(Figures(add_up([*frontends, read_families(self._of_engine)])))
         return generate_latest(total)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from seesay.values import MediaSize
-from seesay.values.frame_chain import Chain, Pad, Tiles, Turn, pad_to
+from seesay.values.frame_chain import Chain, Pad, Tiles, Transpose, pad_to
 from seesay.vl.bases.pixels import PixelSettings
 from seesay.vl.family import Features
 
@@ -49,7 +49,7 @@ class HDTransform:
 
     def make_chain(self, size: MediaSize, measures: Features, pixels: PixelSettings) -> Chain:
         """Return the steps to the tiles. A tall picture is processed lying, as published: rounding depends on it."""
-        turn: Chain = (Turn(),) if size.width < size.height else ()
+        turn: Chain = (Transpose(),) if size.width < size.height else ()
         height, width = measures["resized"][::-1] if turn else measures["resized"]
         rows, _ = measures["joined"][::-1] if turn else measures["joined"]
         target = (rows * self.tile, width)

@@ -14,7 +14,7 @@ from seesay.values.frame_chain import Library
 from seesay.vl.bases.pixels import PixelSettings, count_patches, find_library, read_processor
 from seesay.vl.bases.tower_names import CLIP_TOWER, TWO_LAYERS
 from seesay.vl.family import Family
-from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
+from seesay.vl.weight_map import BARE_DECODER, NESTED_DECODER, NESTED_PREFIXES, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -32,13 +32,13 @@ def make_weights(learned_rows: tuple[str, ...] = ()) -> WeightMap:
     return WeightMap(
         decoder={**NESTED_DECODER, **{f"model.{name}": name for name in BARE_DECODER}},
         tower={
-            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
-            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
-            **{front + name: f"learned.{name}" for front in NESTED_FRONTS for name in learned_rows},
+            **{prefix + tower: "tower." for prefix in NESTED_PREFIXES for tower in _TOWERS},
+            **{prefix + "multi_modal_projector.": "projector." for prefix in NESTED_PREFIXES},
+            **{prefix + name: f"learned.{name}" for prefix in NESTED_PREFIXES for name in learned_rows},
             "model.mm_projector.": "projector.",
         },
         tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
-        ignored=tuple(front + tower + name for front in NESTED_FRONTS for tower in _TOWERS for name in _UNUSED),
+        ignored=tuple(prefix + tower + name for prefix in NESTED_PREFIXES for tower in _TOWERS for name in _UNUSED),
     )
 
 

@@ -25,7 +25,7 @@ from seesay.vl.bases.pixels import (
 from seesay.vl.bases.tower_names import CLIP_TOWER, TIMM_TOWER, TWO_LAYERS
 from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,8 @@ class DeepseekVL(Family):
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
-            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
-            **{front + "aligner.": "projector." for front in NESTED_FRONTS},
+            **{prefix + tower: "tower." for prefix in NESTED_PREFIXES for tower in _TOWERS},
+            **{prefix + "aligner.": "projector." for prefix in NESTED_PREFIXES},
             _ORIGINAL_TOWER: "tower.",
         },
         tower_patterns=(
@@ -74,8 +74,8 @@ class DeepseekVL(Family):
         ),
         ignored=(
             *(
-                front + tower + name
-                for front in NESTED_FRONTS
+                prefix + tower + name
+                for prefix in NESTED_PREFIXES
                 for tower in _TOWERS
                 for name in ("embeddings.position_ids", "head.")
             ),

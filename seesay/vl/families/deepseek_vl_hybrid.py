@@ -17,7 +17,7 @@ from seesay.vl.bases.tower_names import SAM_TOWER
 from seesay.vl.families.deepseek_vl import DeepseekVL
 from seesay.vl.family import Features
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -60,8 +60,8 @@ class DeepseekVLHybrid(DeepseekVL):
         decoder=DeepseekVL.weights.decoder,
         tower={
             **DeepseekVL.weights.tower,
-            **{front + "high_res_vision_model.vision_encoder.": "high." for front in NESTED_FRONTS},
-            **{front + name: name for front in NESTED_FRONTS for name in _BEHIND},
+            **{prefix + "high_res_vision_model.vision_encoder.": "high." for prefix in NESTED_PREFIXES},
+            **{prefix + name: name for prefix in NESTED_PREFIXES for name in _BEHIND},
             _ORIGINAL_LOW: "tower.",
             _ORIGINAL: "high.",
             **{_ORIGINAL + name: known for name, known in _ORIGINAL_BEHIND.items()},

@@ -17,7 +17,7 @@ from seesay.vl.bases.pixels import PixelSettings, count_patches, read_processor,
 from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Backbone, Family, Features, Wording, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -52,13 +52,13 @@ class Gemma3(Family):
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
-            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
-            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
+            **{prefix + tower: "tower." for prefix in NESTED_PREFIXES for tower in _TOWERS},
+            **{prefix + "multi_modal_projector.": "projector." for prefix in NESTED_PREFIXES},
         },
         tower_patterns=CLIP_TOWER,
         ignored=tuple(
-            front + tower + name
-            for front in NESTED_FRONTS
+            prefix + tower + name
+            for prefix in NESTED_PREFIXES
             for tower in _TOWERS
             for name in ("embeddings.position_ids", "head.")
         ),

@@ -17,7 +17,7 @@ from seesay.vl.bases.pixels import PixelSettings, check_num_rows, read_longest_e
 from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -50,10 +50,10 @@ class Idefics3(Family):
     options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {Modality.IMAGE: ("do_image_splitting", "size")}
     processor: ClassVar[str] = "Idefics3ImageProcessor"
     weights = WeightMap(
-        decoder={"lm_head.": "lm_head.", **{front + "text_model.": "" for front in NESTED_FRONTS}},
+        decoder={"lm_head.": "lm_head.", **{prefix + "text_model.": "" for prefix in NESTED_PREFIXES}},
         tower={
-            **{front + "vision_model.": "tower." for front in NESTED_FRONTS},
-            **{front + "connector.": "connector." for front in NESTED_FRONTS},
+            **{prefix + "vision_model.": "tower." for prefix in NESTED_PREFIXES},
+            **{prefix + "connector.": "connector." for prefix in NESTED_PREFIXES},
         },
         tower_patterns=CLIP_TOWER,
     )

@@ -16,7 +16,7 @@ from seesay.vl.bases.pixels import PixelSettings, find_library, read_processor, 
 from seesay.vl.bases.tower_names import INTERN_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
+from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_PREFIXES, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -61,8 +61,8 @@ class InternVL(Family):
         decoder={**NESTED_DECODER, "language_model.output.": "lm_head."},
         decoder_patterns=INTERNLM2_DECODER,
         tower={
-            **{front + "vision_tower.": "tower." for front in NESTED_FRONTS},
-            **{front + "multi_modal_projector.": "projector." for front in NESTED_FRONTS},
+            **{prefix + "vision_tower.": "tower." for prefix in NESTED_PREFIXES},
+            **{prefix + "multi_modal_projector.": "projector." for prefix in NESTED_PREFIXES},
             "vision_model.": "tower.",
             "mlp1.": "projector.",
         },
@@ -72,7 +72,7 @@ class InternVL(Family):
             (r"^projector\.1\.", "projector.linear_1."),
             (r"^projector\.3\.", "projector.linear_2."),
         ),
-        ignored=tuple(front + "vision_tower.embeddings.mask_token" for front in NESTED_FRONTS),
+        ignored=tuple(prefix + "vision_tower.embeddings.mask_token" for prefix in NESTED_PREFIXES),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:

@@ -21,7 +21,7 @@ from seesay.vl.bases.pixels import PixelSettings, check_num_rows, count_patches,
 from seesay.vl.bases.tower_names import AIM_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -62,13 +62,13 @@ class Ovis2(Family):
     weights = WeightMap(
         decoder={**NESTED_DECODER, "llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={
-            **{front + "vision_tower.transformer.": "tower." for front in NESTED_FRONTS},
+            **{prefix + "vision_tower.transformer.": "tower." for prefix in NESTED_PREFIXES},
             **{
-                front + f"vision_tower.{name}": name
-                for front in NESTED_FRONTS
+                prefix + f"vision_tower.{name}": name
+                for prefix in NESTED_PREFIXES
                 for name in ("head_linear.", "head_norm.")
             },
-            **{front + "visual_embeddings_table.": "visual_embeddings_table." for front in NESTED_FRONTS},
+            **{prefix + "visual_embeddings_table.": "visual_embeddings_table." for prefix in NESTED_PREFIXES},
             "visual_tokenizer.backbone.": "tower.",
             "visual_tokenizer.head.0.": "head_linear.",
             "visual_tokenizer.head.1.": "head_norm.",
@@ -76,7 +76,7 @@ class Ovis2(Family):
         },
         tower_patterns=AIM_TOWER,
         ignored=(
-            *(front + "vision_tower.transformer.embeddings.position_ids" for front in NESTED_FRONTS),
+            *(prefix + "vision_tower.transformer.embeddings.position_ids" for prefix in NESTED_PREFIXES),
             "visual_tokenizer.backbone.trunk.post_trunk_norm.",
         ),
     )

@@ -16,7 +16,7 @@ from seesay.vl.bases.pixels import PixelSettings, count_patches, read_processor,
 from seesay.vl.bases.tower_names import CLIP_TOWER
 from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap
 
 if TYPE_CHECKING:
     import torch
@@ -45,16 +45,16 @@ class PaliGemma(Family):
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
-            **{front + tower: "tower." for front in NESTED_FRONTS for tower in _TOWERS},
+            **{front + tower: "tower." for front in NESTED_PREFIXES for tower in _TOWERS},
             **{
                 front + "multi_modal_projector.linear.": "connector.modality_projection.proj."
-                for front in NESTED_FRONTS
+                for front in NESTED_PREFIXES
             },
         },
         tower_patterns=CLIP_TOWER,
         ignored=tuple(
             front + tower + name
-            for front in NESTED_FRONTS
+            for front in NESTED_PREFIXES
             for tower in _TOWERS
             for name in ("embeddings.position_ids", "head.")
         ),

@@ -16,7 +16,7 @@ from seesay.vl.bases.pixels import PixelSettings, read_processor
 from seesay.vl.constants import LOW_DETAIL_PIXELS
 from seesay.vl.family import Family, Features, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import NESTED_DECODER, NESTED_FRONTS, WeightMap, is_layer_above
+from seesay.vl.weight_map import NESTED_DECODER, NESTED_PREFIXES, WeightMap, is_layer_above
 
 if TYPE_CHECKING:
     import torch
@@ -58,11 +58,11 @@ class Pixtral(Family):
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
-            **{front + "vision_tower.": "" for front in NESTED_FRONTS},
-            **{front + "vision_tower.patch_conv.": "patch_embed." for front in NESTED_FRONTS},
-            **{front + "vision_tower.ln_pre.": "patch_norm." for front in NESTED_FRONTS},
-            **{front + "vision_tower.transformer.layers.": "blocks." for front in NESTED_FRONTS},
-            **{front + "multi_modal_projector.": "merger." for front in NESTED_FRONTS},
+            **{prefix + "vision_tower.": "" for prefix in NESTED_PREFIXES},
+            **{prefix + "vision_tower.patch_conv.": "patch_embed." for prefix in NESTED_PREFIXES},
+            **{prefix + "vision_tower.ln_pre.": "patch_norm." for prefix in NESTED_PREFIXES},
+            **{prefix + "vision_tower.transformer.layers.": "blocks." for prefix in NESTED_PREFIXES},
+            **{prefix + "multi_modal_projector.": "merger." for prefix in NESTED_PREFIXES},
         },
         tower_patterns=(
             (r"\.attention_norm\.", ".norm1."),

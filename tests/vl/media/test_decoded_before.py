@@ -23,7 +23,7 @@ from seesay.processors.media.video_file import VideoFile
 from seesay.values import DecodedMedia, MediaPart, MediaSize, Modality
 from seesay.vl.family import Family
 from seesay.vl.media.decoded_before import SeenContents, SeenMedia
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import PreparedMedia
 
 IMAGE, VIDEO = Modality.IMAGE, Modality.VIDEO
@@ -62,12 +62,12 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Modality]:
 
 
 @pytest.fixture
-def make_front(family: Family) -> Iterator[Callable[..., MediaFront]]:
-    made: list[MediaFront] = []
+def make_front(family: Family) -> Iterator[Callable[..., MediaFrontend]]:
+    made: list[MediaFrontend] = []
 
-    def make(cache_bytes: int = 0, limits: MediaLimits | None = None, **options: Any) -> MediaFront:
+    def make(cache_bytes: int = 0, limits: MediaLimits | None = None, **options: Any) -> MediaFrontend:
         config = VisionConfig(feature_cache_bytes=cache_bytes)
-        made.append(MediaFront(family, config, limits or MediaLimits(), **options))
+        made.append(MediaFrontend(family, config, limits or MediaLimits(), **options))
         return made[-1]
 
     yield make
@@ -75,7 +75,7 @@ def make_front(family: Family) -> Iterator[Callable[..., MediaFront]]:
         front.close()
 
 
-def prepare(front: MediaFront, *sources: Any, modality: Modality = IMAGE, **options: Any) -> Sequence[PreparedMedia]:
+def prepare(front: MediaFrontend, *sources: Any, modality: Modality = IMAGE, **options: Any) -> Sequence[PreparedMedia]:
     parts = [MediaPart(modality=modality, source=source, options=options) for source in sources]
     return front.prepare(front.open(parts))
 
@@ -92,7 +92,7 @@ def assert_equal(ours: PreparedMedia, expected: PreparedMedia) -> None:
 @pytest.mark.parametrize("modality", [IMAGE, VIDEO])
 @pytest.mark.parametrize("on_device", [False, True])
 def test_what_is_encoded_is_decoded_only_on_demand(
-    make_front: Callable[..., MediaFront],
+    make_front: Callable[..., MediaFrontend],
     decoded: list[Modality],
     family: Family,
     modality: Modality,
@@ -119,7 +119,7 @@ def test_what_is_encoded_is_decoded_only_on_demand(
 
 
 def test_other_bytes_options_and_pixels_are_no_acquaintances(
-    make_front: Callable[..., MediaFront], decoded: list[Modality]
+    make_front: Callable[..., MediaFrontend], decoded: list[Modality]
 ) -> None:
     front = make_front(is_encoded=lambda _key: True)
     [png] = prepare(front, encode_picture(1))
@@ -137,7 +137,7 @@ def test_other_bytes_options_and_pixels_are_no_acquaintances(
 
 @pytest.mark.parametrize(("on_device", "num_kept"), [(False, 2), (True, 1)])
 def test_features_stand_in_for_an_embedding_that_left(
-    make_front: Callable[..., MediaFront],
+    make_front: Callable[..., MediaFrontend],
     decoded: list[Modality],
     family: Family,
     on_device: bool,
@@ -156,7 +156,7 @@ def test_features_stand_in_for_an_embedding_that_left(
     assert front.stats().num_features == num_kept
 
 
-def test_limits_hold_for_what_is_known(make_front: Callable[..., MediaFront], decoded: list[Modality]) -> None:
+def test_limits_hold_for_what_is_known(make_front: Callable[..., MediaFrontend], decoded: list[Modality]) -> None:
     front = make_front(limits=MediaLimits(max_total_pixels=5000), is_encoded=lambda _key: True)
     content = encode_picture(1)
     prepare(front, content, content)

@@ -31,7 +31,7 @@ from seesay.processors.media.video_file import VideoFile
 from seesay.values import GenerationRequest, MediaPart, Modality
 from seesay.vl.families.qwen2_5_vl import Qwen2_5VL
 from seesay.vl.media.media_batch import MediaBatch
-from seesay.vl.media.media_front import MediaFront
+from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.pixel_gate import PixelGate
 from seesay.vl.prompts.prompt import TokenizedPrompt, build_input
 from seesay.vl.utils import encode_image_base64
@@ -65,11 +65,11 @@ def engine(tiny_checkpoint: Callable[[str], Path]) -> Iterator[AsyncEngine]:
 
 
 @pytest.fixture
-def make_front(engine: AsyncEngine) -> Iterator[Callable[..., MediaFront]]:
-    made: list[MediaFront] = []
+def make_front(engine: AsyncEngine) -> Iterator[Callable[..., MediaFrontend]]:
+    made: list[MediaFrontend] = []
 
-    def make(**limits: Any) -> MediaFront:
-        made.append(MediaFront(engine.family, VisionConfig(), MediaLimits(**limits)))
+    def make(**limits: Any) -> MediaFrontend:
+        made.append(MediaFrontend(engine.family, VisionConfig(), MediaLimits(**limits)))
         return made[-1]
 
     yield make
@@ -92,7 +92,7 @@ def images(*sources: Any) -> list[MediaPart]:
     return [MediaPart(modality=IMAGE, source=source) for source in sources]
 
 
-def refusal(front: MediaFront, media: list[MediaPart]) -> RequestError:
+def refusal(front: MediaFrontend, media: list[MediaPart]) -> RequestError:
     with pytest.raises(RequestError) as raised:
         front.open(media)
     return raised.value
@@ -103,7 +103,7 @@ def refusal(front: MediaFront, media: list[MediaPart]) -> RequestError:
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_huge_picture_in_a_small_file_is_not_decoded(
-    make_front: Callable[..., MediaFront], no_decoding: None
+    make_front: Callable[..., MediaFrontend], no_decoding: None
 ) -> None:
     bomb = make_bomb(10_000, 10_000)
     assert len(bomb) < 30_000
@@ -124,7 +124,7 @@ def test_too_long_contexts_are_refused_before_decoding(engine: AsyncEngine, no_d
 
 
 def test_each_item_is_checked_planned_and_preprocessed_once(
-    engine: AsyncEngine, make_front: Callable[..., MediaFront], monkeypatch: pytest.MonkeyPatch
+    engine: AsyncEngine, make_front: Callable[..., MediaFrontend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the options of the request to the tower's input, and to the prompt that holds its place."""
     family = engine.family
@@ -147,7 +147,7 @@ def test_each_item_is_checked_planned_and_preprocessed_once(
     assert calls == ["resolve_options", "media_key", "measure", "num_units", "expand", "preprocess"]
 
 
-def test_a_header_that_tells_another_size_is_not_believed(make_front: Callable[..., MediaFront]) -> None:
+def test_a_header_that_tells_another_size_is_not_believed(make_front: Callable[..., MediaFrontend]) -> None:
     """A PNG may carry its orientation behind its pixels: tokens are those of the decoded picture."""
     upright = encode(make_picture(40, 90, 1))
     exif = Image.Exif()
@@ -200,14 +200,14 @@ def test_counted_tokens_of_an_uneven_video(engine: AsyncEngine) -> None:
     assert seen.num_frames == 26
 
 
-def test_options_are_checked_before_anything_is_fetched(make_front: Callable[..., MediaFront]) -> None:
+def test_options_are_checked_before_anything_is_fetched(make_front: Callable[..., MediaFrontend]) -> None:
     part = MediaPart(modality=IMAGE, source="http://nowhere.invalid/x.png", options={"max_dynamic_patch": 2})
     assert "max_dynamic_patch" in refusal(make_front(), [part]).message
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_a_picture_that_was_loaded_is_the_one_of_its_file(
-    make_front: Callable[..., MediaFront], tmp_path: Path, orientation: int
+    make_front: Callable[..., MediaFrontend], tmp_path: Path, orientation: int
 ) -> None:
     """A path, an opened image and `load_image` of it: one content, turned upright once. The same for frames."""
     exif = Image.Exif()
@@ -232,7 +232,7 @@ def test_what_becomes_of_transparency(engine: AsyncEngine) -> None:
     rgba = np.random.default_rng(0).integers(0, 256, (40, 60, 4), dtype=np.uint8)
     flat = {"drop": rgba[..., :3].copy(), "white": np.asarray(load_image(rgba))}
     for default in ("white", "drop"):
-        front = MediaFront(engine.family, VisionConfig(transparency=default), MediaLimits())
+        front = MediaFrontend(engine.family, VisionConfig(transparency=default), MediaLimits())
         for source in (encode(Image.fromarray(rgba)), Image.fromarray(rgba), rgba):
             options: list[dict[str, Any]] = [{}, {"transparency": "white"}, {"transparency": "drop"}] * 2
             parts = [MediaPart(modality=IMAGE, source=source, options=chosen) for chosen in options]
@@ -250,7 +250,7 @@ def test_what_becomes_of_transparency(engine: AsyncEngine) -> None:
         front.close()
 
 
-def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFront]) -> None:
+def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFrontend]) -> None:
     part = MediaPart(modality=IMAGE, source=b"", options={"transparency": ["white"]})
     error = refusal(make_front(), [part])
     assert error.param == "transparency" and "must be 'white' or 'drop'" in error.message
@@ -261,7 +261,7 @@ def test_an_unknown_transparency_is_refused(make_front: Callable[..., MediaFront
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "internvl"])
 def test_default_sampling_follows_the_limits(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     """A family's defaults are lowered to what is allowed; what a request asks for is refused."""
-    front = MediaFront(load_family(tiny_checkpoint(name))[0], VisionConfig(), MediaLimits(max_frames=3))
+    front = MediaFrontend(load_family(tiny_checkpoint(name))[0], VisionConfig(), MediaLimits(max_frames=3))
     buffer = io.BytesIO()
     first, *others = (make_picture(48, 64, seed) for seed in range(40))
     first.save(buffer, "GIF", save_all=True, append_images=others, duration=200)
@@ -276,7 +276,7 @@ def test_default_sampling_follows_the_limits(name: str, tiny_checkpoint: Callabl
 # --- what a request may take ------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_items_bytes_and_pixels(make_front: Callable[..., MediaFront], no_decoding: None) -> None:
+def test_numbers_of_items_bytes_and_pixels(make_front: Callable[..., MediaFrontend], no_decoding: None) -> None:
     small = encode(make_picture(20, 20, 1))
     assert "2 pictures and videos, more than 1" in refusal(make_front(max_items=1), images(small, small)).message
     limit = 2 * len(small) + 10
@@ -313,7 +313,7 @@ def slow_site(body: bytes, wait: Callable[[], object]) -> Iterator[str]:
     server.server_close()
 
 
-def test_one_deadline_for_all_media(make_front: Callable[..., MediaFront]) -> None:
+def test_one_deadline_for_all_media(make_front: Callable[..., MediaFrontend]) -> None:
     """Frames of a video are fetched one after the other: each is in time, all together are not."""
     asked: list[float] = []
 
@@ -328,7 +328,7 @@ def test_one_deadline_for_all_media(make_front: Callable[..., MediaFront]) -> No
         assert len(asked) <= 4, "the fifth would begin when the time is over"
 
 
-def test_pictures_are_fetched_at_the_same_time(make_front: Callable[..., MediaFront]) -> None:
+def test_pictures_are_fetched_at_the_same_time(make_front: Callable[..., MediaFrontend]) -> None:
     """None is answered before all of them were asked for."""
     barrier = threading.Barrier(6)
     with slow_site(encode(make_picture(20, 20, 1)), barrier.wait) as url:

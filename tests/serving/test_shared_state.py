@@ -1,4 +1,4 @@
-"""What fronts share, without their processes: the home, the sums of figures, the limits."""
+"""What frontends share, without their processes: the shared state, the sums of figures, the limits."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ SAID = (
 )
 
 
-class Fronts:
-    """A home of three fronts, of which two listen, and what it has sent to them."""
+class Frontends:
+    """A shared state of three frontends, of which two listen, and what it has sent to them."""
 
     def __init__(self, **limits: float) -> None:
         self.sent: list[tuple[int, Any]] = []
         self.num_engine_restarts = 0
-        self.home = StateServer(
+        self.shared_state = StateServer(
             3,
             2,
             lambda index, message: self.sent.append((index, message)),
@@ -51,13 +51,13 @@ class Fronts:
             **limits,
         )
         for index in (0, 1):
-            self.home.join(index)
-            self.home.take(index, messages.Listening())
-        self.home.join(2)  # is being started
+            self.shared_state.join(index)
+            self.shared_state.take(index, messages.Listening())
+        self.shared_state.join(2)  # is being started
 
     def take(self, index: int, message: messages.ToSupervisor) -> list[tuple[int, Any]]:
         self.sent.clear()
-        self.home.take(index, message)
+        self.shared_state.take(index, message)
         return list(self.sent)
 
     def answer(self, index: int, question: messages.Asked) -> Any:
@@ -67,15 +67,15 @@ class Fronts:
 
     def leave(self, index: int) -> list[tuple[int, Any]]:
         self.sent.clear()
-        self.home.leave(index)
+        self.shared_state.leave(index)
         return list(self.sent)
 
     def figures(self, asker: int = 0) -> dict[tuple[str, str], float]:
-        """The sums that a front gets, when all that are asked answer with their latest."""
-        sent = self.take(asker, messages.GatherFigures(99, self.home._fronts[asker].figures))
+        """The sums that a frontend gets, when all that are asked answer with their latest."""
+        sent = self.take(asker, messages.GatherFigures(99, self.shared_state._frontends[asker].figures))
         for index, message in sent:
             if isinstance(message, messages.WantFigures):
-                sent = self.take(index, messages.Figures(self.home._fronts[index].figures, message.number))
+                sent = self.take(index, messages.Figures(self.shared_state._frontends[index].figures, message.number))
         [(index, gathered)] = sent
         assert index == asker and gathered.number == 99
         return {
@@ -100,43 +100,45 @@ def test_conversations_survive_the_way() -> None:
 
 
 def test_responses_are_kept_for_all_within_limits() -> None:
-    fronts = Fronts()
+    frontends = Frontends()
     for number, name in enumerate("abc"):
         asked = messages.StoreResponse(number, b"o", name, name.encode(), 10)
-        assert fronts.take(0, asked) == [(0, messages.Done(number))]
-    assert fronts.take(1, messages.FindResponse(7, b"o", "a")) == [(1, messages.FoundResponse(7, None))], "evicted"
-    assert fronts.take(1, messages.FindResponse(8, b"o", "c")) == [(1, messages.FoundResponse(8, b"c"))]
-    assert fronts.take(1, messages.FindResponse(9, b"p", "c")) == [(1, messages.FoundResponse(9, None))], "a stranger"
-    fronts.take(1, messages.DeleteResponse(10, b"o", "c"))
-    assert fronts.take(0, messages.FindResponse(11, b"o", "c")) == [(0, messages.FoundResponse(11, None))]
+        assert frontends.take(0, asked) == [(0, messages.Done(number))]
+    assert frontends.take(1, messages.FindResponse(7, b"o", "a")) == [(1, messages.FoundResponse(7, None))], "evicted"
+    assert frontends.take(1, messages.FindResponse(8, b"o", "c")) == [(1, messages.FoundResponse(8, b"c"))]
+    assert frontends.take(1, messages.FindResponse(9, b"p", "c")) == [(1, messages.FoundResponse(9, None))], (
+        "a stranger"
+    )
+    frontends.take(1, messages.DeleteResponse(10, b"o", "c"))
+    assert frontends.take(0, messages.FindResponse(11, b"o", "c")) == [(0, messages.FoundResponse(11, None))]
 
 
 def test_a_turn_is_of_one_front_at_a_time() -> None:
-    fronts = Fronts()
-    begun = fronts.answer(0, messages.BeginTurn(1, KEY))
+    frontends = Frontends()
+    begun = frontends.answer(0, messages.BeginTurn(1, KEY))
     assert begun.history.restore() == EMPTY
-    refused = fronts.answer(1, messages.BeginTurn(1, KEY))
+    refused = frontends.answer(1, messages.BeginTurn(1, KEY))
     error = refused.restore()
     assert isinstance(error, ApiError) and (error.status_code, error.code) == (409, "session_busy")
-    assert fronts.take(1, messages.CancelSession(2, KEY)) == [(0, messages.CancelTurn(1)), (1, messages.Done(2))]
+    assert frontends.take(1, messages.CancelSession(2, KEY)) == [(0, messages.CancelTurn(1)), (1, messages.Done(2))]
     said = history(SAID[1])
-    assert fronts.take(0, messages.EndTurn(2, 1, said)) == [(0, messages.Done(2))]
-    begun = fronts.answer(1, messages.BeginTurn(3, KEY))
+    assert frontends.take(0, messages.EndTurn(2, 1, said)) == [(0, messages.Done(2))]
+    begun = frontends.answer(1, messages.BeginTurn(3, KEY))
     assert begun.history == said
-    assert fronts.take(0, messages.ForgetSession(3, KEY)) == [(1, messages.CancelTurn(3)), (0, messages.Done(3))]
-    fronts.take(1, messages.EndTurn(4, 3, said))
-    assert fronts.take(1, messages.BeginTurn(5, KEY))[0][1].history.restore() == EMPTY, "it was forgotten"
+    assert frontends.take(0, messages.ForgetSession(3, KEY)) == [(1, messages.CancelTurn(3)), (0, messages.Done(3))]
+    frontends.take(1, messages.EndTurn(4, 3, said))
+    assert frontends.take(1, messages.BeginTurn(5, KEY))[0][1].history.restore() == EMPTY, "it was forgotten"
 
 
 def test_turns_end_with_their_front() -> None:
-    fronts = Fronts()
-    fronts.take(0, messages.BeginTurn(1, KEY))
-    fronts.take(0, messages.EndTurn(2, 1, history(SAID[1])))
-    fronts.take(0, messages.BeginTurn(3, KEY))
-    fronts.leave(0)
-    begun = fronts.answer(1, messages.BeginTurn(1, KEY))
+    frontends = Frontends()
+    frontends.take(0, messages.BeginTurn(1, KEY))
+    frontends.take(0, messages.EndTurn(2, 1, history(SAID[1])))
+    frontends.take(0, messages.BeginTurn(3, KEY))
+    frontends.leave(0)
+    begun = frontends.answer(1, messages.BeginTurn(1, KEY))
     assert begun.history == history(SAID[1]), "as before the turn that was lost"
-    assert fronts.take(1, messages.EndTurn(2, 77, None)) == [(1, messages.Done(2))], "one that never began"
+    assert frontends.take(1, messages.EndTurn(2, 77, None)) == [(1, messages.Done(2))], "one that never began"
 
 
 def counted(value: float) -> list[Family]:
@@ -147,61 +149,61 @@ def counted(value: float) -> list[Family]:
 
 
 def test_figures_of_ended_fronts_stay_without_their_gauges() -> None:
-    fronts = Fronts()
-    fronts.take(0, messages.Figures(counted(1.0)))
-    fronts.take(1, messages.Figures(counted(10.0)))
-    found = fronts.figures(asker=0)
+    frontends = Frontends()
+    frontends.take(0, messages.Figures(counted(1.0)))
+    frontends.take(1, messages.Figures(counted(10.0)))
+    found = frontends.figures(asker=0)
     assert found["n_total", "x"] == found["g", ""] == 11
     assert [found["seesay_front_up", index] for index in "012"] == [1, 1, 0]
     for restarts in (1, 2):
-        fronts.num_engine_restarts += 1
-        fronts.leave(1)
-        fronts.home.join(1)
-        fronts.take(1, messages.Listening())
-        found = fronts.figures(asker=0)
+        frontends.num_engine_restarts += 1
+        frontends.leave(1)
+        frontends.shared_state.join(1)
+        frontends.take(1, messages.Listening())
+        found = frontends.figures(asker=0)
         assert found["n_total", "x"] == 1 + 10 * restarts and found["g", ""] == 1
         assert found["seesay_front_restarts_total", ""] == found["seesay_engine_restarts_total", ""] == restarts
-        fronts.take(1, messages.Figures(counted(10.0)))
-    assert fronts.figures(asker=0)["n_total", "x"] == 31
+        frontends.take(1, messages.Figures(counted(10.0)))
+    assert frontends.figures(asker=0)["n_total", "x"] == 31
 
 
 def test_nobody_waits_for_a_front_that_does_not_answer() -> None:
-    fronts = Fronts(gather_s=0.0, reset_s=0.0)
-    fronts.take(1, messages.Figures(counted(5.0)))
-    [(asked, wanted)] = fronts.take(0, messages.GatherFigures(1, []))
+    frontends = Frontends(gather_s=0.0, reset_s=0.0)
+    frontends.take(1, messages.Figures(counted(5.0)))
+    [(asked, wanted)] = frontends.take(0, messages.GatherFigures(1, []))
     assert asked == 1
-    assert fronts.home.next_deadline_s < float("inf")
-    fronts.sent.clear()
-    fronts.home.end_late_rounds()
-    [(asker, gathered)] = fronts.sent
+    assert frontends.shared_state.next_deadline_s < float("inf")
+    frontends.sent.clear()
+    frontends.shared_state.end_late_rounds()
+    [(asker, gathered)] = frontends.sent
     assert asker == 0
-    assert counted(5.0) in gathered.figures and fronts.home.next_deadline_s == float("inf")
-    assert fronts.take(1, messages.Figures(counted(6.0), wanted.number)) == [], "too late"
-    assert [index for index, _ in fronts.take(0, messages.ResetCaches(2))] == [0, 1], "the one that asks, too"
-    fronts.sent.clear()
-    fronts.home.end_late_rounds()
-    assert fronts.sent == [(0, messages.Done(2))]
+    assert counted(5.0) in gathered.figures and frontends.shared_state.next_deadline_s == float("inf")
+    assert frontends.take(1, messages.Figures(counted(6.0), wanted.number)) == [], "too late"
+    assert [index for index, _ in frontends.take(0, messages.ResetCaches(2))] == [0, 1], "the one that asks, too"
+    frontends.sent.clear()
+    frontends.shared_state.end_late_rounds()
+    assert frontends.sent == [(0, messages.Done(2))]
 
 
 def test_a_reset_ends_with_the_last_front_or_its_end() -> None:
-    fronts = Fronts()
-    sent = fronts.take(0, messages.ResetCaches(1))
-    assert fronts.take(0, messages.CachesReset(sent[0][1].number)) == []
-    assert fronts.leave(1) == [(0, messages.Done(1))]
-    fronts.take(0, messages.ResetCaches(2))
-    assert fronts.leave(0) == [], "nobody asks any more"
+    frontends = Frontends()
+    sent = frontends.take(0, messages.ResetCaches(1))
+    assert frontends.take(0, messages.CachesReset(sent[0][1].number)) == []
+    assert frontends.leave(1) == [(0, messages.Done(1))]
+    frontends.take(0, messages.ResetCaches(2))
+    assert frontends.leave(0) == [], "nobody asks any more"
 
 
 def test_sums_are_what_one_process_would_count() -> None:
-    def make(num_fronts: int) -> list[CollectorRegistry]:
-        registries = [CollectorRegistry() for _ in range(num_fronts)]
+    def make(num_frontends: int) -> list[CollectorRegistry]:
+        registries = [CollectorRegistry() for _ in range(num_frontends)]
         counters = [Counter("c", "text", ("k",), registry=own) for own in registries]
         histograms = [Histogram("h", "text", buckets=(1, 5), registry=own) for own in registries]
         gauges = [Gauge("g", "text", registry=own) for own in registries]
         for number in range(6):
-            counters[number % num_fronts].labels(str(number % 3)).inc(number)
-            histograms[number % num_fronts].observe(number)
-            gauges[number % num_fronts].inc()
+            counters[number % num_frontends].labels(str(number % 3)).inc(number)
+            histograms[number % num_frontends].observe(number)
+            gauges[number % num_frontends].inc()
         return registries
 
     def write(figures: list[Family]) -> list[str]:

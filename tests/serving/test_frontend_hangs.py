@@ -1,4 +1,4 @@
-"""A front process that hangs is noticed: the beats of its event loop, and the supervisor that misses them."""
+"""A frontend process that hangs is noticed: the beats of its event loop, and the supervisor that misses them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def look(silence: Silence, clock: Clock, seconds: float, *, every_s: float = 0.5
 def test_a_front_that_is_silent_for_too_long_is_found() -> None:
     clock = Clock()
     silence = Silence(10.0, clock)
-    assert look(silence, clock, 100.0) == {}, "fronts that have not begun are not expected to beat"
+    assert look(silence, clock, 100.0) == {}, "frontends that have not begun are not expected to beat"
     for index in (0, 1):
         silence.hear(index)
     for _ in range(5):
@@ -63,7 +63,7 @@ def test_time_in_which_everything_stood_still_does_not_count() -> None:
     clock.now_s += 8 * 3600  # the laptop slept
     assert silence.find_hung() == {}
     assert look(silence, clock, 3.5) == {}
-    assert look(silence, clock, 1.0) == {0: 10.5}, "but the front had no more than the rest of its time"
+    assert look(silence, clock, 1.0) == {0: 10.5}, "but the frontend had no more than the rest of its time"
 
 
 def test_the_event_loop_itself_beats() -> None:
@@ -99,15 +99,15 @@ def test_beats_end_with_the_supervisor() -> None:
     assert len(calls) == 1
 
 
-def find_fronts(pid: int) -> list[int]:
-    """The front processes of a server, in the order in which they were started."""
+def find_frontends(pid: int) -> list[int]:
+    """The frontend processes of a server, in the order in which they were started."""
     children = [child for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
-    fronts = []
+    frontends = []
     for child in children:
         with contextlib.suppress(OSError):  # it has ended meanwhile
             if b"seesay.serving.frontends.process" in Path(f"/proc/{child}/cmdline").read_bytes():
-                fronts.append(int(child))
-    return sorted(fronts)
+                frontends.append(int(child))
+    return sorted(frontends)
 
 
 def test_a_front_that_hangs_is_started_again_and_loses_its_own_requests_alone(
@@ -120,7 +120,7 @@ def test_a_front_that_hangs_is_started_again_and_loses_its_own_requests_alone(
     with serve(
         model, backend_config=config, server_port=0, model_name="tiny", num_frontends=2, frontend_timeout_s=20.0
     ) as server:
-        first, second = find_fronts(server.pid)
+        first, second = find_frontends(server.pid)
 
         def find_up() -> int:
             num: int = httpx.get(f"{server.api_server_url}/health", timeout=60).json()["frontends_up"]
@@ -129,18 +129,18 @@ def test_a_front_that_hangs_is_started_again_and_loses_its_own_requests_alone(
         wait_until(lambda: find_up() == 2)
         os.kill(second, signal.SIGSTOP)  # it takes no connection, so the other one gets this
         wait_until(lambda: find_up() == 1)  # it is no longer counted, long before it is killed
-        assert second in find_fronts(server.pid)
+        assert second in find_frontends(server.pid)
         chat = f"{server.api_server_url}/v1/chat/completions"
         with httpx.stream("POST", chat, json={**body, "stream": True}, timeout=90) as response:
             lines = response.iter_lines()
             assert next(lines).startswith("data: {")
             os.kill(first, signal.SIGSTOP)
             os.kill(second, signal.SIGCONT)
-            assert find_up() in (1, 2), "the other front answers before anybody has noticed"
+            assert find_up() in (1, 2), "the other frontend answers before anybody has noticed"
             with pytest.raises(httpx.RemoteProtocolError):
                 list(lines)
-        wait_until(lambda: find_up() == 2 and first not in find_fronts(server.pid))
-        assert second in find_fronts(server.pid)
+        wait_until(lambda: find_up() == 2 and first not in find_frontends(server.pid))
+        assert second in find_frontends(server.pid)
 
         def tells_of_it() -> bool:
             metrics = httpx.get(f"{server.api_server_url}/metrics", timeout=60).text

@@ -1,11 +1,11 @@
-"""Processor time that one front takes for a request, over a core that computes nothing. Needs no GPU.
+"""Processor time that one frontend takes for a request, over a core that computes nothing. Needs no GPU.
 
-    python benchmarks/front.py [MODEL] [--requests 1000] [--at-a-time 256] [--step-ms 20] [--rounds 3]
+    python benchmarks/frontend.py [MODEL] [--requests 1000] [--at-a-time 256] [--step-ms 20] [--rounds 3]
         [--only small,whole,text]
 
-The front is a whole server in a process of its own, joined to a core by the link of an engine process; the core gives
-each of its requests one token in each step. So the figures hold what HTTP, templates, tokens and text cost, and nothing
-of a model. Kinds of requests:
+The frontend is a whole server in a process of its own, joined to a core by the link of an engine process; the core
+gives each of its requests one token in each step. So the figures hold what HTTP, templates, tokens and text cost, and
+nothing of a model. Kinds of requests:
 
 *small*: chats of 12 words, 16 tokens out, streamed.
 *whole*: the same, not streamed.
@@ -35,7 +35,7 @@ from workload import make_text
 
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
-from seesay.engine.process.listener import let_in, open_door
+from seesay.engine.process.listener import accept_connection, open_listener
 from seesay.engine.token_messages import CoreFacts
 from seesay.llm.plans.sampling_params import SamplingParams
 
@@ -49,11 +49,11 @@ _BEAT_S = 0.5
 
 
 def run_core(pipe: Connection, step_s: float) -> None:
-    """Serve one front: each of its requests gets one token in each step."""
-    door, address = open_door()
+    """Serve one frontend: each of its requests gets one token in each step."""
+    listener, address = open_listener()
     pipe.send(address)
-    found = let_in(door, receives=kinds.ToCore)
-    assert found is not None, "the front cannot connect"
+    found = accept_connection(listener, receives=kinds.ToCore)
+    assert found is not None, "the frontend cannot connect"
     link, _ = found
     link.send(kinds.Hello())
     assert link.wait(TIMEOUT_S) and isinstance(link.receive(), kinds.Join)
@@ -117,10 +117,10 @@ FACTS = CoreFacts(
 _REPORT = kinds.Report(0, 0.0, 0.0, 1.0, 1.0, (), None, None, None)
 
 
-# --- the front -------------------------------------------------------------------------------------------------------
+# --- the frontend -----------------------------------------------------------------------------------------------------
 
 
-def run_front(pipe: Connection, model: str, address: str) -> None:
+def run_frontend(pipe: Connection, model: str, address: str) -> None:
     """Be a server, with its defaults, until the benchmark ends it."""
     from seesay.config import EngineConfig
     from seesay.engine.front.engine import AsyncEngine
@@ -139,8 +139,8 @@ def run_front(pipe: Connection, model: str, address: str) -> None:
 
 
 @contextmanager
-def running_front(model: str, step_s: float) -> Iterator[tuple[str, int]]:
-    """Start core and front; yield the front's address and process id."""
+def running_frontend(model: str, step_s: float) -> Iterator[tuple[str, int]]:
+    """Start core and frontend; yield the frontend's address and process id."""
     spawn = multiprocessing.get_context("spawn")
     processes = []
 
@@ -152,7 +152,7 @@ def running_front(model: str, step_s: float) -> Iterator[tuple[str, int]]:
         return ours.recv()
 
     try:
-        port = start(run_front, model, start(run_core, step_s))
+        port = start(run_frontend, model, start(run_core, step_s))
         yield f"http://127.0.0.1:{port}", processes[-1].pid or 0
     finally:
         for process in reversed(processes):
@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen = args.only.split(",")
     if unknown := set(chosen) - set(KINDS):
         parser.error(f"--only {args.only}: {', '.join(sorted(unknown))} is none of {', '.join(KINDS)}")
-    with running_front(args.model, args.step_ms / 1e3) as (url, pid):
+    with running_frontend(args.model, args.step_ms / 1e3) as (url, pid):
         for kind in chosen:
             num = max(1, args.requests // (4 if kind == "text" else 1))
             rounds = [

@@ -1,4 +1,4 @@
-"""A front process that connects to no engine process while a file is there."""
+"""A frontend process that connects to no engine process while a file is there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from seesay.engine.process.parent import exit_at_once
 from seesay.serving.frontends import process
 
 FILE = "SEESAY_TEST_HOLD"
-"""The variable that names the file. A front that waits for its end notes that in a file beside it."""
+"""The variable that names the file. A frontend that waits for its end notes that in a file beside it."""
 
 
 class SlowConnection(Connection[Any, Any]):

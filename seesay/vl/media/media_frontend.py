@@ -42,7 +42,7 @@ _PICTURES_OF_A_VIDEO = 8
 T = TypeVar("T")
 
 
-class MediaFront:
+class MediaFrontend:
     """Loads the media of requests, several at a time. `close` ends its threads.
 
     is_encoded(key): whether the embedding of the media with this key is cached or being made.

@@ -1,4 +1,4 @@
-"""Several fronts of one engine process: each has its own requests, and one that dies loses no others."""
+"""Several frontends of one engine process: each has its own requests, and one that dies loses no others."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.front.response import Response
 from seesay.engine.process import origin
 from seesay.engine.process import remote_core as process_core
-from seesay.engine.process.kinds import ToFront
+from seesay.engine.process.kinds import ToFrontend
 from seesay.engine.process.ledger import Ledger
-from seesay.engine.process.listener import Connection, open_door
+from seesay.engine.process.listener import Connection, open_listener
 from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ErrorCode, RequestError
@@ -45,18 +45,18 @@ def path(tiny_checkpoint: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def supervisor(path: Path) -> Iterator[tuple[ProcessCore, str]]:
-    """What starts the engine process, and the address of its door. It asks for nothing itself."""
-    door, address = open_door()
-    with door:
+    """What starts the engine process, and the address of its listener. It asks for nothing itself."""
+    listener, address = open_listener()
+    with listener:
         core = ProcessCore.load(
-            path, as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig()), door=door
+            path, as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig()), listener=listener
         ).wait_until_loaded()
         yield core, address
         core.close()
 
 
 def encoded_of(engine: AsyncEngine) -> set[bytes]:
-    """The pictures that a front knows to be encoded."""
+    """The pictures that a frontend knows to be encoded."""
     assert isinstance(engine.core, ProcessCore)
     return set(engine.core._ledger.encoded)
 
@@ -85,7 +85,7 @@ def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any]) -> list[Response]:
     return [join(found) for found in deltas.values()]
 
 
-def test_fronts_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+def test_frontends_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
     """Their requests have the same ids, and each gets its own answers; an embedding is made once for all."""
     prompts = [("what is this?", make_picture(100, 90, k % 3)) for k in range(6)]
     config = GenerationConfig(max_new_tokens=8, ignore_eos=True)
@@ -113,15 +113,15 @@ def test_a_front_that_joins_later_knows_what_is_encoded(path: Path, supervisor: 
             assert answer.media[0].is_cached is is_known
 
 
-def test_an_owner_with_a_name_is_the_same_for_all_fronts() -> None:
-    """A key that sends requests through several fronts gets one share, not one of each."""
+def test_an_owner_with_a_name_is_the_same_for_all_frontends() -> None:
+    """A key that sends requests through several frontends gets one share, not one of each."""
 
-    def sent_by(front: Ledger, owner: Hashable) -> int | bytes:
+    def sent_by(frontend: Ledger, owner: Hashable) -> int | bytes:
         prompt = MultimodalInput(
             token_ids=np.zeros(1, np.int64), positions=np.zeros((1, 1), np.int64), next_position=1, items=()
         )
-        request = TokenRequest(request_id=front._num_owners, prompt=prompt, params=SamplingParams(), owner=owner)
-        return front.send(front.add(request), object()).owner
+        request = TokenRequest(request_id=frontend._num_owners, prompt=prompt, params=SamplingParams(), owner=owner)
+        return frontend.send(frontend.add(request), object()).owner
 
     one, other = Ledger(), Ledger()
     named: list[Hashable] = ["10.0.0.1", b"10.0.0.1", "\udc80", b"digest"]
@@ -135,9 +135,9 @@ def test_the_starter_hears_at_once_that_others_are_answered(path: Path, monkeypa
     """A process that dies before it has computed anything is started twice more, and then no longer. What it computes
     for others counts, also when it dies before its next heartbeat."""
     monkeypatch.setattr(process_core, "BEAT_S", 1000.0)
-    door, address = open_door()
+    listener, address = open_listener()
     options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
-    with door, closing(ProcessCore.load(path, *options, door=door)) as core, enter(path, address) as one:
+    with listener, closing(ProcessCore.load(path, *options, listener=listener)) as core, enter(path, address) as one:
         read(*submit(one, parse(["go on"], max_new_tokens=2, ignore_eos=True)))
         wait_until(lambda: core.stats().total_step_tokens > 0)
 
@@ -167,12 +167,12 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(
         asked = submit(one, parse(["mine"], max_new_tokens=400, ignore_eos=True))
         with subprocess.Popen(
             [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        ) as front:
+        ) as frontend:
             try:
-                assert front.stdout is not None and front.stdout.readline()
+                assert frontend.stdout is not None and frontend.stdout.readline()
                 asked = submit(one, parse(["mine"], max_new_tokens=400, ignore_eos=True))
             finally:
-                front.kill()
+                frontend.kill()
         [answer] = read(*asked)
         assert answer.finish_reason == "length" and answer.generate_token_len == 400
         wait_until(lambda: core.stats().num_running == 0 and core.stats().num_used_kv_blocks == 0)
@@ -186,14 +186,14 @@ def test_a_front_that_is_killed_while_it_connects_leaves_nothing(
     lines = (
         "import os, signal",
         "from pathlib import Path",
-        "from seesay.engine.process import listener as door",
-        "door.Link = lambda folder, *_, **__: (print(Path(folder).is_dir(), flush=True), os.kill(os.getpid(), 9))",
-        f"door.Connection({supervisor[1]!r}, receives=object)",
+        "from seesay.engine.process import listener as listener",
+        "listener.Link = lambda folder, *_, **__: (print(Path(folder).is_dir(), flush=True), os.kill(os.getpid(), 9))",
+        f"listener.Connection({supervisor[1]!r}, receives=object)",
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
     command = [sys.executable, "-c", "\n".join(lines)]
-    front = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
-    assert front.stdout == "True\n" and front.returncode == -signal.SIGKILL
+    frontend = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    assert frontend.stdout == "True\n" and frontend.returncode == -signal.SIGKILL
     wait_until(lambda: not list(tmp_path.iterdir()))
     with enter(path, supervisor[1]) as one:
         [answer] = read(*submit(one, parse(["go on"], max_new_tokens=2, ignore_eos=True)))
@@ -203,7 +203,7 @@ def test_a_front_that_is_killed_while_it_connects_leaves_nothing(
 def test_strangers_are_let_go(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
     """Whoever sends what is no message ends its own connection."""
     core, address = supervisor
-    stranger: Connection[Any, ToFront] = Connection(address, receives=ToFront)
+    stranger: Connection[Any, ToFrontend] = Connection(address, receives=ToFrontend)
     stranger.link.send(["no", "message"])
     wait_until(lambda: stranger.find_end() is not None)
     stranger.end()
@@ -216,7 +216,8 @@ def test_strangers_are_let_go(path: Path, supervisor: tuple[ProcessCore, str]) -
 def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A front that is not connected may have heard neither of the sleep of an engine that has died nor of its end."""
+    """A frontend that is not connected may have heard neither of the sleep of an engine that has died nor of its
+    end."""
     may_connect = threading.Event()
     may_connect.set()
     told: list[ModelStatus] = []  # what the owner says for the time being, instead of the truth
@@ -227,12 +228,12 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
             super().__init__(address, receives=receives)
 
     monkeypatch.setattr(origin, "Connection", SlowConnection)
-    door, address = open_door()
+    listener, address = open_listener()
     options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
     request = parse(["go on"], max_new_tokens=4, ignore_eos=True)
     with (
-        door,
-        closing(ProcessCore.load(path, *options, door=door)) as owner,
+        listener,
+        closing(ProcessCore.load(path, *options, listener=listener)) as owner,
         AsyncEngine(
             str(path),
             backend_config=CONFIG,
@@ -240,13 +241,13 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
             read_status=lambda: told[0] if told else owner.status,
         ) as one,
     ):
-        front = one.core
-        assert isinstance(front, ProcessCore)
+        frontend = one.core
+        assert isinstance(frontend, ProcessCore)
 
         def die() -> None:
             assert owner.pid is not None
             os.kill(owner.pid, signal.SIGKILL)
-            wait_until(lambda: owner.pid is None and front._state.child is None)
+            wait_until(lambda: owner.pid is None and frontend._state.child is None)
 
         def check_refused(asked: tuple[list[int], queue.SimpleQueue[Any]]) -> None:
             [answer] = read(*asked)
@@ -258,29 +259,29 @@ def test_a_front_refuses_requests_when_the_owner_says_that_the_engine_sleeps(
         check_refused(submit(one, request))
         with pytest.raises(RequestError, match="died while it slept, wake_up"):
             one.update_weights(path)
-        front._state.status = ModelStatus()  # had it heard nothing of the sleep
+        frontend._state.status = ModelStatus()  # had it heard nothing of the sleep
         check_refused(submit(one, request))
         told.append(ModelStatus())
         waiting = submit(one, request)
-        wait_until(lambda: not one._preparing and bool(front._ledger.waiting()))
+        wait_until(lambda: not one._preparing and bool(frontend._ledger.waiting()))
         told.clear()
         check_refused(waiting)
 
         owner.run_command(WakeUp())
         owner.run_command(Sleep(level=1))
-        wait_until(lambda: bool(front.status.asleep) and front._state.child is not None)
+        wait_until(lambda: bool(frontend.status.asleep) and frontend._state.child is not None)
         may_connect.clear()
         die()
         check_refused(submit(one, request))
         owner.run_command(WakeUp())
-        assert front.status.asleep, "the front has not heard of it"
+        assert frontend.status.asleep, "the frontend has not heard of it"
         waiting = submit(one, request)
         wait_until(lambda: not one._preparing)
         may_connect.set()
         assert [answer.token_ids for answer in read(*waiting)] == [expected.token_ids]
 
 
-def test_fronts_go_on_with_the_next_engine_process(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
+def test_frontends_go_on_with_the_next_engine_process(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
     """Last in this file: the counts of the process begin anew."""
     core, address = supervisor
     with enter(path, address) as one:
