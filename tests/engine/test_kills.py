@@ -33,6 +33,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.values import OutputDelta
 
 faulty_engine = pytest.importorskip("faulty_engine")
+forked_engines = pytest.importorskip("forked_engines")
 process_core = pytest.importorskip("seesay.engine.process.remote_core")
 listener = pytest.importorskip("seesay.engine.process.listener")
 
@@ -333,6 +334,7 @@ def test_every_request_ends_once_whatever_is_killed(
     rng.shuffle(kinds)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # torch's own threads begin when a step is large enough for several
     end_renderers()
+    forked_engines.start_template()  # it stays
     files, threads, children = list_files(), list_threads(), list_children()
     storm = Storm(path, switches, rng)
     try:
@@ -347,8 +349,9 @@ def test_every_request_ends_once_whatever_is_killed(
             storm.load.check_next()
         storm.rest()
         wait_until_no_more(storm.count, at_start)
-        assert list_children() - children == {storm.core.pid}
-        num_restarts = storm.engine.stats().total_engine_restarts
+        started = {pid: Path(f"/proc/{pid}/cmdline").read_text() for pid in list_children() - children}
+        assert started.keys() == {storm.core.pid}, started
+        num_restarts = storm.core.stats().total_engine_restarts
     finally:
         storm.close()
     ended = storm.load.check_answers(expected)

@@ -144,6 +144,11 @@ class _Template:
         self._process.wait()
 
 
+def start_template() -> None:
+    """Start the process that others are forked of, which stays, for those who count processes and descriptors."""
+    _find_template()
+
+
 @functools.cache
 def _find_template() -> _Template:
     return _Template()
