@@ -22,7 +22,7 @@ import pytest
 from link_child import Echo, Facts, Order
 
 from seesay.engine.process.launch import ChildProcess
-from seesay.engine.process.link import MAX_SEND_S, LinkClosedError, choose_folder
+from seesay.engine.process.link import MAX_STALL_S, LinkClosedError, choose_folder
 from seesay.engine.process.segments import MAX_SEGMENTS, SegmentReader
 
 TESTS = Path(__file__).parents[1] / "support"
@@ -119,13 +119,13 @@ def test_a_segment_is_used_again_when_nothing_refers_to_its_arrays() -> None:
             del answer
             child.link.send(Echo(0, {}))  # the child holds its last message until the next one
             receive(child)
-        assert child.link._segments.num_used == 0 and len(child.link._segments._segments) == 1
+        assert child.link._writer.segments.num_used == 0 and len(child.link._writer.segments._segments) == 1
         assert list(child.link._segments_of_peer._mapped) == [0] and count_shared_bytes() == 0
     finally:
         child.end()
     with pytest.raises(LinkClosedError):
         child.link.send(Echo(1, {"a": np.zeros(1 << 20, np.uint8)}))
-    assert not child.link._segments._segments
+    assert not child.link._writer.segments._segments
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -141,11 +141,11 @@ def test_arrays_that_are_kept_are_never_overwritten(child: ChildProcess[Any, Any
         while len(kept) > draw.integers(1, 8):
             del kept[int(draw.choice(list(kept)))]
         assert all((array == value).all() for value, arrays in kept.items() for array in arrays), number
-        assert child.link._segments.num_used <= MAX_SEGMENTS
+        assert child.link._writer.segments.num_used <= MAX_SEGMENTS
     kept.clear()
     child.link.send(Echo(0, {}))
     receive(child)
-    assert child.link._segments.num_used == 0 and count_shared_bytes() == 0
+    assert child.link._writer.segments.num_used == 0 and count_shared_bytes() == 0
 
 
 def test_a_segment_that_is_not_known_is_refused() -> None:
@@ -239,7 +239,7 @@ def test_a_message_for_a_process_that_has_gone_is_refused_at_once() -> None:
         refused.set()
 
     threading.Thread(target=send, daemon=True).start()
-    assert refused.wait(MAX_SEND_S / 2)
+    assert refused.wait(MAX_STALL_S / 2)
     child.end()
 
 

@@ -432,7 +432,7 @@ def test_a_process_is_replaced_when_messages_cannot_be_sent(path: Path, deaf: st
             children.append(super().open())
             return children[-1]
 
-    def refuse(message: Any) -> None:
+    def refuse(message: Any, done: Any = None) -> None:
         raise LinkClosedError(f"nobody takes {type(message).__name__}")
 
     with load(path, own=True, core_parts=CoreParts(make_origin=KnownProcess)) as engine:

@@ -266,26 +266,27 @@ class AsyncEngine:
         ids = [next(self._ids) for _ in requests]
         self._check_process()
         prompts = prompts or SharedPrompts(requests if len(requests) > 1 else ())
+        groups = [(group, Cancellation(len(group))) for group in group_by_prompt(zip(ids, requests))]
         try:
             with self._lock:
                 if self._is_closed:
                     raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-                self.core.expect_media(
-                    [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
-                )
-                groups = group_by_prompt(zip(ids, requests))
-                cancellations = [Cancellation(len(group)) for group in groups]
-                for group, cancellation in zip(groups, cancellations, strict=True):
+                for group, cancellation in groups:
                     self._preparing.update(dict.fromkeys(group, _Preparing(on_output, cancellation)))
-                for group, cancellation in zip(groups, cancellations, strict=True):
-                    first = next(iter(group.values()))
-                    arguments = group, on_output, received_at, prompts, cancellation
-                    if any(request.gen_config.response_format is not None for request in group.values()):
-                        self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
-                    else:
-                        self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
-        except BaseException:  # no thread could be started, or Ctrl-C
+            self.core.expect_media(
+                [request_id for request_id, request in zip(ids, requests) if has_media_at_hand(request)]
+            )
+            for group, cancellation in groups:
+                first = next(iter(group.values()))
+                arguments = group, on_output, received_at, prompts, cancellation
+                if any(request.gen_config.response_format is not None for request in group.values()):
+                    self._grammar_threads.submit(first.owner, self._try_grammars, *arguments)
+                else:
+                    self._threads_for(first).submit(first.owner, self._prepare_and_submit, *arguments)
+        except BaseException as error:  # no thread could be started, or Ctrl-C
             self._withdraw(ids)
+            if isinstance(error, RuntimeError) and self._is_closed:  # meanwhile
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed") from error
             raise
         return ids
 

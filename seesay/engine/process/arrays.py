@@ -26,10 +26,10 @@ INLINE_BYTES = 32 << 10
 _INLINE, _SHARED = 1, 2
 _ALIGNMENT = 64
 _KINDS = "biuf"
-_ZEROS = bytes(_ALIGNMENT)
 
 Buffer = ctypes.Array[ctypes.c_ubyte]
-Piece = memoryview | bytes
+Piece = tuple[int, npt.NDArray[Any]]
+"""A large array of a message, and the byte at which it begins in the message's shared memory."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
@@ -38,8 +38,8 @@ _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
 class ArrayWriter:
-    """Writes the arrays of one message: `encode_hook` is for msgspec; the large ones are `pieces` then, which are
-    `num_shared_bytes` together, and `share` makes a file of them."""
+    """Writes the arrays of one message: `encode_hook` is for msgspec; the large ones are `pieces` then, not copied yet,
+    which are `num_shared_bytes` together, and `share` makes a file of them."""
 
     def __init__(self) -> None:
         self.pieces: list[Piece] = []
@@ -52,26 +52,24 @@ class ArrayWriter:
         if not isinstance(value, np.ndarray) or value.dtype.kind not in _KINDS:
             kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
             raise TypeError(f"{kind} cannot cross to another process")
-        value = np.ascontiguousarray(value).reshape(value.shape)
         if value.nbytes <= INLINE_BYTES:
             return _pack(_INLINE, value, value.tobytes())
         start = self.num_shared_bytes
-        self.pieces.append(value.reshape(-1).view(np.uint8).data)
-        self.pieces.append(_ZEROS[: -value.nbytes % _ALIGNMENT])
+        self.pieces.append((start, value))
         self.num_shared_bytes += value.nbytes + -value.nbytes % _ALIGNMENT
         return _pack(_SHARED, value, start)
 
     def share(self) -> int:
-        """Return the descriptor of an anonymous file that holds the large arrays; it is the caller's to close."""
+        """Return the descriptor of an anonymous file that holds the large arrays; it is the caller's to close. Raises
+        `OSError` without memory or descriptors."""
         descriptor = make_file("seesay")
         try:
-            pieces = [memoryview(piece) for piece in self.pieces if len(piece)]
-            while pieces:
-                written = os.writev(descriptor, pieces[: os.sysconf("SC_IOV_MAX")])
-                while pieces and written >= len(pieces[0]):
-                    written -= len(pieces.pop(0))
-                if written:
-                    pieces[0] = pieces[0][written:]
+            os.ftruncate(descriptor, self.num_shared_bytes)
+            for start, array in self.pieces:
+                data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+                while len(data):
+                    num_written = os.pwrite(descriptor, data, start)
+                    data, start = data[num_written:], start + num_written
         except BaseException:
             os.close(descriptor)
             raise

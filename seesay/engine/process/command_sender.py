@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 from dataclasses import replace
+from functools import partial
 
 from seesay.engine.commands import Command, ResetCaches, WakeUp
 from seesay.engine.process import kinds
-from seesay.engine.process.failures import make_lost_error, restore_failure
+from seesay.engine.process.failures import describe_failure, make_lost_error, restore_failure
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import Child, Origin
 from seesay.engine.process.state import ProcessState
@@ -82,8 +83,13 @@ class CommandSender:
         """Return a process's answer to a command; None if it has ended."""
         number = next(self._numbers)
         with contextlib.suppress(LinkClosedError):
-            child.link.send(kinds.Do.of(number, command))
+            child.link.send(kinds.Do.of(number, command), partial(self._note_sent, number))
             with self._state.changed:
                 self._state.changed.wait_for(lambda: number in self._done or self._state.child is not child)
                 return self._done.pop(number, None)
         return None
+
+    def _note_sent(self, number: int, error: OSError | None) -> None:
+        """A command was sent, or there was no memory for its arrays."""
+        if error is not None:
+            self.take(kinds.Done(number, None, describe_failure(error), kinds.News((), (), None)))

@@ -13,11 +13,13 @@ from seesay.values import MediaItem
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A request. `receiver`: the process that it was sent to; None while it waits for one. `sent_hashes`: of the media
-    items whose arrays went with it."""
+    """A request. `receiver`: the process that it is sent to; None while it waits for one. `is_written`: whether that
+    process can have it; until then the message waits with others. `sent_hashes`: of the media items whose arrays go
+    with it."""
 
     request: TokenRequest
     receiver: object = None
+    is_written: bool = False
     sent_hashes: tuple[bytes, ...] = ()
 
 
@@ -83,8 +85,10 @@ class Ledger:
             entry.request, owner=self._owners[entry.request.owner] if owner is None else owner, items=tuple(items)
         )
 
-    def drop_arrays(self, entry: Entry) -> None:
-        """Drop the arrays of a request that was sent, where they can be made again should the process ask for them."""
+    def note_written(self, entry: Entry) -> None:
+        """Note that the process can have a request. Its arrays are dropped where they can be made again, should the
+        process ask for them."""
+        entry.is_written = True
         prompt = entry.request.prompt
         if any(item.has_arrays and item.is_reloadable for item in prompt.items):
             items = tuple(item.without_arrays() if item.is_reloadable else item for item in prompt.items)
@@ -93,6 +97,7 @@ class Ledger:
     def take_back(self, entry: Entry) -> None:
         """Note that no process has this request, or that it is over."""
         entry.receiver = None
+        entry.is_written = False
         for item_hash in entry.sent_hashes:
             self._sent[item_hash] -= 1
             if not self._sent[item_hash]:
@@ -117,9 +122,13 @@ class Ledger:
         """The requests that no process has, oldest first."""
         return [entry for entry in self._entries.values() if entry.receiver is None]
 
-    def sent_to(self, receiver: object) -> list[int]:
-        """Ids of the requests that this process has."""
-        return [request_id for request_id, entry in self._entries.items() if entry.receiver is receiver]
+    def end_receiver(self, receiver: object) -> list[int]:
+        """Note that a process has ended. Returns the ids of the requests that it can have had; the others wait."""
+        sent = [entry for entry in self._entries.values() if entry.receiver is receiver]
+        for entry in sent:
+            if not entry.is_written:
+                self.take_back(entry)
+        return [entry.request.request_id for entry in sent if entry.is_written]
 
     def all_ids(self) -> list[int]:
         """Ids of all live requests."""

@@ -11,7 +11,6 @@ import os
 import secrets
 import select
 import socket
-import struct
 import tempfile
 import threading
 from pathlib import Path
@@ -21,20 +20,24 @@ import msgspec
 import zmq
 
 from seesay.engine.process.arrays import ArrayReader, ArrayWriter, Buffer, map_shared
-from seesay.engine.process.segments import SegmentReader, SegmentWriter
+from seesay.engine.process.segments import SegmentReader
+from seesay.engine.process.writer import FD_MARK, OWN_MEMORY, SHARED, Done, Limits, LinkClosedError, Writer
+
+__all__ = ["Limits", "Link", "LinkClosedError", "choose_folder"]
 
 S = TypeVar("S")
 R = TypeVar("R")
 
-MAX_SEND_S = 30.0
-"""A peer that takes nothing for so long is gone: see `LinkClosedError`."""
+MAX_STALL_S = 30.0
+"""A process that takes nothing for so long is gone: see `Limits`."""
+MAX_WAITING_BYTES = 256 << 20
+"""More than this does not wait for a process that reads no messages."""
+_LIMITS = Limits(max_stall_s=MAX_STALL_S)
 _MAX_PARENT_CHARS = 70
 """Longest parent of the folder of the sockets: the path of a Unix socket has at most 107 characters."""
-_FD_MARK = b"\0"
-_SHARED = struct.Struct("<Qq?")
-"""Where the large arrays of a message are: their bytes, the number of the segment, and whether a descriptor came."""
-_OWN_MEMORY = -1
-_LAST_WORDS_MS = 2000
+_MAX_MESSAGES = 64
+"""Messages that ZeroMQ holds for a peer that does not read, on either side; further ones wait in the `Writer`."""
+_LAST_WORDS_S = 2.0
 _RECONNECT_MS = 10
 """The sockets may be made a moment after their names are known."""
 
@@ -45,10 +48,6 @@ def choose_folder() -> Path:
     return Path("/tmp" if len(parent) > _MAX_PARENT_CHARS else parent, f"seesay-{secrets.token_hex(8)}")
 
 
-class LinkClosedError(Exception):
-    """The other process has gone, or takes no messages any more."""
-
-
 class Link(Generic[S, R]):
     """One end of a link: sends messages of the type S, receives those of the type (or union) R.
 
@@ -57,14 +56,20 @@ class Link(Generic[S, R]):
     """
 
     def __init__(
-        self, folder: Path, files: socket.socket, *, receives: Any, is_child: bool, max_send_s: float = MAX_SEND_S
+        self,
+        folder: Path,
+        files: socket.socket,
+        *,
+        receives: Any,
+        is_child: bool,
+        limits: Limits = _LIMITS,
     ) -> None:
+        """limits: when the peer is lost that does not read. Raises `OSError` where the system starts no thread."""
         self._reader = ArrayReader()
         self._decoder = msgspec.msgpack.Decoder(receives, ext_hook=self._reader.extension_hook, dec_hook=_keep)
-        self._segments, self._segments_of_peer = SegmentWriter(), SegmentReader()
+        self._segments_of_peer = SegmentReader()
         self._files = files
-        self._files.settimeout(max_send_s)
-        self._max_send_s = max_send_s
+        self._files.setblocking(False)
         self._context = zmq.Context()
         self._lock = threading.Lock()
         self._is_closed = False
@@ -72,14 +77,15 @@ class Link(Generic[S, R]):
         try:
             self._outgoing = self._open(zmq.PUSH, folder, is_child)
             self._incoming = self._open(zmq.PULL, folder, is_child)
+            self._writer = Writer(self._outgoing, files, limits)
         except BaseException:
             self._context.destroy(linger=0)
             raise
 
     def _open(self, kind: int, folder: Path, is_child: bool) -> zmq.Socket[bytes]:
         end = self._context.socket(kind)
-        end.setsockopt(zmq.SNDHWM, 0)
-        end.setsockopt(zmq.RCVHWM, 0)
+        end.setsockopt(zmq.SNDHWM, _MAX_MESSAGES)
+        end.setsockopt(zmq.RCVHWM, _MAX_MESSAGES)
         end.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         to_child = (kind == zmq.PUSH) != is_child
         address = f"ipc://{folder}/{'to' if to_child else 'from'}"
@@ -89,40 +95,28 @@ class Link(Generic[S, R]):
             end.bind(address)
         return end
 
-    def send(self, message: S) -> None:
-        """Send a message. Raises `LinkClosedError`, `TypeError` for what cannot be sent, `OSError` without memory."""
-        writer = ArrayWriter()
-        parts = [msgspec.msgpack.Encoder(enc_hook=writer.encode_hook).encode(message)]
-        descriptor: int | None = None
-        if writer.num_shared_bytes:
-            self._check_open()
-            written = self._segments.write(writer.pieces, writer.num_shared_bytes)
-            number, descriptor = (_OWN_MEMORY, writer.share()) if written is None else written
-            parts.append(_SHARED.pack(writer.num_shared_bytes, number, descriptor is not None))
-        try:
-            # The descriptor goes before its message, in the same order for all threads.
-            with self._lock:
-                self._check_open()
-                if descriptor is not None:
-                    socket.send_fds(self._files, [_FD_MARK], [descriptor])
-                self._send_parts(parts)
-        except (OSError, zmq.ZMQError) as error:
-            raise LinkClosedError(f"a message could not be sent: {error}") from error
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+    def send(self, message: S, done: Done | None = None) -> None:
+        """Send a message, without waiting for the other process. Raises `LinkClosedError`, `TypeError` for what cannot
+        be sent.
 
-    def _send_parts(self, parts: list[bytes]) -> None:
-        """Send a message. The end that is bound has nobody to send to once the other one has gone: that is an error."""
-        try:
-            self._outgoing.send_multipart(parts, zmq.NOBLOCK)
-        except zmq.Again:
-            poller = zmq.Poller()
-            poller.register(self._outgoing, zmq.POLLOUT)
-            poller.register(self._files.fileno(), zmq.POLLERR)  # it is cut
-            if self._outgoing not in dict(poller.poll(int(1000 * self._max_send_s))):
-                raise
-            self._outgoing.send_multipart(parts, zmq.NOBLOCK)
+        `done(None)` is called when the message is written, in this thread or the writer's; `done(error)` when there is
+        no memory for its arrays, which without `done` ends the link. A message whose peer is lost is not reported.
+        """
+        if self._is_closed or self._process_id != os.getpid():
+            raise LinkClosedError("the link is closed")
+        arrays = ArrayWriter()
+        payload = msgspec.msgpack.Encoder(enc_hook=arrays.encode_hook).encode(message)
+        self._writer.put(payload, arrays, done)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be sent any more."""
+        return self._writer.is_broken
+
+    @property
+    def num_waiting_bytes(self) -> int:
+        """Bytes of messages that wait for the other process to read."""
+        return self._writer.num_waiting_bytes
 
     def wait(self, timeout_s: float | None, *others: int) -> bool:
         """Wait for a message, or until one of the descriptors `others` can be read. Returns whether there is one."""
@@ -160,25 +154,22 @@ class Link(Generic[S, R]):
 
     def _find_shared(self, place: bytes) -> Buffer:
         """Return the large arrays of a message."""
-        num_bytes, number, has_descriptor = _SHARED.unpack(place)
-        if number == _OWN_MEMORY:
+        num_bytes, number, has_descriptor = SHARED.unpack(place)
+        if number == OWN_MEMORY:
             return map_shared(self._receive_descriptor(), num_bytes)
         if has_descriptor:
             self._segments_of_peer.add(number, self._receive_descriptor())
         return self._segments_of_peer.view(number, num_bytes)
 
     def _receive_descriptor(self) -> int:
+        """Return the next descriptor, which came before its message: there is nothing to wait for."""
         try:
-            mark, descriptors, _, _ = socket.recv_fds(self._files, len(_FD_MARK), 1)
+            mark, descriptors, _, _ = socket.recv_fds(self._files, len(FD_MARK), 1)
         except OSError as error:
             raise LinkClosedError(f"shared memory could not be received: {error}") from error
-        if mark != _FD_MARK or len(descriptors) != 1:
+        if mark != FD_MARK or len(descriptors) != 1:
             raise LinkClosedError("the other process ended in the middle of a message")
         return descriptors[0]
-
-    def _check_open(self) -> None:
-        if self._is_closed or self._process_id != os.getpid():
-            raise LinkClosedError("the link is closed")
 
     def close(self, *, delivers: bool = False) -> None:
         """End the link; with `delivers`, what was sent goes out first, for a moment at most."""
@@ -188,10 +179,10 @@ class Link(Generic[S, R]):
             if self._is_closed:
                 return
             self._is_closed = True
-            self._incoming.close(linger=0)
-            self._outgoing.close(linger=_LAST_WORDS_MS if delivers else 0)
+        self._writer.close(_LAST_WORDS_S if delivers else 0.0)
+        self._incoming.close(linger=0)
+        self._outgoing.close(linger=int(1000 * _LAST_WORDS_S) if delivers else 0)
         self._context.term()
-        self._segments.close()
         self._segments_of_peer.close()
         with contextlib.suppress(OSError):
             self._files.close()

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from seesay.engine.process.link import Link, choose_folder
+from seesay.engine.process.link import MAX_STALL_S, MAX_WAITING_BYTES, Limits, Link, choose_folder
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -24,8 +24,8 @@ _LENGTH = struct.Struct("<H")
 _GREETING_S = 2.0
 """A frontend that connects says at once where its sockets are."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-MAX_SEND_S = 2.0
-"""A frontend that takes nothing for so long is let go: the others wait meanwhile."""
+_LIMITS = Limits(MAX_STALL_S, MAX_WAITING_BYTES)
+"""A frontend that does not read is let go."""
 
 
 def open_listener() -> tuple[socket.socket, str]:
@@ -48,7 +48,7 @@ def accept_connection(listener: socket.socket, *, receives: Any) -> tuple[Link[A
         files.settimeout(_GREETING_S)
         [length] = _LENGTH.unpack(_receive(files, _LENGTH.size))
         folder = Path(os.fsdecode(_receive(files, length)))
-        return Link(folder, files, receives=receives, is_child=True, max_send_s=MAX_SEND_S), folder
+        return Link(folder, files, receives=receives, is_child=True, limits=_LIMITS), folder
     except Exception:
         files.close()
         return None

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
-from seesay.engine.process.link import Link
+from seesay.engine.process.link import MAX_WAITING_BYTES, Limits, Link
 
 _PR_SET_PDEATHSIG = 1
 
@@ -38,8 +38,13 @@ class Parent:
         self._pid = int(orders["parent"])
         self.descriptors: list[int] = orders["descriptors"]
         threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
+        # No limit in time: the parent itself may be stopped for long.
         self.link: Link[Any, Any] = Link(
-            self._folder, socket.socket(fileno=orders["files"]), receives=receives, is_child=True
+            self._folder,
+            socket.socket(fileno=orders["files"]),
+            receives=receives,
+            is_child=True,
+            limits=Limits(max_bytes=MAX_WAITING_BYTES),
         )
 
     def confirm(self) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from seesay.engine.process.origin import Child, JoinedProcess, MakeOrigin, Origi
 from seesay.engine.process.requests import Requests
 from seesay.engine.process.state import ProcessState
 from seesay.engine.process.waker import Waker
+from seesay.engine.process.writer import Done
 from seesay.engine.token_messages import CoreFacts, Features, TokenRequest
 from seesay.engine.watchdog import ENGINE, Fault, find_hung, hang_limit_s
 from seesay.errors import ErrorCode, RequestError, SeesayError
@@ -178,13 +180,13 @@ class ProcessCore:
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Abort requests."""
-        ids = set(request_ids)
         with self._changed:
-            waiting = {entry.request.request_id for entry in self._ledger.waiting()} & ids
-        for request_id in waiting:
+            found = [entry for request_id in request_ids if (entry := self._ledger.find(request_id)) is not None]
+            unsent = [entry.request.request_id for entry in found if not entry.is_written]
+        if told := tuple(entry.request.request_id for entry in found if entry.receiver is not None):
+            self._tell(kinds.Abort(told))
+        for request_id in unsent:  # also one whose message waits: it may wait for long
             self._end(request_id, "abort")
-        if ids - waiting:
-            self._tell(kinds.Abort(tuple(ids - waiting)))
 
     def end_group(self, group_id: int) -> None:
         """Keep nothing any more for requests of a group that are still to come."""
@@ -209,10 +211,15 @@ class ProcessCore:
         if isinstance(features, RequestError):
             self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(features)))
             return
+
+        def fail(error: Exception | None) -> None:  # such as no memory to send them
+            if error is not None:
+                self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(explain(error))))
+
         try:
-            self._tell(kinds.GiveFeatures(request_id, item_index, dict(features), None))
-        except Exception as error:  # such as no memory to send them
-            self._tell(kinds.GiveFeatures(request_id, item_index, {}, kinds.Failure.of(explain(error))))
+            self._tell(kinds.GiveFeatures(request_id, item_index, dict(features), None), fail)
+        except Exception as error:
+            fail(error)
 
     def run_command(self, command: Command) -> None:
         """Have the process do it, and wait until it is done. A process that is being started is waited for."""
@@ -252,18 +259,18 @@ class ProcessCore:
         return self._state.find_refusal()
 
     def _send_request(self, entry: Entry) -> None:
-        """Send a request to the process, or leave it waiting where there is none."""
+        """Send a request to the process, or leave it waiting where there is none. Under the lock, so that what is told
+        of the request later comes later; sending waits for nobody."""
         request_id = entry.request.request_id
-        with self._changed:
-            child = self._state.child
-            if child is None or self._ledger.find(request_id) is not entry or entry.receiver is not None:
-                return
-            message = self._ledger.send(entry, child)
         try:
-            child.link.send(kinds.Submit(message))
             with self._changed:
-                self._ledger.drop_arrays(entry)
+                child = self._state.child
+                if child is None or self._ledger.find(request_id) is not entry or entry.receiver is not None:
+                    return
+                message = kinds.Submit(self._ledger.send(entry, child))
+                child.link.send(message, partial(self._note_written, entry, child))
         except LinkClosedError:  # the thread sends what waits to the next process
+            assert child is not None
             with self._changed:
                 self._ledger.take_back(entry)
                 has_next = not self._state.note_deaf(child)
@@ -273,12 +280,20 @@ class ProcessCore:
         except Exception as error:
             self._end(request_id, "error", explain(error))
 
-    def _tell(self, message: kinds.ToCore) -> None:
+    def _note_written(self, entry: Entry, child: Child, error: OSError | None) -> None:
+        """The message of a request is written, or there was no memory for it."""
+        with self._changed:
+            if entry.receiver is child and error is None:
+                self._ledger.note_written(entry)
+        if error is not None:
+            self._end(entry.request.request_id, "error", explain(error))
+
+    def _tell(self, message: kinds.ToCore, done: Done | None = None) -> None:
         """Send a message that does not matter to a process that is gone."""
         child = self._state.child
         if child is not None:
             try:
-                child.link.send(message)
+                child.link.send(message, done)
             except LinkClosedError:
                 self._state.note_deaf(child)
                 self._waker.wake()
@@ -356,6 +371,8 @@ class ProcessCore:
             self._requests.hand_out()
             if self._is_closing:
                 return self._let_end(child)
+            if child.link.is_broken:
+                self._state.note_deaf(child)
             if self._state.deaf is child:
                 return self._hear_out(child)
             if child.wait(_POLL_S, self._waker.fileno()) or (child.find_end() and child.link.wait(_LAST_WORDS_S)):
@@ -480,7 +497,7 @@ class ProcessCore:
             reason = self._state.note_end(error)
             self._ledger.encoded.clear()
             self._stats = EngineStats()
-            lost = [] if child is None else self._ledger.sent_to(child)
+            lost = [] if child is None else self._ledger.end_receiver(child)
             if not is_first and self._state.failure is not None:
                 lost = self._ledger.all_ids()
         if not is_first:

@@ -57,10 +57,10 @@ class SegmentWriter:
             if written is None:
                 return None
             segment = np.frombuffer(memoryview(self._segments[written.number]), np.uint8)
-        start = _DATA_START
-        for piece in pieces:
-            np.copyto(segment[start : start + len(piece)], np.frombuffer(piece, np.uint8))  # without the GIL
-            start += len(piece)
+        for start, array in pieces:
+            start += _DATA_START
+            room = segment[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+            np.copyto(room, array)  # without the GIL
         return written
 
     def _take_free(self) -> Written | None:

@@ -27,6 +27,7 @@ from seesay.engine.process import kinds
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.link import Link, LinkClosedError
 from seesay.engine.process.listener import accept_connection
+from seesay.engine.process.writer import Done
 from seesay.errors import RequestError
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ logger = logging.getLogger("seesay")
 
 STATS_S = 0.1
 """The counts are sent with outputs no more often than this, and whenever a request ends."""
+_MAX_MESSAGES = 64
+"""Messages of one frontend that are taken before those of the next one."""
 _ID_BITS = 40
 """Of a request's number in the core: the rest is the frontend's."""
 
@@ -67,9 +70,15 @@ class Frontend:
         return tuple(map(self.number, request_ids))
 
     def tell(
-        self, make: Callable[[kinds.News], kinds.ToFrontend], core: EngineLoop, *, with_stats: bool | None = None
+        self,
+        make: Callable[[kinds.News], kinds.ToFrontend],
+        core: EngineLoop,
+        *,
+        with_stats: bool | None = None,
+        done: Done | None = None,
     ) -> None:
-        """Send a message that carries the news, with the counts or (None) where they are due."""
+        """Send a message that carries the news, with the counts or (None) where they are due. `done` as of
+        `Link.send`."""
         with self._lock:
             now_s = time.monotonic()
             is_due = now_s - self._stats_at_s >= STATS_S if with_stats is None else with_stats
@@ -80,13 +89,13 @@ class Frontend:
             encoded, dropped = there - self._told, (changed - there) & self._told
             self._told |= encoded
             self._told -= dropped
-            self.send(make(kinds.News(tuple(encoded), tuple(dropped), core.stats() if is_due else None)))
+            self.send(make(kinds.News(tuple(encoded), tuple(dropped), core.stats() if is_due else None)), done)
 
-    def send(self, message: kinds.ToFrontend) -> None:
-        """Send a message; a frontend that takes none is lost."""
+    def send(self, message: kinds.ToFrontend, done: Done | None = None) -> None:
+        """Send a message, without waiting for the frontend; one that takes none is lost."""
         try:
             if not self.is_lost:
-                self.link.send(message)
+                self.link.send(message, done)
         except LinkClosedError:
             self.is_lost = True
 
@@ -176,9 +185,12 @@ class Service:
         frontend.send(kinds.Hello())
 
     def _hear(self, frontend: Frontend) -> bool:
-        """Take the messages of a frontend that are there. Returns whether all is to end."""
+        """Take the messages of a frontend that are there, but for those that other frontends and the heartbeat would
+        have to wait for. Returns whether all is to end."""
         try:
-            while frontend.link.has_message():
+            for _ in range(_MAX_MESSAGES):
+                if not frontend.link.has_message():
+                    break
                 message = frontend.link.receive()
                 if isinstance(message, kinds.Stop):
                     if frontend is self._first:
@@ -192,6 +204,7 @@ class Service:
                 raise
             logger.exception("a front of the engine process is let go: it cannot be understood")
             frontend.is_lost = True
+        frontend.is_lost |= frontend.link.is_broken
         if frontend is self._first:  # what it was not told is lost: it starts another process
             return frontend.is_lost
         if frontend.is_lost or frontend.link.is_cut():
@@ -292,10 +305,24 @@ class Service:
             ended = [output.request_id for output in mine if output.finish_reason is not None]
             frontend.live.difference_update(ended)
             sent = tuple(kinds.Output.of(output, output.request_id - frontend.number(0)) for output in mine)
-            frontend.tell(partial(kinds.Outputs, sent), self._core, with_stats=True if ended else None)
+            frontend.tell(
+                partial(kinds.Outputs, sent),
+                self._core,
+                with_stats=True if ended else None,
+                done=partial(self._end_unsent, frontend, sent),
+            )
         if not self._has_answered:  # a process that dies before that is not started again for ever
             self._has_answered = True
             self._beat()
+
+    def _end_unsent(self, frontend: Frontend, outputs: Sequence[kinds.Output], error: OSError | None) -> None:
+        """End the requests of outputs for whose arrays there was no memory. Called by the writer of the link."""
+        if error is not None:
+            ids = dict.fromkeys(output.request_id for output in outputs)
+            self._core.abort(frontend.numbers(ids))
+            failure = kinds.Failure.of(explain(error))
+            ended = tuple(kinds.Output(number, (), None, "error", None, failure, None, None) for number in ids)
+            frontend.tell(partial(kinds.Outputs, ended), self._core)
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         """Ask the front of the request for them."""
