@@ -48,7 +48,7 @@ _ADVICE: Mapping[str, str] = {
     "awq": ": `seesay lite auto_awq` quantizes them",
     "gptq": ": `seesay lite auto_gptq` quantizes them",
 }
-"""What to do with plain weights instead, by the format that was expected."""
+"""Advice for a checkpoint with plain weights, by the format that was expected."""
 
 
 class _Described(NamedTuple):

@@ -38,7 +38,7 @@ def make_key(kind: str, packages: Sequence[str], sources: Iterable[bytes]) -> st
 
 
 def read_cached(key: str) -> dict[str, Any] | None:
-    """Return the value that is kept under `key`; None where there is none, or none that can be read."""
+    """Return the cached value of `key`; None if there is none or it cannot be read."""
     try:
         value = json.loads((find_cache_folder() / f"{key}.json").read_bytes())
     except (OSError, RuntimeError, ValueError, RecursionError):

@@ -10,8 +10,8 @@ from seesay.errors import CheckpointError
 
 
 def read_count(config: Mapping[str, Any], name: str, *, most: int | None = None) -> int:
-    """Return a field that is an integer from 1 on, to `most` if that is given. Raises `CheckpointError` naming one that
-    is not."""
+    """Return a field that must be an integer from 1 to `most`, if `most` is not None. Raises `CheckpointError` naming
+    one that is not."""
     value = config.get(name)
     if type(value) is not int or value < 1 or (most is not None and value > most):
         allowed = "a positive integer" if most is None else f"an integer from 1 to {most}"

@@ -64,7 +64,7 @@ _LAYER_TYPES = frozenset(
 
 
 class _Rule(NamedTuple):
-    """What a field must be, and whether a value is."""
+    """The values that a field allows, in words and as a check."""
 
     need: str
     is_valid: Callable[[Any], bool]

@@ -36,7 +36,7 @@ _COUNTS: Mapping[str, int] = {
 """Fields that hold an integer of at least 1, or two (height and width), with the largest plausible value."""
 
 _MAY_BE_NONE = ("sliding_window",)
-"""Of these, 0 is written where there is none."""
+"""Fields in which 0 means that the option is off."""
 
 _POSITIVE: Mapping[str, float] = {
     "rope_theta": 1e18,

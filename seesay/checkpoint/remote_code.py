@@ -34,7 +34,7 @@ class RemoteCode:
     @classmethod
     def find(cls, folder: Path, config: Mapping[str, Any]) -> RemoteCode | None:
         """Return the code that `config`, the content of config.json, names for a model; None if it names none. Raises
-        `CheckpointError` for a name that is none of a class in a file of the folder."""
+        `CheckpointError` for a name that is not 'file.Class' of a file in the folder."""
         found = config.get("auto_map")
         if not isinstance(found, Mapping) or not any(name in found for name in _MODELS):
             return None

@@ -64,7 +64,7 @@ def open_terminal() -> Terminal:
 
 
 def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal) -> int:
-    """Chat until the input ends, or answer the one prompt that was given. Returns the exit status."""
+    """Chat until the input ends, or answer `--prompt`. Returns the exit status."""
     from pathlib import Path
 
     from seesay.commands.chat_loop import ChatLoop

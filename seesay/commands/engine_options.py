@@ -147,7 +147,7 @@ _ENGINE = (
     _Option(
         "--step-timeout",
         "step_timeout_s",
-        "a step that takes longer counts as hung, in seconds (default: 120 on a GPU, 3600 on the CPU)",
+        "a step that takes longer is treated as hung, in seconds (default: 120 on a GPU, 3600 on the CPU)",
         {"type": number, "metavar": "S"},
     ),
     _Option(

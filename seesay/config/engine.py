@@ -70,8 +70,8 @@ class EngineConfig:
         `logits_processors` that are functions of this process need it to be off; names do not.
     logits_processor_pattern: a regular expression for the whole names ('package.module:function') of logits
         processors that requests may have imported; importing runs their code. None: none may.
-    step_timeout_s: a step, or a call of the vision tower, that takes longer counts as hung: its requests end with an
-        error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
+    step_timeout_s: a step, or a call of the vision tower, that takes longer is treated as hung: its requests end with
+        an error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.

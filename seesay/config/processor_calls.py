@@ -1,4 +1,4 @@
-"""Logits processors that are given by name."""
+"""Logits processors named by 'package.module:function'."""
 
 from __future__ import annotations
 

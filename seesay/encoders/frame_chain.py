@@ -70,7 +70,7 @@ Operation = _Columns | _Rows | _Emit | Pad | Crop | Transpose | Split
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What is written at one place of a chain. A frame counts as `num_copies` of `size`."""
+    """Output of a chain at one place. A frame counts as `num_copies` of `size`."""
 
     layout: Patches
     size: Size
@@ -215,7 +215,7 @@ class ChainRunner:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """What the operations on one part of the frames have in common."""
+    """Parameters shared by the operations on one part of the frames."""
 
     program: Program
     taps: Sequence[Taps]

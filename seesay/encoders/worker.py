@@ -152,7 +152,7 @@ class EncoderWorker:
         return lookup is not Lookup.MISSING or item.has_arrays
 
     def drain(self) -> None:
-        """Wait until all items are encoded that were asked for. Nobody asks meanwhile."""
+        """Wait until all requested items are encoded. Must not run beside new requests."""
         while True:
             with self._changed:
                 if self._is_closing or not (self._queue or self._in_hand or self._launched):

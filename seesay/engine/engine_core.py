@@ -1,4 +1,4 @@
-"""The seam between the two halves of the engine: what a frontend asks of a core, and what a core tells a frontend.
+"""The seam between the two halves of the engine: calls of a frontend to a core, and reports of a core to a frontend.
 
 A core schedules and computes token requests; it knows nothing about text. `EngineLoop` is the core in a thread of this
 process.
@@ -75,7 +75,7 @@ class EngineCore(Protocol):
         ...
 
     def end_group(self, group_id: int) -> None:
-        """Say that no more requests of a group come. What it kept for them is given back."""
+        """Announce that no more requests of a group follow. The group releases its blocks."""
         ...
 
     def expect_media(self, request_ids: Iterable[int]) -> None:

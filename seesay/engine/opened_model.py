@@ -82,7 +82,7 @@ def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     options = _load_options(config, registry)
     try:
         checkpoint = Checkpoint.load(folder, config.hf_overrides, **options)
-    except NoWeightsError:  # whoever downloads them should know before that the model does not run
+    except NoWeightsError:  # report an unsupported model before its weights are downloaded
         _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), config, registry)
         raise
     checkpoint.expect_format(config.model_format)

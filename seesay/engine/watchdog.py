@@ -1,4 +1,4 @@
-"""Notices what hangs: a kernel that never ends, a lock that is never given back."""
+"""Detects hangs: a kernel that never ends, a lock that is never released."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 GPU_LIMIT_S, CPU_LIMIT_S = 120.0, 3600.0
-"""A step, or a call of a vision tower, that takes longer counts as hung. On a CPU a step may take minutes."""
+"""A step, or a call of a vision tower, that takes longer is treated as hung. On a CPU a step may take minutes."""
 
 PARTS = ENGINE, ENCODER = "engine", "encoder"
 _WORK = {ENGINE: "a step of the engine", ENCODER: "a call of the vision encoder"}

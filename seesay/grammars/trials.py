@@ -191,7 +191,7 @@ class _Child:
                 future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
                 if future is not None:
                     future.set_result(error)
-        self.has_ended = True  # who is told so asks the next process
+        self.has_ended = True  # the caller retries with the next process
         self._process.kill()
         self._process.wait()
         self._process.stdout.close()

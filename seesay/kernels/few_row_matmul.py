@@ -24,7 +24,7 @@ _PREFETCH_ALIGNMENT = 16
 
 
 class _Operands(NamedTuple):
-    """What all kernels take. A tensor that is not there is None."""
+    """Arguments of all kernels. A missing tensor is None."""
 
     x: torch.Tensor
     weight: torch.Tensor

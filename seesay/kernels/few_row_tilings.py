@@ -11,7 +11,7 @@ from seesay.kernels.sizes import power_of_2_from
 MAX_ROWS = 32
 """Largest number of rows that do not slow down reading the weights."""
 NUM_MULTIPROCESSORS = 132
-"""Those of the GPU that tilings were measured on."""
+"""Multiprocessors of the GPU on which the tilings were measured."""
 
 
 class Tiling(NamedTuple):

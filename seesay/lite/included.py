@@ -88,7 +88,7 @@ def _show_scene(index: int) -> Conversation:
 
 
 def _show_stand_in(index: int) -> Conversation:
-    """Return a question about an imitation of a photo, without an answer: nobody has looked at it."""
+    """Return a question about an imitation of a photo, without an answer: no model has seen it."""
     rng = random.Random(f"seesay-lite/picture/{index}")
     picture = make_stand_in(rng, _SIZES[index % len(_SIZES)])
     content: list[dict[str, Any]] = [

@@ -16,7 +16,7 @@ GenConfigs = GenerationConfig | Sequence[GenerationConfig] | None
 
 
 class Call(NamedTuple):
-    """The requests of a call, or why one is refused; `is_list`: whether it was given a list of prompts."""
+    """The requests of a call, or why one is refused; `is_list`: whether the argument was a list of prompts."""
 
     requests: list[GenerationRequest | RequestError]
     is_list: bool

@@ -88,7 +88,7 @@ def run_server(
 
 
 class DrainingServer(AcceptingServer):
-    """A server that drains when it is told to end. It keeps listening and answers new requests with 503.
+    """A server that drains when it receives a signal. It keeps listening and answers new requests with 503.
     Running answers get `drain_timeout_s` to finish; after that they end with an error instead of being cut off."""
 
     def __init__(

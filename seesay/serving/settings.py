@@ -117,7 +117,7 @@ class ServerSettings:
                 if not key or not key.isascii() or key != key.strip():
                     raise ConfigError(f"{name}: a key must be non-empty ASCII text without leading or trailing spaces")
         if set(self.api_keys) & set(self.admin_keys):
-            raise ConfigError("admin_keys: a key must not be one of api_keys: whoever has it could replace the weights")
+            raise ConfigError("admin_keys: a key must not be one of api_keys: its holder could replace the weights")
         if self.allowed_weights_path is not None and not Path(self.allowed_weights_path).is_dir():
             raise ConfigError(f"allowed_weights_path must be an existing folder, got {self.allowed_weights_path!r}")
         if self.model_name == "" or "" in self.model_aliases:

@@ -50,7 +50,7 @@ class ChatTemplate(ABC):
 
     @property
     def writes_tools(self) -> bool:
-        """Whether the template tells the model of the tools that it is given."""
+        """Whether the template renders the tools of a request."""
         return False
 
     @property

@@ -12,7 +12,7 @@ from seesay.templates import builtin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guess:
-    """One row: all conditions that are given must hold.
+    """One row: all conditions that are set must hold.
 
     template: a built-in name.
     architecture: the first of config.json's `architectures`.

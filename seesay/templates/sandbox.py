@@ -257,7 +257,7 @@ class RenderPool:
         self._num_starting = 0
 
     def take(self) -> _Worker:
-        """Return a process for one request; call `give_back` afterwards. Raises RenderError if there is none, and none
+        """Return a process for one request; call `give_back` afterwards. Raises RenderError if there is none and none
         can be started."""
         may_start = True
         while (worker := self._take_idle(may_start=may_start)) is None:

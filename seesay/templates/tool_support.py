@@ -43,7 +43,7 @@ class ToolSupport:
 
     @cached_property
     def writes_tools(self) -> bool:
-        """Whether the template tells the model of the tools that it is given."""
+        """Whether the template renders the tools of a request."""
         user = {"role": "user", "content": self._content("hi")}
         return _NAME in (self._attempt([user], tools=[_TOOL]) or "")
 
@@ -89,8 +89,8 @@ class ToolSupport:
 
     @cached_property
     def _call_form(self) -> tuple[bool, bool]:
-        """Whether arguments are given as objects, and whether ids may be long. Of a template that writes no calls, JSON
-        text and long ids, as they came."""
+        """Whether arguments are passed as objects, and whether ids may be long. Of a template that writes no calls,
+        JSON text and long ids, as they came."""
         for call_id in (_LONG_ID, _SHORT_ID):
             for is_object in (True, False):
                 text = self._attempt(self._round(call_id, is_object=is_object), tools=[_TOOL])

@@ -35,7 +35,7 @@ _MAX_BODY_BYTES = 256 << 20
 """Largest body of our own server, which only this process can reach: a whole conversation with its files."""
 
 _QUEUE_POLL_S = 0.05
-"""How often Gradio looks for events. Its own millisecond takes 4 % of a core while nobody asks."""
+"""How often Gradio looks for events. Its own millisecond takes 4 % of a core while the server is idle."""
 _PROGRESS_POLL_S = 3600.0
 """How often Gradio looks for progress bars to update. The page has none; its own setting is 0.01 s."""
 _SPACE_PORT = 7860

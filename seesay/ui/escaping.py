@@ -37,5 +37,5 @@ def escape_answer(text: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Return the text that was given to `escape_question` or `escape_answer`."""
+    """Return the text that was passed to `escape_question` or `escape_answer`."""
     return _ADDED.sub("", text)

@@ -1,4 +1,4 @@
-"""What the page's server accepts and allows: requests under its own names, so that no foreign name that leads here (DNS
+"""Rules of the page's server: it accepts requests under its own names, so that no foreign name that leads here (DNS
 rebinding) can use it; and nothing loaded from other hosts, even if foreign HTML gets into the page."""
 
 from __future__ import annotations

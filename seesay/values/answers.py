@@ -1,4 +1,4 @@
-"""What is answered: pieces of text, counts and times."""
+"""Answers: pieces of text, counts and times."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class MediaItem:
     preprocessing options and model revision: the key of every cache. `features` is the family's preprocessed input for
     its tower, and `num_units` its encoding cost (patches, tiles times patches, …). `has_arrays` is False when the
     arrays were left out of the features, because the item's embedding is probably cached. `is_reloadable`: whether the
-    frontend can make the arrays again, so that nobody has to hold them once the item is being encoded.
+    frontend can make the arrays again, so they are dropped once the item is being encoded.
     """
 
     modality: Modality

@@ -1,4 +1,4 @@
-"""What is asked: messages, the rendered prompt, and the input of the engine."""
+"""Requests: messages, the rendered prompt, and the input of the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a media item becomes, known before a pixel is decoded: its tokens, the text around it, its costs."""
+"""The plan of a media item, made before a pixel is decoded: its tokens, the text around it, its costs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Registry:
 
     @property
     def readers(self) -> Mapping[str, ConfigReader]:
-        """What reads the config.json of the families from outside, by its architecture."""
+        """Readers of config.json of the families from outside, by architecture."""
         outside = {family for plugin in self.plugins for family in plugin.families.values()}
         return {name: family.read_config for name, family in self.claims.items() if family in outside}
 

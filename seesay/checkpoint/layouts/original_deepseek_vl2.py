@@ -43,7 +43,7 @@ _TEXT = {
     "norm_topk_prob": False,
     "routed_scaling_factor": 1.0,
 }
-"""What the published class of the decoder has where config.json says nothing."""
+"""Defaults of the published decoder class."""
 _LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim", "qk_nope_head_dim", "norm_topk_prob")
 _VISION = {"image_size": 384, "patch_size": 16, "width": 1024, "layers": 24, "heads": 16, "mlp_ratio": 4}
 _PROJECTOR = {

@@ -24,7 +24,7 @@ from seesay.errors import CheckpointError
 
 _MOST_OUTPUTS = 1 << 20
 _HEAD = "lm_head"
-"""What lists of exclusions call the head, whatever its name in the folder."""
+"""The name of the head in exclusion lists, whatever its name in the folder."""
 
 
 class LoadedLayers:

@@ -224,7 +224,7 @@ class Linear(nn.Module):
         return torch.cat(pieces)
 
     def _prepare(self, weights: Mapping[str, Weight], bias: Tensor | None) -> tuple[Product, Tensor | None]:
-        """Return the product with loaded weights, which are given up, and its bias."""
+        """Return the product and its bias. The loaded weights are freed."""
         padded = None if bias is None else pad_outputs(bias, self.sizes)
         self.weight = nn.Parameter(next(iter(weights.values())).data.new_empty(0), requires_grad=False)
         product = self.method.prepare(weights, padded, self.sizes)

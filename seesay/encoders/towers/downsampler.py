@@ -1,4 +1,4 @@
-"""What joins neighbouring patches to one row, and the projector of CogVLM and of GLM's vision models behind that: a
+"""Join neighbouring patches to one row; and the projector of CogVLM and of GLM's vision models behind that: a
 linear layer, a norm and a gated feed-forward (arXiv 2311.03079, section 2.1)."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class ModuleTower:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """`run(**inputs)` returns what the decoder is given: `inputs_embeds` [1, T, hidden_size] with rows in it."""
+        """`run(**inputs)` returns the decoder's inputs: `inputs_embeds` [1, T, hidden_size] with rows in it."""
         self.device, self.dtype = device, dtype
         self.hidden_size = hidden_size
         self.weights = DecodersWeights(device)
@@ -76,7 +76,7 @@ class ModuleTower:
         return {name: each.to(self.dtype) if each.is_floating_point() else each for name, each in tensors}
 
     def show(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Any]:
-        """Return all that the decoder is given for a processor's `inputs`."""
+        """Return all inputs of the decoder for a processor's `inputs`."""
         with torch.no_grad():
             return self._run(**inputs)
 

@@ -26,7 +26,7 @@ from seesay.encoders.towers.weights import load_tower
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorConfig:
-    """What comes behind the tower: two linear layers, or one without an `activation`, or a `Downsampler` with an
+    """The projector behind the tower: two linear layers, or one without an `activation`, or a `Downsampler` with an
     `inner_size`.
 
     keeps_class_row: the row of the class token is kept. merge: squares of merge² patches are joined to one row; rows

@@ -31,8 +31,8 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TowerRows:
-    """What a tower makes of a picture of `image_size`, cut into patches of `patch_size` (both (height, width) in
-    pixels): rows of `size` for a `grid` (height, width), with one for a class token before them if it
+    """Shape of a tower's output for a picture of `image_size`, cut into patches of `patch_size` (both (height, width)
+    in pixels): rows of `size` for a `grid` (height, width), with one for a class token before them if it
     `has_class_token`."""
 
     image_size: tuple[int, int]

@@ -194,7 +194,7 @@ class Block(nn.Module):
 
     @property
     def offset(self) -> Tensor | None:
-        """What must be added to x behind this layer: the sum of the biases that were left out."""
+        """The sum of the omitted biases, to be added to x behind this layer."""
         return self._offsets[1]
 
     def leave_biases_out(self, offset: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What other threads ask of the engine loop's thread."""
+"""Calls from other threads, for the engine loop's thread."""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ def can_force(params: SamplingParams) -> bool:
 
 
 def can_jump(params: SamplingParams) -> bool:
-    """Return whether forced tokens may be computed together: not where something is asked of the step of each."""
+    """Return whether forced tokens may be computed together: not if the request needs the output of each token's
+    step."""
     asks_each = params.logprobs is not None or params.output_logits or params.output_last_hidden_state
     return not asks_each and can_force(params)
 

@@ -88,10 +88,10 @@ class EngineLoop:
         hang_limit_s: float | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
-        `hang_limit_s`: after so long a step or a call of the encoder counts as hung; None leaves that to the reader of
-        `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`, `bad_words`,
-        `imports`: without them requests have no grammars, bad words or named logits processors. `spell` returns the
-        bytes of a token; without it they have no thoughts."""
+        `hang_limit_s`: after so long a step or a call of the encoder is treated as hung; None leaves that to the reader
+        of `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`,
+        `bad_words`, `imports`: without them requests have no grammars, bad words or named logits processors. `spell`
+        returns the bytes of a token; without it they have no thoughts."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead

@@ -90,7 +90,7 @@ class AnswerOptionsReader:
         return self._grammars.check(grammar)
 
     def try_grammars(self, requests: Iterable[GenerationRequest]) -> None:
-        """Compile the grammars of requests within limits. What is wrong with one is told when it is prepared."""
+        """Compile the grammars of requests within limits. Errors are raised when the request is prepared."""
         for request in requests:
             grammar = request.gen_config.grammar
             if grammar is not None and self._grammars is not None and wants_answer(request):

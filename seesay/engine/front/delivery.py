@@ -25,7 +25,7 @@ class Delivery:
     the core's thread keeps no engine alive."""
 
     def __init__(self, core: EngineCore, room: MediaRoom | None = None) -> None:
-        """room: of the arrays of requests; it is given up when their items are being encoded, or they end."""
+        """room: the budget for arrays of requests; freed once their items are being encoded, or they end."""
         self._core = core
         self._room = room or MediaRoom()
         self._live: dict[int, LiveAnswer] = {}
@@ -56,7 +56,7 @@ class Delivery:
                 delta = OutputDelta(request_id=output.request_id, finish_reason="error", error=explain(error))
             if delta is not None and delta.finish_reason is not None:
                 if self._live.pop(output.request_id, None) is None:
-                    continue  # it was given up meanwhile, by another thread
+                    continue  # another thread ended it meanwhile
                 if output.finish_reason is None:
                     self._core.abort([output.request_id])
             elif answer.has_stopped and not had_stopped:

@@ -91,14 +91,14 @@ def _close_engines() -> None:
 
 
 def _stop(process_id: int, core: EngineCore) -> None:
-    """End the core of an engine that nobody refers to any more. Garbage collection may call this in any thread, so it
+    """Stop the core of a garbage-collected engine. Garbage collection may call this in any thread, so it
     waits for nothing; the core's thread frees what the engine held."""
     if process_id == os.getpid():
         core.stop()
 
 
 class _Preparing(NamedTuple):
-    """A request that is being prepared: its receiver, and what ends that when nobody waits for it."""
+    """A request that is being prepared: its receiver, and a handle that cancels it when its caller has left."""
 
     on_output: OutputSink
     cancellation: Cancellation
@@ -502,7 +502,7 @@ class AsyncEngine:
         with self._lock:
             ready = []
             for request_id, prepared in found.items():
-                if self._preparing.pop(request_id, None) is None:  # aborted meanwhile, or nobody knows of it
+                if self._preparing.pop(request_id, None) is None:  # aborted meanwhile, or unknown
                     left.append(request_id)
                     continue
                 if isinstance(prepared, RequestError) or self._is_closed:

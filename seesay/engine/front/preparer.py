@@ -99,7 +99,7 @@ class RequestPreparer:
     ) -> dict[int, PreparedRequest | RequestError]:
         """Prepare requests, by their id, that share one prompt. Returns for each what the core needs to compute it and
         what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading.
-        `cancellation` ends it when nobody waits any more."""
+        `cancellation` ends it when the caller has left."""
         found: dict[int, PreparedRequest | RequestError] = {}
         options: dict[int, AnswerOptions] = {}
         for request_id, request in asked.items():

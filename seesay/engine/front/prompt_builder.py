@@ -82,7 +82,7 @@ class PromptBuilder:
         cancellation: Cancellation | None = None,
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         """Return the prompt of a request and its media, decoded and preprocessed. Raises `RequestError`, also when
-        nobody waits any more."""
+        the caller has left."""
         if request.truncate_prompt_tokens is not None:
             return self._build_cut_prompt(request, batch, cancellation)
         prompt, opened = self._open_prompt(request, self._session_len, cancellation)

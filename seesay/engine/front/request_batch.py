@@ -249,7 +249,7 @@ class LoopNotifier:
             self._is_scheduled = True
             try:
                 loop.call_soon_threadsafe(self._hand_out)
-            except RuntimeError:  # the event loop is closed: nobody waits for this any more
+            except RuntimeError:  # the event loop is closed: there is no reader any more
                 self._waiting.clear()
                 self._is_scheduled = False
 

@@ -35,7 +35,7 @@ def describe_failure(error: BaseException) -> StartFailed:
 
 
 def restore_failure(failure: StartFailed) -> Exception:
-    """Return the exception that `describe_failure` was given, or, where its type is not one of ours or Python's, a
+    """Return the exception that was passed to `describe_failure`, or, where its type is not one of ours or Python's, a
     `RuntimeError` that names it. One that was not raised on purpose has its traceback as a note."""
     error: Exception
     if failure.name == _OUT_OF_MEMORY:

@@ -25,7 +25,7 @@ _GREETING_S = 2.0
 """A frontend that connects says at once where its sockets are."""
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _LIMITS = Limits(MAX_STALL_S, MAX_WAITING_BYTES)
-"""A frontend that does not read is let go."""
+"""A frontend that does not read for so many seconds is disconnected."""
 
 
 def open_listener() -> tuple[socket.socket, str]:

@@ -48,7 +48,7 @@ class Parent:
         )
 
     def confirm(self) -> None:
-        """Both directions are known to work. Removes the sockets' names, which nobody needs any more, and lets the
+        """Call once both directions work. Removes the sockets' names, which are not needed any more, and lets the
         kernel end this process with its parent, whatever it is doing then."""
         shutil.rmtree(self._folder, ignore_errors=True)
         with contextlib.suppress(OSError, AttributeError):  # Linux alone has it

@@ -146,7 +146,7 @@ class ProcessCore:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process; None while there is none that takes requests."""
+        """The id of the process; None while no process takes requests."""
         child = self._state.child
         return None if child is None else child.pid
 
@@ -259,7 +259,7 @@ class ProcessCore:
         return self._state.find_refusal()
 
     def _send_request(self, entry: Entry) -> None:
-        """Send a request to the process, or leave it waiting where there is none. Under the lock, so that what is told
+        """Send a request to the process, or queue it while there is no process. Under the lock, so that what is told
         of the request later comes later; sending waits for nobody."""
         request_id = entry.request.request_id
         try:
@@ -320,7 +320,7 @@ class ProcessCore:
         while not self._is_closing and self._state.failure is None:
             if self._state.sleeps_without_process:
                 self._refuse_waiting()
-            self._requests.hand_out()  # nobody waits for the next process to learn that a request is lost
+            self._requests.hand_out()  # report lost requests now, not when the next process is up
             if self._state.sleeps_without_process:
                 self._waker.wait()
                 continue
@@ -355,7 +355,7 @@ class ProcessCore:
         self._waker.close()
 
     def _wait_for_system(self, error: OSError) -> None:
-        """Wait a while before a process is started that the system has refused, such as for want of descriptors."""
+        """Wait before starting a process again that the system refused, for example because descriptors ran out."""
         self._state.note_no_start(error)
         logger.error("the engine process cannot be started: %s; trying again in %g s", error, self._delay_s)
         until_s = time.monotonic() + self._delay_s

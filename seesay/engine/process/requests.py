@@ -18,7 +18,7 @@ logger = logging.getLogger("seesay")
 
 class Requests:
     """Live requests (`ledger`) and final outputs that no process made, until they are handed out to `listener`. `lock`
-    guards both. Each request gets one final output, whoever makes it first."""
+    guards both. Each request gets exactly one final output: the first."""
 
     def __init__(self, lock: threading.Condition, abort: Callable[[Iterable[int]], None]) -> None:
         """`abort` is called with the requests whose receiver has failed."""

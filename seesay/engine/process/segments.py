@@ -2,7 +2,7 @@
 
 Fresh memory costs a page fault for every 4 kB in both processes, which takes longer than the copies. The first byte of
 a segment says whether it is in use: the sender sets it, and the receiver clears it once the last array in it is gone.
-Nobody waits: where all segments are in use, a message has memory of its own (`arrays`).
+Nothing waits: if all segments are in use, a message has memory of its own (`arrays`).
 """
 
 from __future__ import annotations

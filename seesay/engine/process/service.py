@@ -105,7 +105,7 @@ class Frontend:
         self.remove_folder()
 
     def remove_folder(self) -> None:
-        """Remove the names of its sockets, which nobody needs once they are connected."""
+        """Remove the names of its sockets. Connected sockets need none."""
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
@@ -202,7 +202,7 @@ class Service:
         except Exception:
             if frontend is self._first:
                 raise
-            logger.exception("a front of the engine process is let go: it cannot be understood")
+            logger.exception("a frontend of the engine process is disconnected: its messages cannot be decoded")
             frontend.is_lost = True
         frontend.is_lost |= frontend.link.is_broken
         if frontend is self._first:  # what it was not told is lost: it starts another process
@@ -246,7 +246,7 @@ class Service:
                 threading.Thread(target=self._do, args=arguments, name="seesay-command", daemon=True).start()
             case kinds.Join():
                 frontend.remove_folder()
-                with self._status_lock:  # a change is told before this, or after it
+                with self._status_lock:  # a change is sent before this, or after it
                     frontend.send(kinds.Started(core.facts, core.status))
                 frontend.has_joined = True
             case _:
@@ -283,7 +283,7 @@ class Service:
             failure = kinds.Failure.of(error)
         except BaseException as error:
             raised = describe_failure(error)
-        with self._status_lock:  # the last that is told is the last that was
+        with self._status_lock:  # the last status sent is the last that was set
             status = self._core.status
             if status != self._told_status:
                 self._told_status = status

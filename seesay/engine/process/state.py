@@ -1,4 +1,4 @@
-"""What a frontend knows of its engine process: whether there is one that takes requests, and if not, why."""
+"""A frontend's state of its engine process: whether one takes requests, and if not, why."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from seesay.engine.process.segments import SegmentWriter
 from seesay.engine.process.waker import Waker
 
 FD_MARK = b"\0"
-"""What a descriptor comes with."""
+"""The byte that carries a descriptor."""
 SHARED = struct.Struct("<Qq?")
 """Where the large arrays of a message are: their bytes, the number of the segment, and whether a descriptor came."""
 OWN_MEMORY = -1

@@ -9,7 +9,7 @@ from seesay.llm.plans.block_key import BlockKey
 
 
 class ResumePoints(Protocol):
-    """What the layers keep of computed tokens. The scheduler asks it before a sequence begins behind some."""
+    """What the layers can resume from. The scheduler asks before a sequence starts behind computed tokens."""
 
     def find_last(self, keys: Sequence[BlockKey], num_tokens: int) -> int:
         """Return behind how many tokens, at most `num_tokens`, a sequence can go on whose full blocks have `keys`. The

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"(.*experts\.)(\d+)(\..+)")
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-"""What configurations call the number of experts of a layer."""
+"""Names of the field with the number of experts of a layer."""
 
 
 def describe_uneven_experts(source: TensorSource, config: Any) -> str | None:

@@ -262,7 +262,7 @@ def _check_report(source: Checkpoint, report: Mapping[str, Any], prefix: str) ->
         if found := sorted(map(_name_of_key, report.get(kind) or ())):
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
             raise CheckpointError(f"{source.path}: tensor {prefix + found[0]!r} {message}{more}")
-    stored = source.tensor_names()  # those of the model are told without the prefix, those of other parts as they are
+    stored = source.tensor_names()  # names of the model lack the prefix, those of other parts are unchanged
     names = {prefix + name for name in map(_name_of_key, report.get("unexpected_keys") or ())}
     if unexpected := sorted(names & stored if prefix else names):
         raise CheckpointError(f"{source.path}: unexpected tensor {unexpected[0]!r}")

@@ -59,7 +59,7 @@ class Tower(torch.nn.Module):
         self._model = replace_parts(without_head(model), {path_of(model, decoder): self._decoder})
 
     def forward(self, **inputs: torch.Tensor) -> Mapping[str, Any]:
-        """Return what the decoder is given, by name, for the processor's `inputs`: among it `inputs_embeds`
+        """Return the decoder's inputs, by name, for the processor's `inputs`: among it `inputs_embeds`
         [1, T, hidden], with the rows of pictures in it."""
         self._model(**inputs, use_cache=False, return_dict=True)
         found, self._decoder.inputs = self._decoder.inputs, {}

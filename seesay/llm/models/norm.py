@@ -14,7 +14,7 @@ from seesay.llm.ops import Activation, Ops
 
 
 class Norm(Protocol):
-    """What the products of a layer take of the residual stream [T, hidden].
+    """The inputs of a layer's products, from the residual stream [T, hidden].
 
     weights: its tensors.
     """

@@ -138,7 +138,7 @@ class MediaRowsSpec:
 
     @property
     def for_qkv(self) -> MediaRowsSpec:
-        """What holds for queries, keys and values."""
+        """Settings of queries, keys and values."""
         return self if self.qkv_rank is None else replace(self, rank=self.qkv_rank, scale=self.qkv_scale)
 
 

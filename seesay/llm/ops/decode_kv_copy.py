@@ -3,7 +3,7 @@ row instead of the whole context.
 
 A copy holds only what the paged cache holds, and is used only by the step right after the one that made or extended
 it, for the same rows in the same blocks, each one token longer. Any other step makes a new one. Block numbers do not
-say what a block contains: whoever writes to blocks in between (loads from the host do) must call `drop`.
+say what a block contains: code that writes to blocks in between (loads from the host do) must call `drop`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the slopes of ALiBi (Press et al. 2022) add to attention scores."""
+"""Biases of attention scores from ALiBi's slopes (Press et al. 2022)."""
 
 from __future__ import annotations
 

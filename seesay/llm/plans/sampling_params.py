@@ -76,9 +76,9 @@ class SamplingParams:
     pooling: Literal["mean", "last"] | None = None
 
     is_plain: bool = field(init=False, repr=False, compare=False)
-    """Whether the most likely token is all that is asked of the sampler."""
+    """Whether the sampler only has to return the most likely token."""
     is_plainly_drawn: bool = field(init=False, repr=False, compare=False)
-    """Whether a draw is all that is asked of the sampler."""
+    """Whether the sampler only has to draw a token."""
 
     def __post_init__(self) -> None:
         is_held_back = self.min_new_tokens > 0 and self.ending_token_ids

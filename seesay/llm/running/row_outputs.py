@@ -75,7 +75,8 @@ def _pool(pooling: str | None, hidden: torch.Tensor) -> torch.Tensor | None:
 
 
 def _prompt_logprobs(decoder: Decoder, row: Row, member: RowState, hidden: torch.Tensor) -> PromptLogprobs | None:
-    """Log-probabilities of the prompt tokens behind the row's positions; None when nobody asks, or there are none."""
+    """Log-probabilities of the prompt tokens behind the row's positions; None if no request wants them, or there are
+    none."""
     count = member.params.prompt_logprobs
     stop = min(row.start + row.num_tokens, member.num_prompt_tokens - 1)
     if count is None or stop <= row.start:

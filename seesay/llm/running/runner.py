@@ -166,7 +166,7 @@ class ModelRunner:
 
     def restore_cache(self) -> None:
         """Allocate the KV cache, with the size that was settled, and an empty row table on the device. Raises
-        `torch.OutOfMemoryError`; then there still is none."""
+        `torch.OutOfMemoryError`; then nothing is allocated."""
         cache = self._make_cache(self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         with on_stream(self.stream):
             rows = DeviceRows(

@@ -23,7 +23,7 @@ class Admission:
     known tokens. One that waits for embeddings lets others pass; one that waits for blocks or for a place does not. One
     whose next block a running sequence is just computing waits for it, and lets others pass. Priorities decide whose
     turn it is, but the oldest is brought forward after `_MAX_OVERTAKING` others, so nobody starves.
-    Blocks that groups keep are given back before a sequence has to wait for blocks.
+    Groups release their blocks before a sequence has to wait for blocks.
 
     lacks_blocks: whether the sequence whose turn it was did not fit into the last plan.
     """
@@ -110,7 +110,7 @@ class Admission:
             self._num_overtaking = 0
             self._live.bring_forward(waiting.oldest)
         seq = waiting.find_next(shares)
-        if seq is None:  # whoever has tokens left cannot use them now: others may
+        if seq is None:  # owners with a budget left cannot use it now: others may
             shares.open()
             seq = waiting.find_next(shares)
         return seq

@@ -54,7 +54,7 @@ class BlockedSequences:
         self._leave(seq)
 
     def wake(self, cause: Hashable) -> None:
-        """What these waited for is there, or will never be."""
+        """The value that these sequences waited for has arrived, or never will."""
         for seq_id, seq in self._by_cause.pop(cause, {}).items():
             del self._cause_of[seq_id]
             self._woken[seq_id] = seq

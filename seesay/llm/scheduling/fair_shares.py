@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def divide_tokens(total: int, wanted: Mapping[Hashable, int]) -> dict[Hashable, int]:
     """Return how many of `total` tokens each owner gets: equally many, but none more than it wants (max-min fairness),
-    and at least one, so that nobody waits for an owner that cannot use its tokens now."""
+    and at least one, so that no owner waits for another that cannot use its tokens now."""
     shares: dict[Hashable, int] = {}
     for num_left, owner in zip(range(len(wanted), 0, -1), sorted(wanted, key=lambda owner: wanted[owner])):
         shares[owner] = max(1, min(wanted[owner], -(-total // num_left)))

@@ -214,7 +214,7 @@ class LiveSequences:
         self.deltas.renew(self.running)
 
     def end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
-        """A sequence is over: it gives back all that it holds."""
+        """A sequence has ended: release everything it holds."""
         del self.by_id[seq.seq_id]
         self.owners[seq.owner] -= 1
         if not self.owners[seq.owner]:

@@ -2,7 +2,7 @@
 
 `plan_step` chooses rows and reserves their blocks, the runner computes them, `commit_step` applies the outcome. Plans
 may be made ahead of commits, as long as they are computed and committed in their order: a row then may begin at a token
-that a row before it samples and nobody knows yet. There is no prefill and no decode: in every step each sequence's
+that an earlier row samples and that is not known yet. There is no prefill and no decode: in every step each sequence's
 computed tokens catch up with its known tokens, those that lack one token first, then longer rows, under a token budget
 and the limit of a `StepPolicy`. Owners take turns, and of one owner the oldest sequence is first, among those of one
 priority. Not thread-safe: one engine loop owns a scheduler.

@@ -46,7 +46,7 @@ class SequenceGroups:
     """The groups of the live sequences, by their `group_id`. Those without one are in none.
 
     The blocks of a member that ends are kept while others of its group wait to begin, and for members that are still to
-    come when it says so (`Sequence.keeps_blocks`). They are given back when the pool needs them.
+    come when it says so (`Sequence.keeps_blocks`). The group releases them when the pool needs them.
     """
 
     def __init__(self, pool: BlockPool, blocked: BlockedSequences) -> None:
@@ -127,7 +127,7 @@ class SequenceGroups:
             self._blocked.wake((seq.seq_id, length))
 
     def end(self, seq: Sequence, *, is_good: bool) -> tuple[int, ...]:
-        """A sequence is over. Returns those of its blocks that it gives back; the others are the group's from now on.
+        """A sequence has ended. Returns the blocks that it releases; the group owns the others from now on.
         `is_good`: whether what it computed may be used."""
         if seq.group_id is None:
             return seq.block_ids
@@ -154,7 +154,7 @@ class SequenceGroups:
         return is_waited_for and not has_other
 
     def end_group(self, group_id: int) -> None:
-        """No more members come. What is kept for them is given back once those that live are over."""
+        """No more members follow. The group releases its blocks once the live members have ended."""
         if (group := self._groups.get(group_id)) is not None:
             group.stays = False
             if not group.members:

@@ -12,7 +12,7 @@ from seesay.errors import ErrorCode, RequestError
 
 
 class Cancellation:
-    """Ends work when nobody waits for it any more. Thread-safe."""
+    """Cancels work whose caller has left. Thread-safe."""
 
     def __init__(self, num_waiting: int = 1) -> None:
         """`num_waiting`: requests that wait for the work."""
@@ -29,14 +29,14 @@ class Cancellation:
             call()
 
     def check(self) -> None:
-        """Raise `RequestError` when nobody waits."""
+        """Raise `RequestError` if the caller has left."""
         if self._num_waiting <= 0:
             raise RequestError(ErrorCode.ABORTED, "the request was aborted while its media were prepared")
 
     @contextmanager
     def calling(self, call: Callable[[], None]) -> Iterator[None]:
-        """Inside of the block, `call` is called once nobody waits: at once, or from another thread. It must be quick
-        and must not raise."""
+        """Inside the block, `call` is called once the caller has left: at once, or from another thread. It must be
+        quick and must not raise."""
         key = object()
         with self._lock:
             self._calls[key] = call
@@ -53,7 +53,7 @@ class Cancellation:
 class Allowance:
     """Enforces `limits` for one request. The deadline runs from construction. Thread-safe.
 
-    cancellation: tells when nobody waits for what this pays for.
+    cancellation: whether the caller of the request has left.
     """
 
     def __init__(self, limits: MediaLimits, cancellation: Cancellation | None = None) -> None:
@@ -67,7 +67,7 @@ class Allowance:
 
     def remaining_s(self) -> float:
         """Return the seconds left for fetching, more than 0. Raises `TimeoutError` when there are none, `RequestError`
-        when nobody waits any more."""
+        when the caller has left."""
         self.cancellation.check()
         left = self._end - time.monotonic()
         if left <= 0:

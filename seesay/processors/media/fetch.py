@@ -56,7 +56,7 @@ def is_global(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What tells where a name leads, and to which of its addresses a connection is made.
+    """Resolves a name, and chooses the address to connect to.
 
     look_up: takes what `socket.getaddrinfo` does. is_public: whether an address is reachable over the public internet.
     """

@@ -127,7 +127,7 @@ class FrameSampling:
         return _choice(first + spread(stop - first, count), times_s, duration_s=duration_s * share)
 
     def rate_of_given(self) -> float:
-        """Return the frames per second of frames that are given one by one. Raises `RequestError` for two rates."""
+        """Return the rate, in frames per second, of a list of frames. Raises `RequestError` for two rates."""
         if self.fps is not None and self.given_fps is not None:
             raise _bad_option("sample_fps", "of frames that are given one by one, fps and sample_fps mean the same")
         return self.given_fps or self.fps or DEFAULT_FPS

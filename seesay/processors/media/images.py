@@ -85,7 +85,8 @@ def floored_edge_size(height: int, width: int, edge: int, *, least: int) -> tupl
 
 
 GridOrder = Literal["columns", "set"]
-"""Those of fewer columns first, as in Transformers; or in the order of a Python set, as in InternVL's own code."""
+"""Order of the grids: fewer columns first, as in Transformers; or in the order of a Python set, as in InternVL's own
+code."""
 
 
 @lru_cache(maxsize=64)

@@ -51,11 +51,11 @@ class Picture:
         return make_decoded(self.modality, owned[None])
 
     def pixels(self) -> npt.NDArray[np.uint8]:
-        """Return the pixels uint8 [H, W, 3]: the array that was given, where the content is one. May be read-only."""
+        """Return the pixels uint8 [H, W, 3]: the array itself, if the content is one. May be read-only."""
         return self._content if isinstance(self._content, np.ndarray) else np.asarray(self.to_image())
 
     def to_image(self) -> Image.Image:
-        """Return the picture as an upright RGB image: the image that was given, where it is both already."""
+        """Return the picture as an upright RGB image: the image itself, if it is both already."""
         if isinstance(self._content, Image.Image):
             image = self._content
         elif isinstance(self._content, np.ndarray):

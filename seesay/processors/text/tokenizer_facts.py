@@ -1,4 +1,4 @@
-"""What must be known of a checkpoint's tokenizer: read from Transformers' object, or kept from an earlier start.
+"""Facts about a checkpoint's tokenizer: read from Transformers' object, or cached by an earlier start.
 
 Transformers decides how the files of a tokenizer are to be understood; importing it takes a second.
 """

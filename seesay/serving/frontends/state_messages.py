@@ -66,7 +66,7 @@ _said_decoder = msgspec.msgpack.Decoder(list[Said])
 
 
 def encode_response(stored: StoredResponse) -> bytes:
-    """Return a response as bytes, into which the shared state does not look."""
+    """Return a response as bytes, opaque to the shared state."""
     return _encoder.encode(_Stored(json.dumps(stored.body), [Said.of(message) for message in stored.messages]))
 
 
@@ -76,7 +76,7 @@ def decode_response(data: bytes) -> StoredResponse:
 
 
 class History(Piece):
-    """A `Conversation`. Its messages are bytes, into which the shared state does not look; empty bytes are none."""
+    """A `Conversation`. Its messages are opaque bytes to the shared state; empty bytes mean no messages."""
 
     messages: bytes
     num_tokens: int

@@ -27,7 +27,7 @@ RESET_S = 60.0
 
 @dataclass(slots=True)
 class _Round:
-    """Something that was asked of several frontends, for one of them."""
+    """A question to several frontends, on behalf of one of them."""
 
     asker: int
     number: int

@@ -76,9 +76,9 @@ class Supervisor:
         hang_limit_s: float,
         on_ready: Callable[[str], None],
     ) -> None:
-        """`start` is what each frontend is told, without its index and the engine's address. `hang_limit_s`: a frontend
-        whose event loop has not run for so long is killed. `on_ready` is called with the name of the device once all
-        frontends listen."""
+        """`start`: the start message of each frontend, without its index and the engine's address. `hang_limit_s`: a
+        frontend whose event loop has not run for so long is killed. `on_ready` is called with the name of the device
+        once all frontends listen."""
         self._start = start
         self._sockets = list(sockets)
         self._drain_timeout_s = drain_timeout_s

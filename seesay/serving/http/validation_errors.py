@@ -22,7 +22,7 @@ _KINDS = {
     "model_attributes_type": "an object",
     "none_required": "null",
 }
-"""What a value must be, by the type of the problem."""
+"""What is allowed, by the type of the problem."""
 
 
 def explain_invalid(problems: Sequence[Mapping[str, Any]], body: Any = None) -> ApiError:

@@ -109,7 +109,7 @@ def _read_prompt(state: ServerState, prompt: object, kind: type, where: str) -> 
 
 
 def _num_alternatives(body: CompletionRequest) -> int | None:
-    """Return how many alternatives the tokens of the prompt have in the answer; None when nobody asks."""
+    """Return how many alternatives the answer has for prompt tokens; None if the request wants none."""
     asked = [body.prompt_logprobs, body.logprobs if body.echo else None]
     return max((count for count in asked if count is not None), default=None)
 

@@ -1,1 +1,1 @@
-"""What is kept for longer than a request: sessions and responses."""
+"""State that outlives a request: sessions and responses."""

@@ -1,1 +1,1 @@
-"""Who may ask, and how much: keys, queues, metrics."""
+"""Admission: keys, queues, limits; and metrics."""

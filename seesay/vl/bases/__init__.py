@@ -1,1 +1,1 @@
-"""What families of one kind share."""
+"""Base classes of families of one kind."""

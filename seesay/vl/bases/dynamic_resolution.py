@@ -71,7 +71,7 @@ class PatchSettings:
 
     @property
     def limits(self) -> list[int | None]:
-        """What decides the sizes of frames, as JSON values, for cache keys."""
+        """The settings that determine the sizes of frames, as JSON values, for cache keys."""
         return [self.min_pixels, self.max_pixels, self.total_pixels, self.factor]
 
     def max_pixels_of(self, options: Mapping[str, int]) -> int:

@@ -1,5 +1,5 @@
 """Towers that a configuration names as a model of timm (`model_type: timm_wrapper`): which of them our own tower
-computes, and what may be asked of timm for the others. timm is not imported."""
+computes, and which options of timm the others may use. timm is not imported."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ _ARGUMENTS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         (_is_flag, "true or false"),
     ),
 }
-"""What `model_args` may ask of timm: sizes and options of a model's layers, nothing that loads, fetches or wraps."""
+"""Allowed keys of `model_args` for timm: sizes and options of a model's layers, nothing that loads, fetches or
+wraps."""
 
 _ENCODER: Mapping[str, Any] = {
     "class_token": True,
@@ -209,7 +210,7 @@ class TimmTower:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimmRows:
-    """What the configuration says of a tower's rows: `grid` (height, width) of them for a picture of `image_size`, each
+    """The tower's rows by the configuration: `grid` (height, width) of them for a picture of `image_size`, each
     of `size`, with one for a class token before them if it `has_class_token`."""
 
     image_size: tuple[int, int]

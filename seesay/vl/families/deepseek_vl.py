@@ -93,7 +93,7 @@ class DeepseekVL(Family):
             )
         given = read_processor(checkpoint, "image_processor")
         self.statistics: Mapping[str, Any] | None = getattr(config, "tower_statistics", None)
-        """Those of the towers in the authors' layout."""
+        """Mean and standard deviation of each tower in the authors' layout."""
         self.settings = given if self.statistics is None else self.read_original(given, self.statistics)
         self.library: Library = "torchvision" if self.statistics is None else "pillow"
         self.pixels = PixelSettings.read(self.settings, where, processor=self.processor, library=self.library)

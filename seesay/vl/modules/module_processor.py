@@ -35,7 +35,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a picture of some size becomes. num_patches: of 14² pixels, of all that the processor makes. num_tiles: the
+    """Measures of a picture of one size. num_patches: of 14² pixels, of all that the processor makes. num_tiles: the
     pictures that it makes. peak_pixels: uint8 pixels that take as much memory."""
 
     expansion: Expansion

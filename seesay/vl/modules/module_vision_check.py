@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 _PROMPTS = (((72, 40),), ((40, 56), (64, 48), (33, 90)))
 """(height, width) of the pictures of each prompt."""
 _LARGE = ((900, 1400), (800, 600), (1300, 700))
-"""Those of a prompt of which only the tokens are compared: some processors cut large pictures, or not beside others."""
+"""Sizes of pictures in the prompt whose tokens alone are compared: some processors cut large pictures, or not beside
+others."""
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
 
 
@@ -101,7 +102,7 @@ def _prepare(family: Family, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
 
 
 def _check_given(given: Mapping[str, Any]) -> None:
-    """Raise `CheckpointError` naming what the decoder is given beside embeddings, positions and a mask of texts."""
+    """Raise `CheckpointError` naming inputs of the decoder other than embeddings, positions and a mask of texts."""
     positions = given.get("position_ids")
     if isinstance(positions, torch.Tensor) and positions.dim() > 2:
         raise CheckpointError(f"its tokens have positions of {len(positions)} axes (M-RoPE)")
