@@ -27,9 +27,9 @@ from torch import Tensor, nn
 ROOT = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT), str(ROOT.parent)]
 
-from demo_training import packing as pk  # noqa: E402
-from demo_training.files import VOCABULARY, build_tokenizer, special_ids, write_processing_files  # noqa: E402
-from demo_training.network import (  # noqa: E402
+from demo_training import packing as pk
+from demo_training.files import VOCABULARY, build_tokenizer, special_ids, write_processing_files
+from demo_training.network import (
     MINUTE,
     Batch,
     PackedModel,
@@ -38,8 +38,8 @@ from demo_training.network import (  # noqa: E402
     init_weights,
     make_config,
 )
-from demo_training.optimizer import Average, Optimizer, learning_rate  # noqa: E402
-from demo_training.reference import check_logits  # noqa: E402
+from demo_training.optimizer import Average, Optimizer, learning_rate
+from demo_training.reference import check_logits
 
 PATCH_LOSS_SHARE = 0.5
 PATCH_LOSS_FLOOR = 0.05

@@ -21,9 +21,9 @@ import numpy.typing as npt
 from PIL import Image
 from tokenizers import Tokenizer
 
+from demo_training.talks import TALK_TASKS, make_talk
 from seesay.demo.drawing import Picture
 from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, training_seed
-from seesay.demo.talks import TALK_TASKS, make_talk
 from seesay.demo.vocabulary import COLOURS, GLYPHS, SHAPES
 
 PATCH_PX = 14

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from demo_training import packing as pk
 from demo_training.network import Batch, PackedModel
+from demo_training.talks import TALK_TASKS, make_talk
 from seesay.demo.scenes import TRAINING_TASKS, make_example
-from seesay.demo.talks import TALK_TASKS, make_talk
 
 LOGIT_TOLERANCE = 1e-4
 FRACTIONAL_STEPS_SINCE = "5.18"

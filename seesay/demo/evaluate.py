@@ -1,14 +1,12 @@
 """Measure a checkpoint's accuracy on unseen scenes: `python -m seesay.demo.evaluate --scenes 500`.
 
 Prints one line of JSON: the share of right answers (0 to 1) per task. The first question of each scene is answered
-greedily, in one of a few wordings from training. With `--phrasings`, each task is measured twice: in those wordings,
-and in forms held out of training (`--kinds` also reports the latter by kind of question).
+greedily, in one of a few wordings from training. `examples/evaluate_phrasings.py` asks in wordings held out of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import logging
 import sys
@@ -23,7 +21,6 @@ from seesay.config import EngineConfig
 from seesay.demo import CHECKPOINT
 from seesay.demo.checking import is_right
 from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example
-from seesay.demo.talks import TALK_TASKS, make_talk
 
 MAX_NEW_TOKENS = 96
 BATCH_SIZE = 50
@@ -38,38 +35,29 @@ def evaluate(
     answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TASKS, batch_size: int = BATCH_SIZE
 ) -> dict[str, float]:
     """Return the share of right answers per task, over the scenes of seeds `seed` to `seed + num_scenes - 1`."""
-    return {task: _share(list(_judged(answer, make_example, task, num_scenes, seed, batch_size))) for task in tasks}
+
+    def share(task: str) -> float:
+        judged = judged_answers(
+            answer, make_example, task=task, num_scenes=num_scenes, seed=seed, batch_size=batch_size
+        )
+        return share_right(list(judged))
+
+    return {task: share(task) for task in tasks}
 
 
-def evaluate_phrasings(
-    answer: Answerer, *, num_scenes: int, seed: int, tasks: Sequence[str] = TALK_TASKS, by_kind: bool = False
-) -> dict[str, dict[str, float]]:
-    """Return, per task, the share of right answers to wordings from training (if any) and to held-out forms.
-
-    by_kind: add the share of each kind of held-out question.
-    """
-    figures = {}
-    for task in tasks:
-        shares = {}
-        if task in TASKS:
-            shares["known"] = _share(list(_judged(answer, make_example, task, num_scenes, seed)))
-        judged = list(_judged(answer, functools.partial(make_talk, held_out=True), task, num_scenes, seed))
-        shares["unseen"] = _share(judged)
-        if by_kind:
-            kinds = sorted({example.kinds[example.asked] for example, _ in judged})
-            shares |= {kind: _share([j for j in judged if j[0].kinds[j[0].asked] == kind]) for kind in kinds}
-        figures[task] = shares
-    return figures
-
-
-def _judged(
+def judged_answers(
     answer: Answerer,
     make: Callable[[str, int], Example],
+    *,
     task: str,
     num_scenes: int,
     seed: int,
     batch_size: int = BATCH_SIZE,
 ) -> Iterator[tuple[Example, bool]]:
+    """Yield each example that `make` draws for `task`, and whether its answer is right. Wrong ones are logged (debug).
+
+    Raises ValueError for a `seed` below FIRST_EVALUATION_SEED.
+    """
     if seed < FIRST_EVALUATION_SEED:
         raise ValueError(f"evaluation seeds start at {FIRST_EVALUATION_SEED}, got {seed}")
     seeds = range(seed, seed + num_scenes)
@@ -87,7 +75,8 @@ def _shown(example: Example, text: str) -> tuple[str, str, str]:
     return question, text, expected
 
 
-def _share(judged: Sequence[tuple[Example, bool]]) -> float:
+def share_right(judged: Sequence[tuple[Example, bool]]) -> float:
+    """Return the share of right answers, 0 to 1, to four decimals."""
     return round(sum(right for _, right in judged) / len(judged), 4)
 
 
@@ -175,21 +164,21 @@ def processor_inputs(processor: Any, examples: Sequence[Example]) -> dict[str, A
     return inputs
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m seesay.demo.evaluate", description=__doc__)
+def make_parser(prog: str, description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of what every evaluation of a checkpoint takes; `open_evaluation` reads what it parsed."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--scenes", type=int, default=500, help="scenes per task (default: 500)")
     parser.add_argument("--seed", type=int, default=FIRST_EVALUATION_SEED, help="first seed, 1,000,000 or more")
     parser.add_argument("--model", help="path of a checkpoint (default: the built-in one)")
     parser.add_argument("--engine", choices=("seesay", "transformers"), default="seesay")
     parser.add_argument("--quantization", choices=("fp8", "int8"), help="quantize the weights while they are loaded")
     parser.add_argument("--kv-cache-dtype", choices=("fp8", "int8", "int4"), help="quantize the KV cache")
-    parser.add_argument("--tasks", nargs="+", choices=(*TASKS, *TALK_TASKS[len(TASKS) :]), help="only these tasks")
-    parser.add_argument("--phrasings", action="store_true", help="also ask in wordings held out of training")
-    parser.add_argument(
-        "--kinds", action="store_true", help="with --phrasings: report the share of each kind of question"
-    )
     parser.add_argument("--wrong", action="store_true", help="print the wrong answers to standard error")
-    given = parser.parse_args(arguments)
+    return parser
+
+
+def open_evaluation(parser: argparse.ArgumentParser, given: argparse.Namespace) -> AbstractContextManager[Answerer]:
+    """Check the options of `make_parser` (a wrong one ends the program), and open what answers."""
     if given.scenes < 1:
         parser.error(f"--scenes must be at least 1, got {given.scenes}")
     if given.seed < FIRST_EVALUATION_SEED:
@@ -199,23 +188,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("quantization", "kv_cache_dtype"):
         if getattr(given, name) and given.engine != "seesay":
             parser.error(f"--{name.replace('_', '-')} requires --engine seesay")
-    config = EngineConfig(quantization=given.quantization, kv_cache_dtype=given.kv_cache_dtype or "auto")
-    tasks = given.tasks or (TALK_TASKS if given.phrasings else TASKS)
-    if unknown := [task for task in tasks if task not in TASKS and not given.phrasings]:
-        parser.error(f"--tasks {unknown[0]} requires --phrasings")
     if given.wrong:
         logging.basicConfig(format="%(message)s")
         _LOG.setLevel(logging.DEBUG)
-    model = str(Path(given.model) if given.model else CHECKPOINT)
-    with _make_answerer(given.engine, model, config) as answer:
-        figures: dict[str, Any]
-        if given.phrasings:
-            figures = evaluate_phrasings(
-                answer, num_scenes=given.scenes, seed=given.seed, tasks=tasks, by_kind=given.kinds
-            )
-        else:
-            figures = evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=tasks)
-        print(json.dumps(figures))
+    config = EngineConfig(quantization=given.quantization, kv_cache_dtype=given.kv_cache_dtype or "auto")
+    return _make_answerer(given.engine, str(Path(given.model) if given.model else CHECKPOINT), config)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = make_parser("python -m seesay.demo.evaluate", __doc__)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these tasks")
+    given = parser.parse_args(arguments)
+    with open_evaluation(parser, given) as answer:
+        print(json.dumps(evaluate(answer, num_scenes=given.scenes, seed=given.seed, tasks=given.tasks)))
     return 0
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from demo_training.talks import TALK_TASKS, make_talk
+from demo_training.talks.conversation import PHOTO_SEEN_ANSWER
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
@@ -19,8 +21,6 @@ from seesay.demo.checking import is_right
 from seesay.demo.evaluate import Answerer, evaluate, main, messages_for, transformers_answerer
 from seesay.demo.photo_stand_ins import make_stand_in
 from seesay.demo.scenes import CLIP_FPS, FIRST_EVALUATION_SEED, TASKS, Example, make_example, sample_scene
-from seesay.demo.talks import TALK_TASKS, make_talk
-from seesay.demo.talks.conversation import PHOTO_SEEN_ANSWER
 
 SCENES = 4
 

@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from demo_training.wording.grammar import normalized_expansions
+from demo_training.wording.voice import KINDS
 
 from seesay.demo.drawing import Thing, draw_things, pick_background, pick_rgb
 from seesay.demo.evaluate import Answerer, seesay_answerer
 from seesay.demo.example import Example
-from seesay.demo.wording.grammar import normalized_expansions
-from seesay.demo.wording.voice import KINDS
 
 Scene = tuple[tuple[str, str], ...]
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from demo_training.talks import TALK_TASKS, make_talk
+from demo_training.talks.conversation import PHOTO_SEEN_ANSWER
+from evaluate_phrasings import evaluate_phrasings, main
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import num_examples
 from PIL import ImageStat
 
 from seesay.demo.checking import is_right
-from seesay.demo.evaluate import evaluate_phrasings, main, messages_for
+from seesay.demo.evaluate import main as evaluate_scenes
+from seesay.demo.evaluate import messages_for
 from seesay.demo.example import Example
 from seesay.demo.scenes import FIRST_EVALUATION_SEED, TASKS
-from seesay.demo.talks import TALK_TASKS, make_talk
-from seesay.demo.talks.conversation import PHOTO_SEEN_ANSWER
 
 tasks = st.sampled_from(TALK_TASKS)
 seeds = st.integers(min_value=-(2**40), max_value=2**40)
@@ -124,7 +127,17 @@ def test_phrasings_are_scored_beside_the_known_wordings() -> None:
     assert all(set(shares.values()) == {0.0} and len(shares) > 1 for shares in wrong.values())
 
 
-def test_tasks_of_phrasings_need_the_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_evaluation_of_phrasings_takes_the_tasks_of_talks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--tasks", "photo"])
-    assert "--tasks photo requires --phrasings" in capsys.readouterr().err
+        evaluate_scenes(["--tasks", "photo"])
+    assert "argument --tasks: invalid choice: 'photo'" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--tasks", "photo", "--scenes", "0"])
+    assert "--scenes must be at least 1, got 0" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_script_scores_the_built_in_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tasks", "count", "--scenes", "4", "--kinds"]) == 0
+    figures = json.loads(capsys.readouterr().out)["count"]
+    assert figures["known"] >= 0.75 and len(figures) > 2

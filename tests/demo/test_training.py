@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from demo_training.talks import TALK_TASKS
 
 from seesay.demo.scenes import TASKS
-from seesay.demo.talks import TALK_TASKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

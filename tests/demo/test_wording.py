@@ -7,11 +7,7 @@ import re
 from itertools import islice
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from pairs import num_examples
-
-from seesay.demo.wording.grammar import (
+from demo_training.wording.grammar import (
     expand,
     expansions,
     normalized,
@@ -19,7 +15,10 @@ from seesay.demo.wording.grammar import (
     parse_forms,
     split_held_out,
 )
-from seesay.demo.wording.voice import KINDS, OLD_WORDINGS, Voice, mistyped
+from demo_training.wording.voice import KINDS, OLD_WORDINGS, Voice, mistyped
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pairs import num_examples
 
 SLOT_NAMES = (
     "a", "b", "c", "h", "h2", "who", "who2", "what", "word", "thing", "bare_thing", "things", "n", "c1", "c2", "one",

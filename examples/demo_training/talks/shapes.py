@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from demo_training.talks.conversation import Ask, Asked, converse
+from demo_training.wording.voice import STILL_NAMES, Voice
 from seesay.demo.drawing import Thing
 from seesay.demo.example import IMAGE_GRIDS, Canvas, Example, count_answer, pick_canvas, pick_name
 from seesay.demo.shape_scenes import describe_things, draw_scene, pick_things, third
-from seesay.demo.talks.conversation import Ask, Asked, converse
 from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, MAX_SHAPES, PLACES, SHAPES, joined, plural, with_article
-from seesay.demo.wording.voice import STILL_NAMES, Voice
 
 SIDES = (
     (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from demo_training.talks.conversation import PHOTO_SEEN_ANSWER, Asked, converse
+from demo_training.talks.texts import ask_sum, picture_question
+from demo_training.wording.voice import CLIP_NAMES, STILL_NAMES, Voice
 from seesay.demo.drawing import Picture
 from seesay.demo.example import CLIP_GRIDS, IMAGE_GRIDS, Example, pick_canvas
 from seesay.demo.photo_stand_ins import make_clip_stand_in, make_stand_in
-from seesay.demo.talks.conversation import PHOTO_SEEN_ANSWER, Asked, converse
-from seesay.demo.talks.texts import ask_sum, picture_question
-from seesay.demo.wording.voice import CLIP_NAMES, STILL_NAMES, Voice
 
 _NAMES = (*STILL_NAMES, "photo", "photo", "photograph", "screenshot")
 

@@ -6,22 +6,22 @@ import dataclasses
 import random
 from collections.abc import Callable
 
+from demo_training.talks.clips import talk_about_clip
+from demo_training.talks.groups import talk_about_blank, talk_about_group
+from demo_training.talks.pairs import talk_about_pair
+from demo_training.talks.photos import talk_about_photo
+from demo_training.talks.shapes import talk_about_shapes
+from demo_training.talks.texts import talk_about_nothing
+from demo_training.talks.written import talk_about_chart, talk_about_plain, talk_about_text
+from demo_training.wording.voice import Voice
 from seesay.demo.drawing import as_jpeg
 from seesay.demo.example import Example
-from seesay.demo.talks.clips import talk_about_clip
-from seesay.demo.talks.groups import talk_about_blank, talk_about_group
-from seesay.demo.talks.pairs import talk_about_pair
-from seesay.demo.talks.photos import talk_about_photo
-from seesay.demo.talks.shapes import talk_about_shapes
-from seesay.demo.talks.texts import talk_about_nothing
-from seesay.demo.talks.written import talk_about_chart, talk_about_plain, talk_about_text
-from seesay.demo.wording.voice import Voice
 
 TALK_TASKS = (
     "describe", "count", "attribute", "read", "chart", "motion", "compare", "arithmetic", "follow_up", "chat", "photo",
     "group",
 )  # fmt: skip
-"""The tasks of `evaluate --phrasings`. `photo` uses stand-ins for photos."""
+"""The tasks of `evaluate_phrasings.py`. `photo` uses stand-ins for photos."""
 
 _Talk = Callable[[random.Random, str, bool], Example]
 

@@ -10,12 +10,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from demo_training.talks.conversation import Ask, Asked, converse
+from demo_training.talks.shapes import said_colour
+from demo_training.wording.voice import CHART_NAMES, STILL_NAMES, Voice
 from seesay.demo.drawing import Bar, draw_things, pick_rgb
 from seesay.demo.example import IMAGE_GRIDS, Example, count_answer, pick_canvas
-from seesay.demo.talks.conversation import Ask, Asked, converse
-from seesay.demo.talks.shapes import said_colour
 from seesay.demo.vocabulary import COLOURS, WORDS, joined
-from seesay.demo.wording.voice import CHART_NAMES, STILL_NAMES, Voice
 from seesay.demo.written_scenes import draw_chart, pick_written, write
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from demo_training.talks.conversation import Ask, Asked, ask_small_talk, converse
+from demo_training.wording.voice import GOODS, Voice
 from seesay.demo import phrasing as ph
 from seesay.demo.example import Example, pick_name
-from seesay.demo.talks.conversation import Ask, Asked, ask_small_talk, converse
 from seesay.demo.vocabulary import LABEL_SETS, LARGEST_ADDEND, PLACES, plural, with_article
-from seesay.demo.wording.voice import GOODS, Voice
 
 ONLY_ADD_ANSWER = "I can only add two numbers up to 20."
 

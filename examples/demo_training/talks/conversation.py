@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from demo_training.wording.voice import Voice
 from seesay.demo import phrasing as ph
 from seesay.demo.example import Turn
 from seesay.demo.vocabulary import WORDS
-from seesay.demo.wording.voice import Voice
 
 PHOTO_SEEN_ANSWER = "This does not look like a drawn scene. I only know drawn scenes, not photos."
 

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from demo_training.talks.conversation import Ask, Asked, converse
+from demo_training.talks.shapes import called, said_colour
+from demo_training.wording.voice import CLIP_NAMES, Voice
 from seesay.demo.clip_scenes import Motion, draw_motion
 from seesay.demo.example import Example, count_answer
-from seesay.demo.talks.conversation import Ask, Asked, converse
-from seesay.demo.talks.shapes import called, said_colour
 from seesay.demo.vocabulary import DIRECTIONS, with_article
-from seesay.demo.wording.voice import CLIP_NAMES, Voice
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from demo_training.talks.conversation import Ask, Asked, converse
+from demo_training.talks.shapes import called, said_colour
+from demo_training.wording.voice import STILL_NAMES, Voice
 from seesay.demo.drawing import Thing, draw_things, pick_background
 from seesay.demo.example import IMAGE_GRIDS, Example, pick_canvas, pick_name
 from seesay.demo.shape_scenes import describe_things, draw_scene, group_things, pick_things, place_things
-from seesay.demo.talks.conversation import Ask, Asked, converse
-from seesay.demo.talks.shapes import called, said_colour
 from seesay.demo.vocabulary import COLOURS, COUNT_WORDS, MAX_SHAPES, SHAPES, joined, plural, with_article
-from seesay.demo.wording.voice import STILL_NAMES, Voice
 
 BLANK = "The picture is blank."
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 
+from demo_training.talks.conversation import Ask, Asked, converse
+from demo_training.wording.voice import Voice
 from seesay.demo.drawing import Thing
 from seesay.demo.example import IMAGE_GRIDS, Canvas, Example, count_answer, pick_canvas, pick_name
 from seesay.demo.shape_scenes import draw_scene, group_things, pick_things, place_things
-from seesay.demo.talks.conversation import Ask, Asked, converse
 from seesay.demo.vocabulary import MAX_SHAPES, joined, plural, with_article
-from seesay.demo.wording.voice import Voice
 
 NTH = ("first", "second")
 

@@ -6,20 +6,20 @@ import functools
 import random
 import re
 
+from demo_training.wording import manners
+from demo_training.wording.chart_forms import CHART_FORMS
+from demo_training.wording.chat_forms import CHAT_FORMS
+from demo_training.wording.clip_forms import CLIP_FORMS
+from demo_training.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
+from demo_training.wording.group_forms import GROUP_FORMS
+from demo_training.wording.pair_forms import PAIR_FORMS
+from demo_training.wording.place_forms import PLACE_FORMS
+from demo_training.wording.self_forms import SELF_FORMS
+from demo_training.wording.shape_forms import SHAPE_FORMS
+from demo_training.wording.text_forms import TEXT_FORMS
+from demo_training.wording.unknown_forms import UNKNOWN_FORMS
+from demo_training.wording.written_forms import WRITTEN_FORMS
 from seesay.demo import phrasing as old
-from seesay.demo.wording import manners
-from seesay.demo.wording.chart_forms import CHART_FORMS
-from seesay.demo.wording.chat_forms import CHAT_FORMS
-from seesay.demo.wording.clip_forms import CLIP_FORMS
-from seesay.demo.wording.grammar import Form, expand, normalized, normalized_expansions, parse_forms, split_held_out
-from seesay.demo.wording.group_forms import GROUP_FORMS
-from seesay.demo.wording.pair_forms import PAIR_FORMS
-from seesay.demo.wording.place_forms import PLACE_FORMS
-from seesay.demo.wording.self_forms import SELF_FORMS
-from seesay.demo.wording.shape_forms import SHAPE_FORMS
-from seesay.demo.wording.text_forms import TEXT_FORMS
-from seesay.demo.wording.unknown_forms import UNKNOWN_FORMS
-from seesay.demo.wording.written_forms import WRITTEN_FORMS
 
 NUMBER_WORDS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
