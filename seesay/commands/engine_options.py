@@ -1,17 +1,20 @@
-"""The options for loading and running a model, as tables, and the configurations made of them. Names are LMDeploy's.
+"""The options for loading and running a model, made of the fields of `EngineConfig` and of a few of `VisionConfig`.
 
-An option that is not given is not passed on: the configurations alone have the defaults.
+A field and its description in the class's docstring give an option with its type, help and default. The tables here
+hold the exceptions: LMDeploy's names, and values that argparse cannot read from the annotation. An option that is not
+used is not passed on: the configurations alone have the defaults.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from seesay.commands.options import add_plugins, number, or_none, whole
+from seesay.commands.options import add_plugins, integer, number, or_none, whole
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,23 +22,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class _Option:
-    """An option for one field (`target`) of a configuration.
+class EngineOption:
+    """An option of the command line for one field (`target`) of a configuration.
 
-    given: further arguments of `add_argument`. read: turns the parsed value into that of the field.
+    kind: arguments of `add_argument`. read: turns the parsed value into that of the field.
     """
 
     name: str
     target: str
     help: str
-    given: Mapping[str, Any] = field(default_factory=dict)
+    kind: Mapping[str, Any]
     read: Callable[[Any], Any] | None = None
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
-        group.add_argument(self.name, default=argparse.SUPPRESS, help=self.help, **self.given)
+        group.add_argument(self.name, default=argparse.SUPPRESS, help=self.help.replace("%", "%%"), **self.kind)
 
     def read_from(self, arguments: argparse.Namespace) -> dict[str, Any]:
-        """Return {field: value}, or nothing if the option was not given."""
+        """Return {field: value}, or nothing if the option was not used."""
         found = vars(arguments)
         dest = self.name.removeprefix("--").replace("-", "_")
         if dest not in found:
@@ -61,177 +64,100 @@ def _read_overrides(text: str) -> dict[str, Any]:
     return value
 
 
-def _count(least: int, metavar: str) -> dict[str, Any]:
-    return {"type": whole(least), "metavar": metavar}
+def _read_map(text: str) -> Any:
+    return json.loads(text) if text.lstrip().startswith("{") else text
 
 
-_ON: Mapping[str, Any] = {"action": "store_true"}
-_ON_OR_OFF: Mapping[str, Any] = {"action": argparse.BooleanOptionalAction}
+_NAMES = {"device_type": "--device", "block_size": "--cache-block-seq-len", "step_timeout_s": "--step-timeout"}
+"""Options that LMDeploy calls otherwise, or that name no unit. Any other is called as its field."""
+_WITHOUT_OPTION = ("plugins", "prefill_interval", "thread_safe")
+"""`--plugin` is an option of all commands; the other two exist for LMDeploy's scripts alone."""
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    "adapters": {"nargs": "*", "metavar": "NAME=PATH"},
+    "custom_module_map": {"metavar": "FILE"},
+    "hf_overrides": {"metavar": "JSON"},
+    "max_step_ms": {"type": or_none(whole(1)), "metavar": "MS"},
+    "quantization": {"metavar": "{fp8,int8}"},  # its error says how to get 4 bits
+    "tp": {"type": integer, "metavar": "N"},
+}
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "adapters": _read_adapters,
+    "custom_module_map": _read_map,
+    "hf_overrides": _read_overrides,
+}
+_METAVARS = {
+    "cache_max_entry_count": "SHARE",
+    "device_type": "NAME",
+    "download_dir": "FOLDER",
+    "logits_processor_pattern": "REGEX",
+    "revision": "NAME",
+    "rope_scaling_factor": "FACTOR",
+    "step_timeout_s": "S",
+}
+_OF_VISION = {"max_batch_size": "--vision-max-batch-size", "transparency": "--transparency"}
+"""The fields of `VisionConfig` that are options."""
 
-_ENGINE = (
-    _Option("--device", "device_type", "auto, cpu, cuda or cuda:N (default: auto)", {"metavar": "NAME"}),
-    _Option(
-        "--dtype",
-        "dtype",
-        "dtype of the weights (default: auto, the checkpoint's)",
-        {"choices": ("auto", "float16", "bfloat16", "float32")},
-    ),
-    _Option("--tp", "tp", "GPUs for one model; only 1 is supported", {"type": int, "metavar": "N"}),
-    _Option(
-        "--session-len",
-        "session_len",
-        "longest prompt and answer together (default: the model's limit)",
-        _count(1, "TOKENS"),
-    ),
-    _Option(
-        "--rope-scaling-factor",
-        "rope_scaling_factor",
-        "dynamic NTK with this factor for prompts that are longer than the model was trained for (default: 0, the "
-        "checkpoint's own scaling)",
-        {"type": number, "metavar": "FACTOR"},
-    ),
-    _Option(
-        "--use-logn-attn",
-        "use_logn_attn",
-        "scale attention by the logarithm of the place beyond the trained length",
-        _ON,
-    ),
-    _Option(
-        "--max-batch-size",
-        "max_batch_size",
-        "largest number of sequences in a step (default: 512 on a GPU, 32 on the CPU)",
-        _count(1, "N"),
-    ),
-    _Option(
-        "--cache-max-entry-count",
-        "cache_max_entry_count",
-        "share of free memory for the KV cache (default: 0.8)",
-        {"type": number, "metavar": "SHARE"},
-    ),
-    _Option(
-        "--num-cpu-blocks",
-        "num_cpu_blocks",
-        "KV blocks in host memory, for blocks evicted from the GPU (default: 0)",
-        _count(0, "N"),
-    ),
-    _Option("--cache-block-seq-len", "block_size", "tokens in a KV block (default: 64)", _count(1, "TOKENS")),
-    _Option(
-        "--max-prefill-token-num",
-        "max_prefill_token_num",
-        "token budget of a step (default: 8192)",
-        _count(1, "TOKENS"),
-    ),
-    _Option(
-        "--max-step-ms",
-        "max_step_ms",
-        "longest step beside streamed answers, sized by its predicted duration; 'none' or 0: a fixed number of prompt "
-        "tokens (default: 40 on a GPU, none on the CPU)",
-        {"type": or_none(whole(1)), "metavar": "MS"},
-    ),
-    _Option(
-        "--enable-prefix-caching",
-        "enable_prefix_caching",
-        "reuse the KV cache of equal prompt prefixes, pictures included (default: on)",
-        _ON_OR_OFF,
-    ),
-    _Option("--eager-mode", "eager_mode", "never capture CUDA graphs", _ON),
-    _Option(
-        "--jump-ahead",
-        "jump_ahead",
-        "compute text that a grammar leaves no choice about several tokens at a time (default: on a CPU)",
-        _ON_OR_OFF,
-    ),
-    _Option(
-        "--engine-process", "engine_process", "run the engine in a process of its own (default: on a GPU)", _ON_OR_OFF
-    ),
-    _Option(
-        "--step-timeout",
-        "step_timeout_s",
-        "a step that takes longer is treated as hung, in seconds (default: 120 on a GPU, 3600 on the CPU)",
-        {"type": number, "metavar": "S"},
-    ),
-    _Option(
-        "--logits-processor-pattern",
-        "logits_processor_pattern",
-        "requests may name logits processors ('package.module:function') that this regular expression matches as a "
-        "whole; importing one runs its code (default: none)",
-        {"metavar": "REGEX"},
-    ),
-    _Option(
-        "--quantization",
-        "quantization",
-        "quantize the language model's linear layers to fp8 or int8 while they are loaded (default: take them as they "
-        "are; for 4 bits see `seesay lite auto_awq`)",
-        {"metavar": "{fp8,int8}"},
-    ),
-    _Option(
-        "--unpacked-copy",
-        "unpacked_copy",
-        "keep packed weights (AWQ, GPTQ, pack-quantized) multiplied out, too, so that prompts take the time of plain "
-        "weights (default: on a GPU where the copy takes at most an eighth of the memory)",
-        _ON_OR_OFF,
-    ),
-    _Option(
-        "--model-format",
-        "model_format",
-        "format of the checkpoint's weights; checked against its config.json (default: what that says)",
-        {"choices": ("hf", "awq", "gptq", "compressed-tensors", "fp8")},
-    ),
-    _Option(
-        "--quant-policy",
-        "quant_policy",
-        "LMDeploy's name for --kv-cache-dtype: 8 is int8, 4 is int4 (default: 0, leave it to that)",
-        {"type": int, "choices": (0, 4, 8)},
-    ),
-    _Option(
-        "--kv-cache-dtype",
-        "kv_cache_dtype",
-        "dtype of the KV cache (default: auto, what the checkpoint asks for, else the dtype of the weights)",
-        {"choices": ("auto", "fp8", "fp8_e4m3", "int8", "int4")},
-    ),
-    _Option("--adapters", "adapters", "not supported yet", {"nargs": "*", "metavar": "NAME=PATH"}, read=_read_adapters),
-    _Option(
-        "--disable-vision-encoder",
-        "disable_vision_encoder",
-        "do not load the vision tower; pictures are refused",
-        _ON,
-    ),
-    _Option("--revision", "revision", "branch, tag or commit of a hub model", {"metavar": "NAME"}),
-    _Option("--download-dir", "download_dir", "folder for downloads from the hub", {"metavar": "FOLDER"}),
-    _Option(
-        "--hf-overrides",
-        "hf_overrides",
-        "values that replace those in the checkpoint's config.json",
-        {"metavar": "JSON"},
-        read=_read_overrides,
-    ),
-    _Option(
-        "--trust-remote-code",
-        "trust_remote_code",
-        "run the checkpoint's own code, of its tokenizer or of an unknown model; only if you trust it",
-        _ON,
-    ),
-)
-_VISION = (
-    _Option(
-        "--vision-max-batch-size",
-        "max_batch_size",
-        "largest number of pictures in one call of the vision tower (default: 8)",
-        _count(1, "N"),
-    ),
-    _Option(
-        "--transparency",
-        "transparency",
-        "transparent pictures: put them on white, or drop the alpha channel (default: white)",
-        {"choices": ("white", "drop")},
-    ),
-)
+
+def engine_options() -> tuple[EngineOption, ...]:
+    """Return the options of `EngineConfig`, one for each field."""
+    from seesay.config import EngineConfig
+
+    names = {each.name: "--" + each.name.replace("_", "-") for each in fields(EngineConfig)}
+    return _make_options(EngineConfig, {name: _NAMES.get(name, own) for name, own in names.items()})
+
+
+def vision_options() -> tuple[EngineOption, ...]:
+    """Return the options of `VisionConfig`."""
+    from seesay.config import VisionConfig
+
+    return _make_options(VisionConfig, _OF_VISION)
+
+
+def describe_default(field: Field[Any]) -> str:
+    """Return the default of a field as a user writes it; empty for None, which its description explains."""
+    if field.default is MISSING or field.default is None or field.default == ():
+        return ""
+    if isinstance(field.default, bool):
+        return "on" if field.default else "off"
+    return str(field.default)
+
+
+def _make_options(config: type, names: Mapping[str, str]) -> tuple[EngineOption, ...]:
+    from seesay.config.descriptions import describe_fields
+
+    hints, help = get_type_hints(config), describe_fields(config)
+    options = []
+    for each in fields(config):
+        if each.name in names and each.name not in _WITHOUT_OPTION:
+            default = describe_default(each)
+            text = help.get(each.name, "") + (f" (default: {default})" if default else "")
+            kind = _KINDS.get(each.name) or _kind_of(each, hints[each.name])
+            options.append(EngineOption(names[each.name], each.name, text, kind, _READERS.get(each.name)))
+    return tuple(options)
+
+
+def _kind_of(field: Field[Any], hint: Any) -> dict[str, Any]:
+    """Return the arguments of `add_argument` for a field of this type."""
+    kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
+    if kinds == [bool]:
+        return {"action": "store_true"} if field.default is False else {"action": argparse.BooleanOptionalAction}
+    if all(get_origin(kind) is Literal for kind in kinds):
+        choices = [choice for kind in kinds for choice in get_args(kind)]
+        return {"choices": choices, "type": type(choices[0])}
+    if kinds == [int]:
+        metavar = "TOKENS" if field.name.endswith(("_len", "_size", "token_num")) and "batch" not in field.name else "N"
+        return {"type": whole(0 if field.default == 0 else 1), "metavar": metavar}
+    return {"type": number if kinds == [float] else str, "metavar": _METAVARS.get(field.name, "VALUE")}
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for loading and running the model."""
-    group = parser.add_argument_group("engine")
-    for option in (*_ENGINE, *_VISION):
+    group = parser.add_argument_group("engine", "None in a description stands for an option that is left out.")
+    for option in (*engine_options(), *vision_options()):
         option.add_to(group)
     add_plugins(group)
     group.add_argument(
@@ -252,14 +178,14 @@ def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
     from seesay.config import EngineConfig
 
     plugins = {"plugins": arguments.plugin} if arguments.plugin else {}
-    return EngineConfig(**_read(_ENGINE, arguments), **plugins)
+    return EngineConfig(**_read(engine_options(), arguments), **plugins)
 
 
 def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:
     """Return the vision configuration."""
     from seesay.config import VisionConfig
 
-    return VisionConfig(**_read(_VISION, arguments))
+    return VisionConfig(**_read(vision_options(), arguments))
 
 
 def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConfig | None:
@@ -278,6 +204,6 @@ def make_chat_template_config(arguments: argparse.Namespace) -> ChatTemplateConf
         ) from None
 
 
-def _read(table: Sequence[_Option], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields whose options were given."""
+def _read(table: Sequence[EngineOption], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields whose options were used."""
     return {name: value for option in table for name, value in option.read_from(arguments).items()}

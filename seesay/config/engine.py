@@ -45,6 +45,7 @@ class EngineConfig:
 
     dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
+    tp: GPUs for one model. Only 1 is supported.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
     rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
         for, instead of the checkpoint's own rotary scaling; 0 leaves that as it is. See docs/long_context.md.
@@ -52,16 +53,19 @@ class EngineConfig:
         of that length. A checkpoint with `use_logn_attn` does it anyway.
     max_batch_size: largest number of sequences in a step; None is 512 on a GPU, 32 on the CPU.
     cache_max_entry_count: share (0, 1] for the KV cache of the memory that weights and activations leave free.
+    prefill_interval: LMDeploy's option. Only its default is accepted: every step may hold prompts and answers.
     block_size: tokens in a KV block.
     num_cpu_blocks: KV blocks in host memory (pinned, for a GPU), for cached blocks that are evicted from the device; 0
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
+    adapters: LoRA adapters by name. They are not supported: each is refused.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks. Where the rows of a picture
         see each other (Gemma 3), one picture may go beyond it. Where all tokens of a prompt see each other (PaliGemma),
         a prompt of more tokens is refused.
     max_step_ms: longest step, in milliseconds, beside answers that are streamed: steps have as many prompt tokens as
         their predicted duration allows, fewer while no prompt has waited long. None: a fixed number of prompt tokens.
         'auto' is 40 on a GPU, None on the CPU.
+    thread_safe: LMDeploy's option. The engine is thread-safe with either value.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
     device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
@@ -75,7 +79,8 @@ class EngineConfig:
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
-    download_dir: folder for downloads from the hub. revision: branch, tag or commit of a hub model.
+    download_dir: folder for downloads from the hub.
+    revision: branch, tag or commit of a hub model.
     kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
         'fp8' (or 'fp8_e4m3') has a scale. 'auto' takes what the checkpoint asks for (`kv_cache_scheme`), else `dtype`.
     quant_policy: LMDeploy's name for the same: 8 is 'int8', 4 is 'int4', 0 leaves it to `kv_cache_dtype`.
