@@ -6,7 +6,6 @@ Positions after a row's last token are masked, so stale data in a block has no e
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803, N806
 
 from __future__ import annotations
 

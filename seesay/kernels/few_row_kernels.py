@@ -1,7 +1,6 @@
 """Kernels of `few_row_matmul`: the product of one row, or of a few, with a weight matrix and what is fused with it."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803, N806
 
 from __future__ import annotations
 

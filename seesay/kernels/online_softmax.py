@@ -3,7 +3,6 @@ kernels over plain and over quantized keys share.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

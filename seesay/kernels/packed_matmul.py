@@ -6,7 +6,6 @@ Up to MAX_FUSED_ROWS rows, the time is that of reading the weights, so the opera
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ lies.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, assignment"
-# ruff: noqa: N803, SIM300
+# ruff: noqa: SIM300
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@ own: rows as they are, their RMS norm, or the activation of a gated layer.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

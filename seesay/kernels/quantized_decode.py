@@ -8,7 +8,6 @@ What this offset adds to a product is subtracted from its accumulator before, so
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803, N806
 
 from __future__ import annotations
 

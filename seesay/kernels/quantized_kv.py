@@ -9,7 +9,6 @@ products of their own. Prefill attends here, decode rows in `quantized_decode`.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803, N806
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ same precision for all sizes. `interpolate` on CUDA computes in float32.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803, N806
 
 from __future__ import annotations
 

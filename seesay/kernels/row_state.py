@@ -1,7 +1,6 @@
 """Triton kernels that read and advance the rows' state on the device (see `seesay/llm/running/device_rows.py`)."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ that begin above the bound; of a flat distribution these are all. Masses are who
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@ per output, or FP8 with a scale per row and group of inputs and a scale per outp
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

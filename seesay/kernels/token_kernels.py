@@ -4,7 +4,6 @@ Strides count elements. All arithmetic is in float32.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

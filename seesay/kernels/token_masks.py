@@ -1,7 +1,6 @@
 """A Triton kernel that takes tokens away which a bit mask forbids: it reads bits, and writes no logit that stays."""
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

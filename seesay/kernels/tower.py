@@ -5,7 +5,6 @@ Strides count elements. All arithmetic is in float32; inputs of matrix products 
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
-# ruff: noqa: N803
 
 from __future__ import annotations
 

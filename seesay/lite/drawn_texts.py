@@ -100,9 +100,9 @@ def _draw_sums(rng: random.Random) -> str:
         lines.append(
             rng.choice(
                 (
-                    f"{a} × {b} + {c} = {a * b} + {c} = {a * b + c}",  # noqa: RUF001
-                    f"{a} ÷ {b} = {a // b} remainder {a % b}, because {b} × {a // b} = {a - a % b}",  # noqa: RUF001
-                    f"({a} − {b}) · {c} = {a - b} · {c} = {(a - b) * c}",  # noqa: RUF001
+                    f"{a} × {b} + {c} = {a * b} + {c} = {a * b + c}",
+                    f"{a} ÷ {b} = {a // b} remainder {a % b}, because {b} × {a // b} = {a - a % b}",
+                    f"({a} − {b}) · {c} = {a - b} · {c} = {(a - b) * c}",
                     f"{c} % of {a} is {c} / 100 · {a} = {c * a / 100:g}",
                     f"{a} in binary is {a:b}, in hexadecimal {a:x}.",
                 )

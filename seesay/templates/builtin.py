@@ -26,8 +26,8 @@ _DEEPSEEK = Pieces(
     eoh="\n\n",
     assistant="Assistant: ",
     generation_prompt="Assistant:",
-    eoa="<｜end▁of▁sentence｜>",  # noqa: RUF001
-    stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
+    eoa="<｜end▁of▁sentence｜>",
+    stop_words=("<｜end▁of▁sentence｜>",),
 )
 
 _XCOMPOSER = Pieces(
@@ -158,7 +158,7 @@ _LLAVA_NEXT_INSTRUCTION = (
     "provides, and assist the user with a variety of tasks using natural language."
 )
 _INTERNVL2_INSTRUCTION = (
-    "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，英文名叫InternVL, 是一个有用无害的人工智能助手。"  # noqa: RUF001
+    "你是由上海人工智能实验室联合商汤科技开发的书生多模态大模型，英文名叫InternVL, 是一个有用无害的人工智能助手。"
 )
 
 _WITHOUT_BREAKS = {"eosys": "<|im_end|>", "eoh": "<|im_end|>", "separator": ""}
@@ -177,9 +177,9 @@ _BUILTIN: dict[str, Pieces] = {
     "baichuan": Pieces(user="<reserved_102>", assistant="<reserved_103>", stop_words=("</s>",)),
     "baichuan2": Pieces(user="<reserved_106>", assistant="<reserved_107>", stop_words=("</s>",)),
     "chatglm": Pieces(
-        user="[Round {round}]\n\n问：",  # noqa: RUF001
+        user="[Round {round}]\n\n问：",
         eoh="\n\n",
-        assistant="答：",  # noqa: RUF001
+        assistant="答：",
         eoa="\n\n",
         stop_words=("</s>",),
     ),
@@ -199,7 +199,7 @@ _BUILTIN: dict[str, Pieces] = {
         "assistant. Read all the images carefully, and respond to the human's questions with informative, helpful, "
         "detailed and polite answers. "
         "这是一个好奇的人类和一个人工智能助手之间的对话。假设你扮演这个AI助手的角色。"
-        "仔细阅读所有的图像，并对人类的问题做出信息丰富、有帮助、详细的和礼貌的回答。",  # noqa: RUF001
+        "仔细阅读所有的图像，并对人类的问题做出信息丰富、有帮助、详细的和礼貌的回答。",
         eosys="\n\n",
         user="### Human: ",
         eoh="\n",
@@ -315,7 +315,7 @@ _BUILTIN: dict[str, Pieces] = {
     ),
     "internvl2_5": _CHATML.with_changes(
         {
-            "meta_instruction": "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、"  # noqa: RUF001
+            "meta_instruction": "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、"
             "清华大学及多家合作单位联合开发的多模态大语言模型。",
             "stop_words": ("<|im_end|>",),
         }
@@ -366,12 +366,12 @@ _BUILTIN: dict[str, Pieces] = {
         }
     ),
     "deepseek-vl2": Pieces(
-        start="<｜begin▁of▁sentence｜>",  # noqa: RUF001
+        start="<｜begin▁of▁sentence｜>",
         user="<|User|>: ",
         eoh="\n\n",
         assistant="<|Assistant|>:",
-        eoa="<｜end▁of▁sentence｜>",  # noqa: RUF001
-        stop_words=("<｜end▁of▁sentence｜>",),  # noqa: RUF001
+        eoa="<｜end▁of▁sentence｜>",
+        stop_words=("<｜end▁of▁sentence｜>",),
     ),
 }
 

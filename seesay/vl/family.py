@@ -138,7 +138,7 @@ class Family(ABC):
     def expand(self, modality: Modality, measures: Features) -> Expansion:
         """Return the tokens that replace the marker's. As many take embeddings as the tower makes rows."""
 
-    def number(self, expansion: Expansion, number: int) -> Expansion:  # noqa: ARG002
+    def number(self, expansion: Expansion, number: int) -> Expansion:
         """Return the tokens of an item that has `number` others before it in its prompt; those of `expand`, unless they
         spell the number. No other part of the item may depend on it."""
         return expansion
@@ -148,12 +148,12 @@ class Family(ABC):
         are part of its hash, and change neither its pixels nor its tokens. `measures` are those of the plans."""
         return [{}] * len(measures)
 
-    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
         """Return the text around an item with these measures, empty while they are not known; None for an item that
         stands alone."""
         return None
 
-    def complete(self, rendered: RenderedPrompt, *, is_open: bool = False) -> RenderedPrompt:  # noqa: ARG002
+    def complete(self, rendered: RenderedPrompt, *, is_open: bool = False) -> RenderedPrompt:
         """Return a prompt, of a chat template or of none, with the text that the published processor writes into every
         prompt, apart from that of `word`. is_open: the prompt ends with the beginning of the answer."""
         return rendered
@@ -199,7 +199,7 @@ class Family(ABC):
     def positions(
         self,
         token_ids: npt.NDArray[np.int64],
-        items: tuple[MediaItem, ...],  # noqa: ARG002
+        items: tuple[MediaItem, ...],
     ) -> tuple[npt.NDArray[np.int64], int]:
         """Return rotary positions int64 [T] of a prompt, or [num_position_axes, T] with several axes, and the position
         of the first generated token.
@@ -253,7 +253,7 @@ class Family(ABC):
             is_prefix_lm=self.is_prefix_lm,
         )
 
-    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:  # noqa: ARG002
+    def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         """Return the tower with its weights on `device`. Raises `CheckpointError` naming a tensor that does not fit."""
         raise CheckpointError(f"{self.checkpoint.architecture} has no vision tower")
 
@@ -263,7 +263,7 @@ class Family(ABC):
         parts = [self.name, modality.value, dict(self.preprocessing), dict(options)]
         return json.dumps(parts, sort_keys=True).encode()
 
-    def shared_options(self, num_pictures: int) -> Mapping[str, int]:  # noqa: ARG002
+    def shared_options(self, num_pictures: int) -> Mapping[str, int]:
         """Return the options of the pictures of a prompt that has so many, where the request does not have them."""
         return {}
 
@@ -286,7 +286,7 @@ class Family(ABC):
         own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
         return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         """Return `options` changed so that media take fewer tokens, never more; unchanged where all media take the same
         number. Raises `RequestError` for options that contradict this."""
         return options

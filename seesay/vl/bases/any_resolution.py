@@ -50,10 +50,10 @@ class AnyResolutionFamily(ProjectedTowerFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self.pixels.as_json(), "tile": self.tile, "resolutions": self._resolutions}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "max_dynamic_patch": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         """With `max_dynamic_patch` a picture is cut into at most so many tiles; 1 leaves the whole picture alone."""
         max_tiles = options.get("max_dynamic_patch", MAX_TILES)
         allowed = [each for each in self._resolutions if 1 < max_tiles >= math.prod(each) // math.prod(self.tile)]
@@ -77,13 +77,13 @@ class AnyResolutionFamily(ProjectedTowerFamily):
         digits = getattr(self.checkpoint.model_config, "unpadding_digits", 7)
         return self.arrange(whole, unpad(lines, measures["original"], num_digits=digits))
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self.image_token] * len(self._arrange(measures)["rows"]), True))
 
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * math.prod(self.grid)
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         resize, tiles = self.pixels.resize, Tiles(self.tile)
         whole = (resize(self.tile), tiles)
         if measures["cut"] == (0, 0):

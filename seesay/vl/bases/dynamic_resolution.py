@@ -188,7 +188,7 @@ class DynamicResolutionFamily(Family):
             for modality, settings in self.settings.items()
         }
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         settings = self.settings[modality]
         side, merge = settings.patch_size, settings.merge_size
         patches = Patches((side, side), (merge, merge), settings.temporal_patch_size)
@@ -223,7 +223,7 @@ class DynamicResolutionFamily(Family):
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
 
-    def time_interval(self, features: Features) -> float:  # noqa: ARG002
+    def time_interval(self, features: Features) -> float:
         """Return the rotary positions between two time steps of an item."""
         return 1.0
 

@@ -82,7 +82,7 @@ class EvaClipFamily(ProjectedTowerFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self.pixels.as_json(), "size": self.image_size}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return {"num_tiles": 1, "resized": self._size}
 
     def positions(
@@ -98,10 +98,10 @@ class EvaClipFamily(ProjectedTowerFamily):
         found = np.cumsum(steps)
         return found[:-1], int(found[-1])
 
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:
         return self.grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return ((self.pixels.resize(self._size), Tiles(self._size)),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:

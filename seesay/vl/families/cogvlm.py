@@ -38,10 +38,10 @@ class CogVlm(EvaClipFamily):
         ),
     )
 
-    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
         return self.checkpoint.model_config.image_token_index, _MARKER
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         """All tokens take rows, the first and the last one learned ones."""
         return make_expansion(([self.image_token] * (self.num_rows + 2), True))
 

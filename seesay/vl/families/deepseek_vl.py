@@ -131,7 +131,7 @@ class DeepseekVL(Family):
             own |= {"do_normalize": True, **(statistics["low"] or {})}
         return own
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return ((*self.make_square(size, self.tile, self.pixels, self.color), Tiles(self.tile)),)
 
     def make_square(
@@ -142,13 +142,13 @@ class DeepseekVL(Family):
         fitted = fit(size.height, size.width, tile[0], least=self.min_size)
         return (pixels.resize(fitted), *pad_to(fitted, tile, color))
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return {"num_tiles": 1, "resized": self.tile}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self._image_token] * self._num_rows, True))
 
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:
         return self._num_rows
 
     def largest_size(self) -> tuple[int, int] | None:

@@ -50,7 +50,7 @@ class DeepseekVL2(ModuleDecoderFamily):
         Published(decoder="deepseek_v3", names=("deepseek-ai/deepseek-vl2",)),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
+    options = {Modality.IMAGE: ("max_dynamic_patch",)}
     decoder_prefix = "language."
     weights = WeightMap(
         decoder={"language.": ""},
@@ -95,10 +95,10 @@ class DeepseekVL2(ModuleDecoderFamily):
     def shared_options(self, num_pictures: int) -> Mapping[str, int]:
         return {"max_dynamic_patch": 1} if num_pictures > _MOST_CUT else {}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "max_dynamic_patch": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         """With `max_dynamic_patch` a picture is cut into at most so many tiles, beside the whole picture; 1 shows the
         whole picture twice, as the published code does."""
         most, area = options.get("max_dynamic_patch", MAX_TILES), math.prod(self._tile)
@@ -114,7 +114,7 @@ class DeepseekVL2(ModuleDecoderFamily):
             "whole": _fit(own, self._tile),
         }
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self._image_token] * len(self._arrange(measures)), True))
 
     def _arrange(self, measures: Features) -> Rows:
@@ -126,7 +126,7 @@ class DeepseekVL2(ModuleDecoderFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         pairs = ((measures["whole"], self._tile), (measures["fitted"], measures["resized"]))
         return tuple(
             (

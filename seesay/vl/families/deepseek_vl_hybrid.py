@@ -118,7 +118,7 @@ class DeepseekVLHybrid(DeepseekVL):
         high = {"pixels": self._high_pixels.as_json(), "tile": self._high_tile, "color": self._high_color}
         return {**super().preprocessing, "high": high}
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """The smaller picture is made of the larger one, as published; by the encoder in the authors' layout."""
         square = self.make_square(size, self._high_tile, self._high_pixels, self._high_color)
         if self.statistics is not None:

@@ -47,7 +47,7 @@ class Gemma3(Family):
         ),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: tuple(_PAN_AND_SCAN)}  # noqa: RUF012
+    options = {Modality.IMAGE: tuple(_PAN_AND_SCAN)}
     switches = ("do_pan_and_scan",)
     weights = WeightMap(
         decoder=NESTED_DECODER,
@@ -95,13 +95,13 @@ class Gemma3(Family):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self._pixels.as_json(), "tile": self._tile, "pan_and_scan": self._pan_and_scan}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "do_pan_and_scan": 0}
 
     def backbone(self) -> Backbone:
         return replace(super().backbone(), media_run=self._num_rows)
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         crops = self._plan_crops(size, {**self._pan_and_scan, **options})
         return {"num_tiles": 1 + math.prod(crops), "crops": crops, "resized": self._tile}
 
@@ -121,7 +121,7 @@ class Gemma3(Family):
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "pan_and_scan_min_crop_size")
         return (1, count) if size.width >= size.height else (count, 1)
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         """Text between pictures stands between special tokens: it is tokenized by itself."""
         picture = (
             ([self._start], False),
@@ -141,7 +141,7 @@ class Gemma3(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._num_patches
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         view = (self._pixels.resize(self._tile), Tiles(self._tile))
         rows, columns = measures["crops"]
         if not rows:

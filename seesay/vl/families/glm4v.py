@@ -37,7 +37,7 @@ class Glm4V(TimedVideoFamily):
             architecture="Glm4vForConditionalGeneration",
         ),
     )
-    default_sizes = {  # noqa: RUF012
+    default_sizes = {
         Modality.IMAGE: {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 15000},
         Modality.VIDEO: {"shortest_edge": 112 * 112, "longest_edge": 28 * 28 * 2 * 30000},
     }

@@ -24,10 +24,10 @@ class OriginalGlm4V(EvaClipFamily):
         super().__init__(checkpoint, tokenizer)
         self._ends = self.token_id(_START), self.token_id(_END)
 
-    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
         return self.token_id(_PLACE), _START + _PLACE + _END
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         """All tokens take rows, also those before and behind the picture."""
         start, end = self._ends
         return make_expansion(([start, *[self.image_token] * self.num_rows, end], True))

@@ -98,7 +98,7 @@ class Idefics3(Family):
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "do_image_splitting")
         return {**options, "do_image_splitting": False}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         fitted = fit_longest_edge((size.height, size.width), options.get("size", self.edge))
         resized = fit_tiles(fitted, self.side) if options.get("do_image_splitting", self._splits) else self.tile
         rows, columns = resized[0] // self.side, resized[1] // self.side
@@ -110,7 +110,7 @@ class Idefics3(Family):
             "resized": resized,
         }
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         rows, columns = measures["cut"]
         pieces = []
         for row in range(1, rows + 1):
@@ -133,7 +133,7 @@ class Idefics3(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """Resizes three times, as published: to `fitted`, to `resized`, and from there to one tile."""
         resample, tiles = self.resample_of(modality), Tiles(self.tile)
         sizes = (measures["fitted"], measures["resized"])
@@ -142,7 +142,7 @@ class Idefics3(Family):
             return ((*fitting, tiles),)
         return ((*fitting, tiles, Resize(self.tile, resample), tiles),)
 
-    def resample_of(self, modality: Modality) -> Resample:  # noqa: ARG002
+    def resample_of(self, modality: Modality) -> Resample:
         """Return the filter for media of this kind."""
         return self.pixels.resample
 

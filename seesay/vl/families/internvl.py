@@ -55,8 +55,8 @@ class InternVL(Family):
         Published(architecture="InternVLChatModel", decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B",)),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}  # noqa: RUF012
-    default_sampling = {"num_frames": 8}  # noqa: RUF012
+    options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}
+    default_sampling = {"num_frames": 8}
     weights = WeightMap(
         decoder={**NESTED_DECODER, "language_model.output.": "lm_head."},
         decoder_patterns=INTERNLM2_DECODER,
@@ -135,7 +135,7 @@ class InternVL(Family):
         tiles = [self._min_tiles, self._max_tiles, self._adds_thumbnail]
         return {"pixels": pixels, "tile": self._tile, "tiles": tiles}
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         resize, tiles = self._pixels[modality].resize, Tiles(self._tile)
         thumbnail = (resize(self._tile), tiles)
         if modality is Modality.VIDEO or measures["resized"] == self._tile:
@@ -185,7 +185,7 @@ class InternVL(Family):
             ]
         return make_expansion(*pieces)
 
-    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
         """The name of a video's first frame is tokenized with the text before it."""
         if modality is Modality.IMAGE:
             return None

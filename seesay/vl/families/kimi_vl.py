@@ -50,7 +50,7 @@ class KimiVL(ModuleDecoderFamily):
         ),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_pixels",)}  # noqa: RUF012
+    options = {Modality.IMAGE: ("max_pixels",)}
     decoder_prefix = "language_model."
     weights = WeightMap(
         decoder={"language_model.": ""},
@@ -107,11 +107,11 @@ class KimiVL(ModuleDecoderFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self._pixels.as_json(), "limit": self._limit, "patch": self._patch}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         usual = self._limit * self._patch**2
         return {**options, "max_pixels": min(LOW_DETAIL_PIXELS, options.get("max_pixels", usual))}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         """A picture of more whole patches than its limit is shrunk to it; then both sides are padded to whole merge
         groups. With `max_pixels` the limit is of as many patches as so many pixels have."""
         limit = min(self._limit, max(1, options["max_pixels"] // self._patch**2)) if options else self._limit
@@ -139,14 +139,14 @@ class KimiVL(ModuleDecoderFamily):
             )
         return {"grid": grid, "num_tiles": 1, "resized": padded, "fitted": (height, width)}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         rows = [self._image_token] * (math.prod(measures["grid"]) // _MERGE**2)
         return make_expansion((self._before, False), (rows, True), (self._after, False))
 
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         cut = Patches((self._patch, self._patch), (_MERGE, _MERGE), 1)
         resize = self._pixels.resize(measures["fitted"])
         return ((resize, Pad(measures["resized"], (0, 0), _BLACK), cut),)

@@ -57,7 +57,7 @@ class Llava(ProjectedTowerFamily):
         crop = self.settings["crop_size"] if self._crops else None
         return {"pixels": self.pixels.as_json(), "size": self._size, "crop": crop, "padding": self._color}
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         tile, found = (self.image_size, self.image_size), (size.height, size.width)
         padding: Chain = ()
         if self._color is not None:
@@ -71,13 +71,13 @@ class Llava(ProjectedTowerFamily):
         cropping = crop_center(target, tile) if self._crops else ()
         return ((*padding, self.pixels.resize(target), *cropping, Tiles(tile)),)
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self.image_token] * self._num_rows, True))
 
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:
         return self.grid_side**2
 
     def largest_size(self) -> tuple[int, int] | None:

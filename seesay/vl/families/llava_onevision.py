@@ -48,7 +48,7 @@ class LlavaOnevision(AnyResolutionFamily):
         ),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    default_sampling = {"num_frames": 32}  # noqa: RUF012
+    default_sampling = {"num_frames": 32}
     strategies = ("full",)
     processor = "LlavaOnevisionImageProcessor"
 

@@ -62,12 +62,12 @@ class MiniCPMV(Family):
         Published(decoder="qwen3", names=("openbmb/MiniCPM-V-4_5",)),
     )
     modalities: tuple[Modality, ...] = (Modality.IMAGE,)
-    options = {  # noqa: RUF012
+    options = {
         Modality.IMAGE: ("max_slice_nums", "use_image_id"),
         Modality.VIDEO: ("force_packing",),
     }
     switches = ("use_image_id",)
-    frame_options = {"max_slice_nums": 2, "use_image_id": False}  # noqa: RUF012
+    frame_options = {"max_slice_nums": 2, "use_image_id": False}
     weights = WeightMap(
         decoder={"llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={"vpm.": "tower.", "resampler.": "resampler."},
@@ -165,7 +165,7 @@ class MiniCPMV(Family):
             "packs": tuple(tuple(places[first : first + packing]) for first in range(0, size.num_frames, packing)),
         }
 
-    def word(self, modality: Modality, measures: Features | None) -> Wording | None:  # noqa: ARG002
+    def word(self, modality: Modality, measures: Features | None) -> Wording | None:
         """A video's own marker is no token, but those around its first and last pack are."""
         if modality is Modality.IMAGE:
             return None
@@ -208,7 +208,7 @@ class MiniCPMV(Family):
     def num_units(self, measures: Features) -> int:
         return len(measures["grids"]) * measures.get("padded", 0) or sum(map(math.prod, measures["grids"]))
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         resize, patches = self._pixels.resize, Patches((self._patch, self._patch), (1, 1), 1)
         whole = (resize(measures["whole"]), patches)
         if measures["cut"] == (0, 0):

@@ -83,7 +83,7 @@ class Molmo(ProjectedTowerFamily):
         Published(decoder="olmo2", names=("allenai/Molmo-7B-O-0924",)),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_crops",)}  # noqa: RUF012
+    options = {Modality.IMAGE: ("max_crops",)}
     strategies = ("default",)
     processor = "MolmoImageProcessor"
     weights = _map_weights(_NORMS["qwen2"])
@@ -136,7 +136,7 @@ class Molmo(ProjectedTowerFamily):
         self._margin = sum(margins) * patch
         self._window = self.image_size - self._margin
 
-    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
         self.token_id("<|image|>")
         return self.token_id("<im_patch>"), "<|image|>"
 
@@ -149,10 +149,10 @@ class Molmo(ProjectedTowerFamily):
             "max_crops": self._max_crops,
         }
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "max_crops": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         own = (size.height, size.width)
         rows, columns = choose_crops(own, self._window, self._margin, options.get("max_crops", self._max_crops))
         canvas = (rows * self._window + self._margin, columns * self._window + self._margin)
@@ -164,7 +164,7 @@ class Molmo(ProjectedTowerFamily):
             "fitted": fit_as_float32(own, self._tile),
         }
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         pieces: list[tuple[list[int], bool]] = []
         for view in self._arrange(measures):
             pieces.append(([self._parts["start"]], False))
@@ -195,7 +195,7 @@ class Molmo(ProjectedTowerFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self.grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """Return the steps of `preprocess`, for the sizes that they have."""
         pairs = ((measures["fitted"], self._tile), (measures["resized"], measures["canvas"]))
         return tuple((self.pixels.resize(fitted), Pad(full, (0, 0), (0, 0, 0))) for fitted, full in pairs)

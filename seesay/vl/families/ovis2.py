@@ -58,7 +58,7 @@ class Ovis2(Family):
         ),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
+    options = {Modality.IMAGE: ("max_dynamic_patch",)}
     weights = WeightMap(
         decoder={**NESTED_DECODER, "llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={
@@ -128,10 +128,10 @@ class Ovis2(Family):
         tiles = [self._min_tiles, self._max_tiles, self._covers, self._is_original]
         return {"pixels": self._pixels.as_json(), "tile": self._tile, "tiles": tiles}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "max_dynamic_patch": 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         rows, columns = self._choose_grid((size.height, size.width), options.get("max_dynamic_patch", self._max_tiles))
         is_cut = rows * columns > 1
         return {
@@ -151,7 +151,7 @@ class Ovis2(Family):
             return fit_covering_grid(size, self._tile[0], max_tiles)[::-1]
         return tile_grid(size, self._tile, min_tiles=min(self._min_tiles, max_tiles), max_tiles=max_tiles)
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         rows = self._arrange(measures).tolist()
         return make_expansion(([self._indicators[row] if row < 0 else self._image_token for row in rows], True))
 
@@ -170,7 +170,7 @@ class Ovis2(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         if self._is_original:
             return self._chain_crops((size.height, size.width), measures["cut"])
         resize, tiles = self._pixels.resize, Tiles(self._tile)

@@ -102,10 +102,10 @@ class PaliGemma(Family):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self._pixels.as_json(), "tile": self._tile}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return {"num_tiles": 1, "resized": self._tile}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self._image_token] * self._num_rows, True))
 
     def complete(self, rendered: RenderedPrompt, *, is_open: bool = False) -> RenderedPrompt:
@@ -122,10 +122,10 @@ class PaliGemma(Family):
             takes_prefix=False,
         )
 
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:
         return self._num_rows
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return ((self._pixels.resize(self._tile), Tiles(self._tile)),)
 
     def largest_size(self) -> tuple[int, int] | None:

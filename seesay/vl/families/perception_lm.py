@@ -39,8 +39,8 @@ class PerceptionLM(Family):
     )
     takes_timm_models = True
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    options = {Modality.IMAGE: ("max_dynamic_patch",)}  # noqa: RUF012
-    default_sampling = {"num_frames": 32}  # noqa: RUF012
+    options = {Modality.IMAGE: ("max_dynamic_patch",)}
+    default_sampling = {"num_frames": 32}
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={"model.vision_tower.timm_model.": "tower.", "model.multi_modal_projector.": "projector."},
@@ -119,7 +119,7 @@ class PerceptionLM(Family):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self._grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         resize = (self._video_pixels if modality is Modality.VIDEO else self._pixels).resize
         whole = (resize(self._tile), Tiles(self._tile))
         if measures["cut"] == (0, 0):

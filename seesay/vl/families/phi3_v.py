@@ -40,13 +40,13 @@ class Phi3Vision(ProjectedTowerFamily):
         Published(decoder="phi3", names=("microsoft/Phi-3-vision-128k-instruct", "microsoft/Phi-3.5-vision-instruct")),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
+    options = {Modality.IMAGE: (OPTION,)}
     tokenizes_apart = True
     strategies = ("default",)
     processor = "Phi3VImageProcessor"
     library = "pillow"
     learned_rows = ("sub_GN", "glb_GN")
-    projector_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}  # noqa: RUF012
+    projector_options = {"merge": 2, "learned_axes": (4, 3), "projects_learned": True}
     weights = WeightMap(
         decoder={**{f"model.{part}": part for part in ("layers.", "embed_tokens.", "norm.")}, "lm_head.": "lm_head."},
         tower={
@@ -66,7 +66,7 @@ class Phi3Vision(ProjectedTowerFamily):
             raise CheckpointError(f"{checkpoint.path}: a grid of {self.grid_side}² patches cannot be merged 2 by 2")
         self._grid = (self.grid_side // 2, self.grid_side // 2)
 
-    def find_placeholder(self, modality: Modality) -> tuple[int, str]:  # noqa: ARG002
+    def find_placeholder(self, modality: Modality) -> tuple[int, str]:
         return self.token_id(_IMAGE_TOKEN), "<|image_1|>"
 
     @property
@@ -77,13 +77,13 @@ class Phi3Vision(ProjectedTowerFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self.pixels.as_json(), "tile": self._hd.tile, "max_tiles": self._hd.max_tiles}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, OPTION: 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return self._hd.measure(size, options)
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return make_expansion(([self.image_token] * len(self._arrange(measures)), True))
 
     def _arrange(self, measures: Features) -> Rows:
@@ -95,7 +95,7 @@ class Phi3Vision(ProjectedTowerFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self.grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return (self._hd.make_chain(size, measures, self.pixels),)
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:

@@ -54,7 +54,7 @@ class Pixtral(Family):
         ),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: ("size",)}  # noqa: RUF012
+    options = {Modality.IMAGE: ("size",)}
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
@@ -116,10 +116,10 @@ class Pixtral(Family):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self._pixels.as_json(), "limit": self._limit, "patch": [self._patch_size, self._merge_size]}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return {**options, "size": min(_LOW_DETAIL_SIDE, options.get("size", max(self._limit)))}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         """A picture larger than its limit is shrunk to it; then both sides grow to whole merge groups."""
         limit = (options["size"], options["size"]) if "size" in options else self._limit
         ratio = max(size.height / limit[0], size.width / limit[1], 1)
@@ -135,7 +135,7 @@ class Pixtral(Family):
         grid = (1, height // self._patch_size, width // self._patch_size)
         return {"grid": grid, "num_tiles": 1, "resized": (height, width)}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         lines, columns = (side // self._merge_size for side in measures["grid"][1:])
         line, last = ([self._image_token] * columns, True), ([self._end], False)
         return make_expansion(*[line, ([self._break], False)] * (lines - 1), line, last)
@@ -143,7 +143,7 @@ class Pixtral(Family):
     def num_units(self, measures: Features) -> int:
         return math.prod(measures["grid"])
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         side, merge = self._patch_size, self._merge_size
         return ((self._pixels.resize(measures["resized"]), Patches((side, side), (merge, merge), 1)),)
 

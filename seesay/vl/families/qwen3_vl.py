@@ -31,7 +31,7 @@ class Qwen3VL(TimedVideoFamily):
             names=("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-4B-Thinking", "Qwen/Qwen3-VL-32B-Instruct"),
         ),
     )
-    default_sizes = {  # noqa: RUF012
+    default_sizes = {
         Modality.IMAGE: DynamicResolutionFamily.default_sizes[Modality.IMAGE],
         Modality.VIDEO: {"shortest_edge": 128 * 32 * 32, "longest_edge": 768 * 32 * 32},
     }

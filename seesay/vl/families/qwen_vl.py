@@ -77,20 +77,20 @@ class QwenVL(Family):
     def preprocessing(self) -> Mapping[str, Any]:
         return {"pixels": self._pixels.as_json(), "side": self._side}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         return {"num_tiles": 1, "resized": (self._side, self._side)}
 
-    def word(self, modality: Modality, measures: Features | None) -> Wording:  # noqa: ARG002
+    def word(self, modality: Modality, measures: Features | None) -> Wording:
         return Wording(before=f"Picture {NUMBER}: ", marker=_START + _END, after="\n")
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         start, end, place = self._ids
         return make_expansion(([start], False), ([place] * self._num_queries, True), ([end], False))
 
-    def num_units(self, measures: Features) -> int:  # noqa: ARG002
+    def num_units(self, measures: Features) -> int:
         return self._grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         return ((self._pixels.resize((self._side, self._side)), Tiles((self._side, self._side))),)
 
     def largest_size(self) -> tuple[int, int]:

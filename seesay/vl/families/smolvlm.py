@@ -35,7 +35,7 @@ class SmolVLM(Idefics3):
         ),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
-    options = {**Idefics3.options, Modality.VIDEO: ("size",)}  # noqa: RUF012
+    options = {**Idefics3.options, Modality.VIDEO: ("size",)}
     processor = "SmolVLMImageProcessor"
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:

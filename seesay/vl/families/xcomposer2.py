@@ -61,7 +61,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
         ),
     )
     modalities = (Modality.IMAGE,)
-    options = {Modality.IMAGE: (OPTION,)}  # noqa: RUF012
+    options = {Modality.IMAGE: (OPTION,)}
     strategies = ("default",)
     begins_empty = False
     processor = "XComposer2TileProcessor"
@@ -169,15 +169,15 @@ class InternLMXComposer2(ProjectedTowerFamily):
         is_2d5 = self._hd is not None and self._hd.is_capped
         return {OPTION: _MAX_TILES_OF_SEVERAL} if is_2d5 and num_pictures > 1 else {}
 
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002
+    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
         return options if self._hd is None else {**options, OPTION: 1}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         if self._hd is not None:
             return self._hd.measure(size, options)
         return {"num_tiles": 1, "resized": (self.image_size, self.image_size)}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         count = self.grid_side**2 if self._hd is None else len(self._arrange(measures))
         return make_expansion(([self.image_token] * count, True))
 
@@ -190,7 +190,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
     def num_units(self, measures: Features) -> int:
         return int(measures["num_tiles"]) * self.grid_side**2
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         if self._hd is not None:
             return (self._hd.make_chain(size, measures, self.pixels),)
         square = (self.image_size, self.image_size)

@@ -33,9 +33,9 @@ class ModuleBackbone(Backbone):
     def decoder_config(
         self,
         *,
-        session_len: int,  # noqa: ARG002
-        rope_scaling_factor: float = 0.0,  # noqa: ARG002
-        use_logn_attn: bool = False,  # noqa: ARG002
+        session_len: int,
+        rope_scaling_factor: float = 0.0,
+        use_logn_attn: bool = False,
     ) -> DecoderConfig:
         raise ConfigError(
             f"{self.family.checkpoint.architecture} runs through Transformers' modules, which cannot be quantized here"
@@ -45,7 +45,7 @@ class ModuleBackbone(Backbone):
         self,
         checkpoint: Checkpoint,
         *,
-        session_len: int,  # noqa: ARG002
+        session_len: int,
         rope_scaling_factor: float = 0.0,
         use_logn_attn: bool = False,
         device: torch.device,

@@ -58,17 +58,17 @@ class ModuleVisionFamily(ModuleTextFamily):
     def preprocessing(self) -> Mapping[str, Any]:
         return self._settings if self._has_processor else {}
 
-    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:  # noqa: ARG002
+    def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         found = (size.height, size.width)
         return {"num_tiles": self.processor.plan(size).num_tiles, "resized": found, "original": found}
 
-    def expand(self, modality: Modality, measures: Features) -> Expansion:  # noqa: ARG002
+    def expand(self, modality: Modality, measures: Features) -> Expansion:
         return self.processor.plan(_size_of(measures)).expansion
 
     def num_units(self, measures: Features) -> int:
         return self.processor.plan(_size_of(measures)).num_patches
 
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:  # noqa: ARG002
+    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """No chain: the processor resizes and cuts pictures itself."""
         return ()
 
