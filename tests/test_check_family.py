@@ -86,7 +86,7 @@ def test_a_fault_is_found(
 ) -> None:
     """Answers are left out, but for the fault that a prompt shows."""
     if check != "rows fill their places":
-        monkeypatch.setattr("seesay.contract.answers.Answers", lambda *_: 1 / 0)
+        monkeypatch.setattr("seesay.contract.engine_checks.Answers", lambda *_: 1 / 0)
     folder = rename(tiny_checkpoint("internvl"), tmp_path / "model", "FaultyForConditionalGeneration")
     (tmp_path / "faulty.py").write_text(FAULTY.replace("{fault}", FAULTS[check]))
     assert main(["faulty", "--plugin", str(tmp_path / "faulty.py"), "--checkpoint", str(folder)]) == 1

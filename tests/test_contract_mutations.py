@@ -40,7 +40,7 @@ from seesay.encoders.towers import tiles as tiles_encoder
 from seesay.encoders.towers.layers import join_squares
 from seesay.encoders.towers.tiles import TileEncoder
 from seesay.encoders.towers.timm_tower import TimmTower as TimmModule
-from seesay.processors.media import frame_chain as chain_runner
+from seesay.processors.media import host_chain as chain_runner
 from seesay.processors.media import images, slices, tiles
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, Modality, RenderedPrompt
@@ -54,7 +54,7 @@ from seesay.vl.families import (
     deepseek_vl,
     deepseek_vl2,
     gemma3,
-    glm4v,
+    glm4_1v,
     idefics3,
     internvl,
     kimi_vl,
@@ -689,23 +689,23 @@ def a_time_step_has_the_time_of_its_first_frame(patch: Patch) -> None:
 
 @caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
 def a_time_step_has_the_time_of_the_next_one(patch: Patch) -> None:
-    wrap(patch, glm4v.Glm4V, "find_times", lambda times: tuple(time + 1 for time in times))
+    wrap(patch, glm4_1v.Glm4V, "find_times", lambda times: tuple(time + 1 for time in times))
 
 
 @caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
 def times_are_written_as_by_the_other_processor(patch: Patch) -> None:
-    original = glm4v.Glm4V.__init__
+    original = glm4_1v.Glm4V.__init__
 
-    def init(self: glm4v.Glm4V, *args: Any) -> None:
+    def init(self: glm4_1v.Glm4V, *args: Any) -> None:
         original(self, *args)
         self._spells_tenths = not self._spells_tenths
 
-    patch.setattr(glm4v.Glm4V, "__init__", init)
+    patch.setattr(glm4_1v.Glm4V, "__init__", init)
 
 
 @caught_by("tokens_equal_the_processors", "glm4v")
 def places_of_a_video_have_its_own_token(patch: Patch) -> None:
-    patch.setattr(glm4v.Glm4V, "row_token", property(lambda self: self.item_tokens[Modality.VIDEO][1]))
+    patch.setattr(glm4_1v.Glm4V, "row_token", property(lambda self: self.item_tokens[Modality.VIDEO][1]))
 
 
 @caught_by("counts_equal_the_processors", "glm4v")
@@ -720,7 +720,7 @@ def a_picture_counts_as_one_frame(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "glm4v")
 def positions_are_blended_linearly(patch: Patch) -> None:
-    wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
+    wrap(patch, glm4_1v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
 
 
 # --- Kimi-VL ----------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
     from pathlib import Path
 
     from seesay.commands.chat_loop import ChatLoop
-    from seesay.commands.conversation import Attachment, Conversation
+    from seesay.commands.editable_conversation import Attachment, Conversation
 
     conversation = Conversation(system=arguments.system)
     if arguments.load is not None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from seesay.commands.advice import suggest
 from seesay.commands.answering import Answerer, Counts
-from seesay.commands.conversation import Attachment, Conversation, Kind, Turn
 from seesay.commands.dropped_files import complete_path, kind_of, split_dropped, split_paths
+from seesay.commands.editable_conversation import Attachment, Conversation, Kind, Turn
 from seesay.commands.terminal import Terminal
 from seesay.errors import SeesayError
 from seesay.values import split_place

@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from seesay.commands.conversation import Kind
+from seesay.commands.editable_conversation import Kind
 from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 _WORD = re.compile(r"""((?:'[^'\n]*'|"(?:[^"\\\n]|\\.)*"|\\.|[^\s\\'"])+)(?:\s+|$)""")

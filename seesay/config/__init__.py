@@ -10,9 +10,9 @@ from __future__ import annotations
 from seesay.config.beam_search import BeamSearchParams
 from seesay.config.chat_template import ChatTemplateConfig
 from seesay.config.engine import DTypeName, EngineConfig, TurbomindEngineConfig
+from seesay.config.environment import Settings
 from seesay.config.generation import GenerationConfig
 from seesay.config.media_limits import MediaLimits
-from seesay.config.settings import Settings
 from seesay.config.vision import Transparency, VisionConfig
 
 __all__ = [

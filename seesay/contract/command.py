@@ -88,7 +88,7 @@ def _list_checks(folder: Path, families: Sequence[type[Family]], plugins: Sequen
         yield "the tower loads its weights", load_tower
     if subject.encoder is not None:
         yield from _name(MEDIA_CHECKS, subject)
-    from seesay.contract.answers import Answers
+    from seesay.contract.engine_checks import Answers
 
     made: list[Answers] = []
     yield "every prompt is answered", lambda: made.append(Answers(folder, family, plugins))
@@ -108,7 +108,7 @@ def _name(checks: Sequence[Check], subject: Subject) -> Iterator[Named]:
 
 def _run(title: str, run: Callable[[], object]) -> bool:
     """Run a check and print its line. Returns whether it found a fault."""
-    from seesay.contract.answers import OracleMissingError
+    from seesay.contract.engine_checks import OracleMissingError
 
     try:
         run()

@@ -24,7 +24,7 @@ from seesay.lite.method import Method
 from seesay.lite.opened import check_model
 from seesay.lite.report import Report
 from seesay.lite.run import Score, quantize
-from seesay.lite.settings import LiteSettings
+from seesay.lite.run_options import LiteSettings
 
 _SCORED_SCENES = 20
 _SCORING_BLOCKS = 512

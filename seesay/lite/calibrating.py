@@ -19,7 +19,7 @@ from seesay.lite.opened import open_source
 from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.progress import Progress
 from seesay.lite.run import make_prompts
-from seesay.lite.settings import LiteSettings
+from seesay.lite.run_options import LiteSettings
 from seesay.lite.statistics import InputStatistics
 from seesay.lite.work_folder import WorkFolder, check_run, writing
 

@@ -15,7 +15,7 @@ from seesay.engine.core.loading import ResolvedConfig, build_encoder, resolve
 from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.plain_layer import Source
-from seesay.lite.settings import LiteSettings
+from seesay.lite.run_options import LiteSettings
 
 _MAX_TOKENS = 2048
 """Tokens of a calibration prompt unless `calib_seqlen` says otherwise."""

@@ -25,7 +25,7 @@ from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.progress import Progress
 from seesay.lite.prompts import PromptMaker
 from seesay.lite.report import Report
-from seesay.lite.settings import LiteSettings
+from seesay.lite.run_options import LiteSettings
 from seesay.lite.statistics import InputStatistics
 from seesay.lite.tower import Tower
 from seesay.lite.work_folder import WorkFolder, check_run, check_usable, writing

@@ -22,12 +22,12 @@ from seesay.config import (
 from seesay.config.checks import check_instance
 from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
-from seesay.offline.answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.beam_search import search_beams
 from seesay.offline.call import Call, GenConfigs
 from seesay.offline.choices import check_streams
 from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
+from seesay.offline.ordered_answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, check_sessions, stream_turns
 from seesay.system.log import set_up_logging

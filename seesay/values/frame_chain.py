@@ -1,7 +1,7 @@
 """Chains of steps from decoded frames to what a tower takes, as values.
 
-A family makes chains of the size of its media. `processors/media/frame_chain.py` runs them on the host and
-`encoders/frame_chain.py` on the tower's GPU, bit for bit alike. Each chain starts from the decoded frames, and every
+A family makes chains of the size of its media. `processors/media/host_chain.py` runs them on the host and
+`encoders/device_chain.py` on the tower's GPU, bit for bit alike. Each chain starts from the decoded frames, and every
 step takes all of them. Sizes are (height, width) in pixels; pixels are uint8 between any two steps.
 """
 

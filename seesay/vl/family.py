@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint, ConvertedConfig, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.media.host_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
 from seesay.values.frame_chain import Chain, measure_peak, pack

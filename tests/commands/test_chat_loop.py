@@ -12,8 +12,8 @@ from PIL import Image
 
 from seesay.commands.answering import Counts, Piece, Pieces
 from seesay.commands.chat_loop import ACTIONS, ChatLoop
-from seesay.commands.conversation import Conversation
 from seesay.commands.dropped_files import split_paths
+from seesay.commands.editable_conversation import Conversation
 from seesay.commands.terminal import Terminal
 from seesay.errors import ErrorCode, RequestError
 

@@ -311,7 +311,7 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
     from seesay.lite.folding import all_pairs, fold
     from seesay.lite.opened import open_source
     from seesay.lite.plain_layer import PlainLayer
-    from seesay.lite.settings import LiteSettings
+    from seesay.lite.run_options import LiteSettings
 
     for name in LAYERS:
         opened = open_source(
@@ -339,7 +339,7 @@ def test_rows_of_a_picture_see_each_other_in_calibration(tiny_checkpoint: Callab
 
     from seesay.lite.batches import Prompt, make_batches
     from seesay.lite.opened import open_source
-    from seesay.lite.settings import LiteSettings
+    from seesay.lite.run_options import LiteSettings
     from seesay.llm.ops import RowLayout
     from seesay.values import MediaItem, Modality
 

@@ -17,8 +17,8 @@ from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError
 from seesay.serving.errors import ApiError
-from seesay.serving.requests.answers import Answering
 from seesay.serving.requests.caller import Caller
+from seesay.serving.requests.submission import Answering
 from seesay.serving.settings import ServerSettings
 from seesay.serving.traffic.admission import Gate
 from seesay.serving.traffic.auth import ApiKeyMiddleware, turn_of

@@ -17,9 +17,9 @@ from family_contract import IMAGE, VIDEO, load_family, plan
 from PIL import Image
 from triton_cases import DEVICE, MARKS, runs_here
 
-from seesay.encoders.frame_chain import ChainRunner, compile_chains
+from seesay.encoders.device_chain import ChainRunner, compile_chains
 from seesay.errors import ErrorCode, RequestError
-from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.media.host_chain import run_chains
 from seesay.values import MediaSize
 from seesay.values.frame_chain import (
     Chain,

@@ -14,7 +14,7 @@ from family_contract import IMAGE, VIDEO, draw_image, draw_media, edit_json, loa
 from safetensors.torch import load_file, save_file
 
 from seesay.errors import CheckpointError
-from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.media.host_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.templates import choose_template
 from seesay.values import DecodedMedia, MediaPart, Message, TextPart

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from seesay.checkpoint.quantization.packed import read_pack_quantized
 from seesay.checkpoint.quantization.quantization import Format, Quantization, Strategy
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 
 _TYPES: Mapping[str, tuple[str, ...]] = {
     "float-quantized": ("float",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seesay.checkpoint.quantization.quantization import Quantization
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 
 
 def read_fp8(settings: Settings) -> Quantization:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesay.checkpoint.quantization.quantization import Quantization
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 
 KV_SCALES = ("k_scale", "v_scale")
 """Tensors of a quantized KV cache, behind the names of modules."""

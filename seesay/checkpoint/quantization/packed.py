@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from seesay.checkpoint.quantization.quantization import Quantization
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 
 _GROUP_MULTIPLE = 16
 """Tensor cores multiply so many inputs at once; published checkpoints have groups of 32, 64 and 128."""

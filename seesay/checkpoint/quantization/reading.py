@@ -14,7 +14,7 @@ from seesay.checkpoint.quantization.fp8 import read_fp8
 from seesay.checkpoint.quantization.modelopt import read_modelopt
 from seesay.checkpoint.quantization.packed import read_awq, read_gptq
 from seesay.checkpoint.quantization.quantization import InFlight, Quantization
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 from seesay.checkpoint.quantization.smooth_quant import read_smooth_quant
 from seesay.errors import ConfigError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from seesay.checkpoint.quantization.quantization import Format, Quantization
-from seesay.checkpoint.quantization.settings import Settings
+from seesay.checkpoint.quantization.quantization_config import Settings
 
 _FORMATS: Mapping[str, Format] = {"int8": "int8", "float8_e4m3fn": "fp8"}
 

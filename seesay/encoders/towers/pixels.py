@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from seesay.device.transfers import upload
-from seesay.encoders.frame_chain import ChainRunner, Program, find_program
+from seesay.encoders.device_chain import ChainRunner, Program, find_program
 
 if TYPE_CHECKING:
     import numpy as np

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from seesay.serving.errors import bad_request
 from seesay.serving.http.body_shape import MAX_DEPTH, MAX_VALUES, BodyShape
 from seesay.serving.http.validation_errors import explain_invalid, make_not_json_error
-from seesay.serving.requests.answers import ClientGoneError
+from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import drop_unknown
 from seesay.system.thread_pool import ThreadPool
 

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seesay.processors.media.library_messages import request_id as media_request_id
 from seesay.serving.errors import ApiError, Envelopes
-from seesay.serving.requests.answers import ClientGoneError
+from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import HEADER as WARNING_HEADER
 from seesay.serving.requests.unknown_fields import make_warning
 from seesay.serving.traffic.metrics import ServerMetrics

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from seesay.serving.errors import ApiError
-from seesay.serving.requests.answers import unless_gone
+from seesay.serving.requests.submission import unless_gone
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

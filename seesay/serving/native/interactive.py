@@ -17,10 +17,10 @@ from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, make_event
 from seesay.serving.native.protocol import InteractiveAnswer, InteractiveRequest
 from seesay.serving.openai.wire import DONE, make_error_event
-from seesay.serving.requests.answers import unless_gone
 from seesay.serving.requests.caller import Caller, caller_of
 from seesay.serving.requests.content import keep_media, read_messages, read_pictures
 from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import unless_gone
 from seesay.serving.stored.sessions import EMPTY, SessionKey
 from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.auth import owner_of

@@ -31,10 +31,10 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.requests.answer_reading import AnswerReading, ReadAnswer
-from seesay.serving.requests.answers import Answer, Tally
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import read_messages, text_of
 from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import Answer, Tally
 from seesay.serving.traffic.metrics import media_of
 from seesay.values import GenerationRequest, OutputDelta
 

@@ -32,10 +32,10 @@ from seesay.serving.openai.wire import (
     make_usage,
     wants_timings,
 )
-from seesay.serving.requests.answers import Answer, Tally
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.prompts import tokenize_prompt
 from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import Answer, Tally
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.values.prompt_logprobs import PromptLogprobs
 

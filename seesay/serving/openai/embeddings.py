@@ -20,13 +20,13 @@ from seesay.serving.openai.completions import count_prompts, name_prompts, read_
 from seesay.serving.openai.message_parts import ChatMessages, Content
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES
 from seesay.serving.openai.wire import make_details, wants_timings
-from seesay.serving.requests.answers import Tally
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import read_messages, read_parts
 from seesay.serving.requests.fields import Prompts, exactly_one
 from seesay.serving.requests.request_model import Refused
 from seesay.serving.requests.shared_fields import TextFields
 from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import Tally
 from seesay.values import GenerationRequest, MediaPart
 
 _MAX_INPUTS = 2048  # OpenAI's limit

@@ -21,10 +21,10 @@ from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseOb
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.requests.answer_reading import AnswerReading
-from seesay.serving.requests.answers import Answer, Tally
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import keep_media
 from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import Answer, Tally
 from seesay.serving.stored.response_store import StoredResponse
 from seesay.serving.traffic.auth import owner_of
 from seesay.templates.parsers.answer_parser import AnswerParser

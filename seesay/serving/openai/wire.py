@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from seesay.serving.errors import ApiError, openai_envelope
 from seesay.serving.http.streaming import make_event
-from seesay.serving.requests.answers import Tally
+from seesay.serving.requests.submission import Tally
 from seesay.version import __version__
 
 FINGERPRINT = f"seesay-{__version__}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import ConfigError, RequestError, show
 from seesay.serving.errors import ApiError, Envelopes, bad_request
-from seesay.serving.requests.answers import Answering
 from seesay.serving.requests.sampling import SamplingDefaults
+from seesay.serving.requests.submission import Answering
 from seesay.serving.settings import ServerSettings
 from seesay.serving.stored.shared_state import LocalState, SharedState
 from seesay.serving.traffic.admission import Gate

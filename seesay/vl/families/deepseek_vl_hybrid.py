@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
-from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.media.host_chain import run_chains
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Tiles, pack

@@ -13,7 +13,7 @@ from enrolment import ALL_VISION
 from family_contract import VIDEO, draw_image, draw_media, load_family, preprocess
 from triton_cases import DEVICE, MARKS, ON_GPU, runs_here
 
-from seesay.encoders import frame_chain
+from seesay.encoders import device_chain
 from seesay.encoders.towers.layers import PixelNormalizer, cut_patches
 from seesay.encoders.towers.pixels import PatchLoader
 from seesay.encoders.towers.tiles import TileEncoder
@@ -81,7 +81,7 @@ def test_videos_are_processed_in_parts(
     tiny_checkpoint: Callable[[str], Path], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pictures that are enlarged, shrunk, stretched along one side, and as they are, too."""
-    monkeypatch.setattr(frame_chain, "PIXELS_AT_ONCE", 5000)
+    monkeypatch.setattr(device_chain, "PIXELS_AT_ONCE", 5000)
     family, _ = load_family(tiny_checkpoint("qwen2_5_vl"))
     media = [
         draw_image(20, 40),

@@ -16,7 +16,7 @@ from seesay.config import MediaLimits
 from seesay.device.lanczos import has_lanczos
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media import images
-from seesay.processors.media.frame_chain import run_chains
+from seesay.processors.media.host_chain import run_chains
 from seesay.processors.media.pillow import to_rgb
 from seesay.values.frame_chain import Chain, Patches, Resample, Resize, Tiles, crop_center, pad_to
 

@@ -20,8 +20,8 @@ from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.app import create_app
 from seesay.serving.errors import ApiError
-from seesay.serving.requests.answers import Answering, ClientGoneError, Tally, unless_gone
 from seesay.serving.requests.caller import Caller
+from seesay.serving.requests.submission import Answering, ClientGoneError, Tally, unless_gone
 from seesay.serving.traffic.admission import shutting_down
 from seesay.serving.traffic.metrics import ServerMetrics
 from seesay.values import GenerationRequest, OutputDelta, StageTimings, Usage
