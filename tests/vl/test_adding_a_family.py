@@ -1,4 +1,4 @@
-"""The example of docs/adding_a_family.md is a family that holds the contract."""
+"""The examples of docs/adding_a_family.md are families that hold the contract."""
 
 from __future__ import annotations
 
@@ -27,29 +27,44 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory, load: Callable[[str], Loaded]) -> Loaded:
-    """The page's family, found by the registry, on a checkpoint of LLaVA-NeXT."""
-    [code] = [each.code for each in read_examples(PAGE.read_text(encoding="utf-8")) if each.language == "python"]
+EXAMPLES = {"SquareLlava": "llava", "TiledLlava": "llava_next"}
+"""The classes of the page, and the tiny checkpoint that each runs on."""
+
+
+@pytest.fixture(scope="module", params=EXAMPLES)
+def example(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, load: Callable[[str], Loaded]
+) -> Loaded:
+    """A family of the page, found by the registry."""
+    examples = [each.code for each in read_examples(PAGE.read_text(encoding="utf-8")) if each.language == "python"]
+    [code] = [code for code in examples if f"class {request.param}(" in code]
+    assert len(examples) == len(EXAMPLES)
     folder = tmp_path_factory.mktemp("example")
-    package = folder / "families_of_the_page"
+    package = folder / f"families_of_the_page_{request.param.lower()}"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "tiled_llava.py").write_text(code, encoding="utf-8")
+    (package / "family.py").write_text(code, encoding="utf-8")
     sys.path.insert(0, str(folder))
     try:
         importlib.invalidate_caches()
         families = collect_families([str(package)], package.name)
     finally:
         sys.path.remove(str(folder))
-    loaded = load("llava_next")
-    family = families["TiledLlavaForConditionalGeneration"](Checkpoint.load(loaded.path), loaded.tokenizer)
+    loaded = load(EXAMPLES[request.param])
+    family = families[f"{request.param}ForConditionalGeneration"](Checkpoint.load(loaded.path), loaded.tokenizer)
     return replace(loaded, family=family, encoder=family.build_encoder(torch.device("cpu"), torch.float32))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_example_holds_the_contract(check: family_checks.Check, example: Loaded) -> None:
     check(example)
+
+
+def test_the_simplest_example_is_short() -> None:
+    """A family of the simplest kind is one file of at most 60 lines."""
+    page = PAGE.read_text(encoding="utf-8")
+    [code] = [each.code for each in read_examples(page) if "class SquareLlava(" in each.code]
+    assert len(code.splitlines()) <= 40 and f"{len(code.splitlines())} lines" in page
 
 
 def test_the_example_counts_as_the_processor_does(example: Loaded) -> None:
