@@ -83,7 +83,7 @@ class Checkpoint:
     def load(
         cls,
         path: str | os.PathLike[str],
-        hf_overrides: Mapping[str, Any] | None = None,
+        hf_overrides: Mapping[str, object] | None = None,
         *,
         quantization: InFlight | None = None,
         readers: Mapping[str, ConfigReader] | None = None,
@@ -102,7 +102,7 @@ class Checkpoint:
     def load_config(
         cls,
         path: str | os.PathLike[str],
-        hf_overrides: Mapping[str, Any] | None = None,
+        hf_overrides: Mapping[str, object] | None = None,
         *,
         quantization: InFlight | None = None,
         readers: Mapping[str, ConfigReader] | None = None,
@@ -396,7 +396,7 @@ def _read_checked(file: Path) -> dict[str, Any] | None:
     return data
 
 
-def _serialize(config: Mapping[str, Any]) -> bytes:
+def _serialize(config: Mapping[str, object]) -> bytes:
     return json.dumps(config, sort_keys=True, default=str).encode()
 
 

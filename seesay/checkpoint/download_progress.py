@@ -6,7 +6,6 @@ import io
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 INTERVAL_S = 30.0
 _WHOLE = "huggingface_hub.snapshot_download"
@@ -23,13 +22,13 @@ def make_bar_class(clock: Callable[[], float] = time.monotonic) -> type:
     class LineBar(tqdm):
         """Of the bars only that of all bytes writes lines, and none at all for a download that is short."""
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, *args: object, **kwargs: object) -> None:
             self._written_s = clock()
             # None, as the hub gives it, is for whether `file` is a terminal.
             kwargs["disable"] = kwargs.get("name") != _WHOLE or bool(kwargs.get("disable"))
             super().__init__(*args, **{**kwargs, "file": io.StringIO()})  # type: ignore[no-untyped-call]
 
-        def display(self, *_: Any, **__: Any) -> None:
+        def display(self, *_: object, **__: object) -> None:
             """Write a line if the last one was `INTERVAL_S` ago."""
             if clock() - self._written_s < INTERVAL_S:
                 return

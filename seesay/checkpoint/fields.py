@@ -9,7 +9,7 @@ from typing import Any
 from seesay.errors import CheckpointError
 
 
-def read_count(config: Mapping[str, Any], name: str, *, most: int | None = None) -> int:
+def read_count(config: Mapping[str, object], name: str, *, most: int | None = None) -> int:
     """Return a field that must be an integer from 1 to `most`, if `most` is not None. Raises `CheckpointError` naming
     one that is not."""
     value = config.get(name)
@@ -19,7 +19,7 @@ def read_count(config: Mapping[str, Any], name: str, *, most: int | None = None)
     return value
 
 
-def read_number(config: Mapping[str, Any], name: str, default: float = 1.0) -> float:
+def read_number(config: Mapping[str, object], name: str, default: float = 1.0) -> float:
     """Return a field that is a number above 0; `default` where there is none. Raises `CheckpointError` naming one that
     is not."""
     value = config.get(name)
@@ -30,7 +30,7 @@ def read_number(config: Mapping[str, Any], name: str, default: float = 1.0) -> f
     return float(value)
 
 
-def read_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def read_part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """Return a field that is an object. Raises `CheckpointError` naming one that is not."""
     value = config.get(name)
     if not isinstance(value, Mapping):
@@ -38,7 +38,7 @@ def read_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def check_fields(config: Mapping[str, Any], expected: Mapping[str, Any], *, where: str = "") -> None:
+def check_fields(config: Mapping[str, object], expected: Mapping[str, object], *, where: str = "") -> None:
     """Raise `CheckpointError` naming a field that is there and is not what is `expected`. where: what messages have
     before its name."""
     for name, value in expected.items():

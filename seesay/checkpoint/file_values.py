@@ -86,7 +86,7 @@ def _wholes(least: int, most: int) -> _Rule:
     """An integer, or several of them in a list or by name."""
     [need, is_whole] = _whole(least, most)
 
-    def are_whole(value: Any) -> bool:
+    def are_whole(value: object) -> bool:
         values = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
         return all(item is None or is_whole(item) for item in values)
 
@@ -138,7 +138,7 @@ _FILES: Mapping[str, Mapping[str, _Rule]] = {
 }
 
 
-def check_file(file: Path, data: Mapping[str, Any]) -> None:
+def check_file(file: Path, data: Mapping[str, object]) -> None:
     """Raise `CheckpointError` for the first field of a JSON file, or of a part of it, whose value it may not have."""
     rules = _FILES.get(file.name)
     if rules is not None:
@@ -146,7 +146,7 @@ def check_file(file: Path, data: Mapping[str, Any]) -> None:
 
 
 def _check(
-    file: Path, data: Mapping[str, Any], rules: Mapping[str, _Rule], at: str, *, knows_layers: bool, depth: int = 0
+    file: Path, data: Mapping[str, object], rules: Mapping[str, _Rule], at: str, *, knows_layers: bool, depth: int = 0
 ) -> None:
     for name, value in data.items():
         place = f"{at}{name}"

@@ -4,7 +4,7 @@ beside the weights is not run: such a model is that class if its configuration s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
 
@@ -21,7 +21,7 @@ _NEEDED = (
 """Fields that a configuration has if its class has them: authors' defaults may be others than Transformers'."""
 
 
-def find_known_type(config: Mapping[str, Any]) -> str | None:
+def find_known_type(config: Mapping[str, object]) -> str | None:
     """Return the `model_type` of Transformers' text model whose class is the first of `architectures`; None if it has
     none of this name, or no code beside the weights stands for the unknown type. Imports Transformers.
 
@@ -43,7 +43,7 @@ def find_known_type(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check_fields(config: Mapping[str, Any], architecture: str, known: type[PretrainedConfig]) -> None:
+def _check_fields(config: Mapping[str, object], architecture: str, known: type[PretrainedConfig]) -> None:
     fields = {*known().to_dict(), *known.attribute_map, *_GENERAL}
     needed = {name for name in _NEEDED if name in fields}
     if "rope_parameters" in fields:

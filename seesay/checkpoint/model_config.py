@@ -57,7 +57,7 @@ def list_options(config: PretrainedConfig) -> dict[str, Any]:
     without the ones that models of every kind have."""
     from transformers import PretrainedConfig
 
-    def drop_general(options: Mapping[str, Any]) -> dict[str, Any]:
+    def drop_general(options: Mapping[str, object]) -> dict[str, Any]:
         return {
             name: drop_general(value) if isinstance(value, Mapping) else value
             for name, value in options.items()

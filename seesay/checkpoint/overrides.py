@@ -31,7 +31,7 @@ _OF_TEXTS = (*_ROTARY, "max_position_embeddings", "sliding_window")
 
 
 def apply_overrides(
-    config: Mapping[str, Any], overrides: Mapping[str, Any]
+    config: Mapping[str, object], overrides: Mapping[str, object]
 ) -> tuple[dict[str, Any], Mapping[str, Any]]:
     """Return (`config` with what `overrides` replaces, nested by key; those of them that `config` has no field for).
     Raises `CheckpointError` naming an override that has another form than its field, or comes twice."""
@@ -39,7 +39,7 @@ def apply_overrides(
     return _merge(config, placed, _WHERE), _find_added(config, placed)
 
 
-def check_added(config: PretrainedConfig, added: Mapping[str, Any], where: str = _WHERE) -> None:
+def check_added(config: PretrainedConfig, added: Mapping[str, object], where: str = _WHERE) -> None:
     """Raise `CheckpointError` naming an override of a field that the configuration class does not have. `added`: the
     overrides that config.json has no field for."""
     from transformers import PretrainedConfig
@@ -58,7 +58,7 @@ def check_added(config: PretrainedConfig, added: Mapping[str, Any], where: str =
             )
 
 
-def _find_added(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, Any]:
     added = {}
     for name, value in overrides.items():
         inner = config.get(name)
@@ -100,7 +100,7 @@ def _place(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
     return placed
 
 
-def _unite(first: Any, second: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _unite(first: object, second: Mapping[str, object], where: str) -> dict[str, Any]:
     if not isinstance(first, Mapping):
         raise CheckpointError(f"{where} must be a dict, as in config.json, got {first!r}")
     if twice := sorted(first.keys() & second.keys()):
@@ -108,7 +108,7 @@ def _unite(first: Any, second: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {**first, **second}
 
 
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _merge(base: Mapping[str, object], changes: Mapping[str, object], where: str) -> dict[str, Any]:
     merged = dict(base)
     for key, value in _name_rotary(base, changes, where).items():
         inner = merged.get(key)

@@ -32,7 +32,7 @@ class RemoteCode:
     takes_pictures: bool
 
     @classmethod
-    def find(cls, folder: Path, config: Mapping[str, Any]) -> RemoteCode | None:
+    def find(cls, folder: Path, config: Mapping[str, object]) -> RemoteCode | None:
         """Return the code that `config`, the content of config.json, names for a model; None if it names none. Raises
         `CheckpointError` for a name that is not 'file.Class' of a file in the folder."""
         found = config.get("auto_map")

@@ -46,7 +46,7 @@ class GivenTensor:
             )
 
     @classmethod
-    def of(cls, name: object, value: Any) -> GivenTensor:
+    def of(cls, name: object, value: object) -> GivenTensor:
         """Return a torch tensor or NumPy array under its name, in memory of its own. Raises `CheckpointError`."""
         import torch
 

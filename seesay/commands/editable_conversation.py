@@ -157,7 +157,7 @@ class Conversation:
         return "\n\n".join(blocks) + "\n"
 
 
-def _parse(data: Any, path: Path) -> tuple[str | None, list[Turn]]:
+def _parse(data: object, path: Path) -> tuple[str | None, list[Turn]]:
     """Return (system prompt, turns) of OpenAI messages: an optional system message, then alternating questions and
     answers."""
     problem = RequestError(
@@ -183,7 +183,7 @@ def _parse(data: Any, path: Path) -> tuple[str | None, list[Turn]]:
     return system, turns
 
 
-def _parse_question(parts: Any, problem: RequestError) -> Turn:
+def _parse_question(parts: object, problem: RequestError) -> Turn:
     texts: list[str] = []
     media: list[Attachment] = []
     for part in parts if isinstance(parts, Sequence) and not isinstance(parts, str) else ():

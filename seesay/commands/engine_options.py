@@ -136,7 +136,7 @@ def _make_options(config: type, names: Mapping[str, str]) -> tuple[EngineOption,
     return tuple(options)
 
 
-def _kind_of(field: Field[Any], hint: Any) -> dict[str, Any]:
+def _kind_of(field: Field[Any], hint: object) -> dict[str, Any]:
     """Return the arguments of `add_argument` for a field of this type."""
     kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
     if kinds == [bool]:
@@ -150,7 +150,7 @@ def _kind_of(field: Field[Any], hint: Any) -> dict[str, Any]:
     return {"type": number if kinds == [float] else str, "metavar": _METAVARS.get(field.name, "VALUE")}
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def _alternatives(hint: object) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 

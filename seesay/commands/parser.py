@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         is_known = name.startswith("--") and known in self._option_string_actions
         return super()._parse_optional(f"{known}{equals}{value}" if is_known else arg_string)
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
+    def _check_value(self, action: argparse.Action, value: object) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             self._refuse_command(str(value), list(action.choices))
         super()._check_value(action, value)

@@ -52,7 +52,7 @@ def require(condition: bool, option: str, value: object, need: str) -> None:
         raise ConfigError(f"{option} {need}, got {value!r}")
 
 
-def refuse_unsupported(config: Any, allowed: Mapping[str, tuple[object, ...]]) -> None:
+def refuse_unsupported(config: object, allowed: Mapping[str, tuple[object, ...]]) -> None:
     """Raise `ConfigError` for the first option in `allowed` whose value is not listed there."""
     for name, values in allowed.items():
         value = getattr(config, name)
@@ -71,7 +71,7 @@ def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]
         make: Callable[..., None] = cls.__init__
 
         @functools.wraps(make)
-        def make_without(self: T, *args: Any, **options: Any) -> None:
+        def make_without(self: T, *args: object, **options: object) -> None:
             if args:
                 raise TypeError(f"{cls.__name__} takes keyword arguments only: {cls.__name__}(name=value, …)")
             for name in options.keys() & others.keys():

@@ -34,7 +34,7 @@ MAX_CHOICES = 4096
 _ANNOTATIONS = frozenset({"type", "name", "description"})
 
 
-def read_grammar(form: Mapping[str, Any] | None) -> Grammar | None:
+def read_grammar(form: Mapping[str, object] | None) -> Grammar | None:
     """Return the grammar that `response_format` asks for; None for free text. Raises `ConfigError` for a form that is
     not known, and names the key at fault.
 
@@ -60,7 +60,7 @@ def read_grammar(form: Mapping[str, Any] | None) -> Grammar | None:
     return grammar
 
 
-def _read_object(form: Mapping[str, Any]) -> Grammar:
+def _read_object(form: Mapping[str, object]) -> Grammar:
     if form.get("schema") is not None:
         return _make_schema(form["schema"], "response_format.schema", form.get("strict"))
     return Grammar(kind="json_schema", source='{"type": "object", "additionalProperties": true}')
@@ -82,7 +82,7 @@ def _read_schema(form: Mapping[str, Any]) -> Grammar:
     return _make_schema(inner["schema"], f"{where}.schema", inner.get("strict"))
 
 
-def _make_schema(schema: Any, where: str, strict: Any) -> Grammar:
+def _make_schema(schema: object, where: str, strict: object) -> Grammar:
     """`schema` is a JSON Schema, or JSON text of one, or a pydantic model."""
     if strict is not None and not isinstance(strict, bool):
         raise ConfigError(f"{where.rpartition('.')[0]}.strict must be true or false, got {show(strict)}")
@@ -96,7 +96,7 @@ def _make_schema(schema: Any, where: str, strict: Any) -> Grammar:
 
 
 def _read_text(key: str, kind: str) -> Callable[[Mapping[str, Any]], Grammar]:
-    def read(form: Mapping[str, Any]) -> Grammar:
+    def read(form: Mapping[str, object]) -> Grammar:
         value = form.get(key)
         if not isinstance(value, str) or not value:
             raise ConfigError(f"response_format.{key} must be a non-empty string, got {show(value)}")
@@ -105,7 +105,7 @@ def _read_text(key: str, kind: str) -> Callable[[Mapping[str, Any]], Grammar]:
     return read
 
 
-def _read_choice(form: Mapping[str, Any]) -> Grammar:
+def _read_choice(form: Mapping[str, object]) -> Grammar:
     choices = form.get("choice")
     if not isinstance(choices, Sequence) or isinstance(choices, str | bytes) or not choices:
         raise ConfigError(f"response_format.choice must be a list of non-empty strings, got {show(choices)}")
@@ -117,7 +117,7 @@ def _read_choice(form: Mapping[str, Any]) -> Grammar:
     return Grammar(kind="choice", source=_dump(list(choices), "response_format.choice"))
 
 
-def _read_tag(form: Mapping[str, Any]) -> Grammar:
+def _read_tag(form: Mapping[str, object]) -> Grammar:
     tag = {key: form[key] for key in ("format", "structures", "triggers") if form.get(key) is not None}
     if set(tag) not in ({"format"}, {"structures", "triggers"}):
         raise ConfigError("response_format of type 'structural_tag' must have format, or structures and triggers")
@@ -131,14 +131,14 @@ def _parse(text: str, where: str) -> Any:
         raise ConfigError(f"{where} must be JSON: {str(error)[:100]}") from error
 
 
-def _dump(value: Any, where: str) -> str:
+def _dump(value: object, where: str) -> str:
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, default=_as_plain)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where} must be plain JSON: {str(error)[:100]}") from error
 
 
-def _as_plain(value: Any) -> Any:
+def _as_plain(value: object) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):

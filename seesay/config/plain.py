@@ -13,7 +13,7 @@ from seesay.errors import ConfigError
 _PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
 
 
-def as_plain(name: str, value: Any) -> Any:
+def as_plain(name: str, value: object) -> Any:
     """Return the option `name` as plain data: a configuration, or any value that `check_types` accepts. Raises
     `ConfigError` for what is neither."""
     if value is None or isinstance(value, bool):

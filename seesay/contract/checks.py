@@ -165,7 +165,7 @@ def options_are_refused_by_name(subject: Subject) -> None:
             assert option in message, f"{option}={value!r}: {message}"
 
 
-def _refusal(family: Family, picture: DecodedMedia, options: Mapping[str, Any]) -> str:
+def _refusal(family: Family, picture: DecodedMedia, options: Mapping[str, object]) -> str:
     """Return the message with which options are refused."""
     try:
         preprocess(family, picture, options)
@@ -182,7 +182,7 @@ def probe_media(family: Family) -> list[DecodedMedia]:
     return media
 
 
-def outcome(family: Family, media: DecodedMedia, options: Mapping[str, Any]) -> tuple[Features, Any] | None:
+def outcome(family: Family, media: DecodedMedia, options: Mapping[str, object]) -> tuple[Features, Any] | None:
     """Return the features of a medium and its tokens; None where the options contradict each other or the size."""
     try:
         prepared = prepare(family, media, options)

@@ -123,7 +123,7 @@ def _generate(folder: Path, conversations: Sequence[Conversation]) -> list[tuple
     return found
 
 
-def _make_part(part: Any) -> dict[str, Any]:
+def _make_part(part: object) -> dict[str, Any]:
     return {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part}
 
 

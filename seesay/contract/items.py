@@ -54,19 +54,19 @@ def mixed_media(family: Family) -> list[DecodedMedia]:
     return media
 
 
-def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, Any] | None = None) -> MediaPlan:
+def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[str, object] | None = None) -> MediaPlan:
     """Return the plan of an item with options as a request has them."""
     return family.plan_media(modality, size, family.resolve_options(modality, options or {}))
 
 
-def prepare(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> PreparedMedia:
+def prepare(family: Family, media: DecodedMedia, options: Mapping[str, object] | None = None) -> PreparedMedia:
     """Return what the media front makes of decoded media."""
     planned = plan(family, media.modality, media.size, options)
     features = family.preprocess(media, planned.measures)
     return PreparedMedia(modality=media.modality, features=features, plan=planned, key=media.digest, size=media.size)
 
 
-def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, Any] | None = None) -> Features:
+def preprocess(family: Family, media: DecodedMedia, options: Mapping[str, object] | None = None) -> Features:
     """Return the tower's input for decoded media, with options as a request has them."""
     return prepare(family, media, options).features
 

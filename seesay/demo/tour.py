@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.demo.page import Answered, check_writable, make_page, write_page
@@ -83,7 +83,7 @@ def _ask_everything(pipe: Pipeline, screen: _Screen, drawn: _Drawn) -> list[Answ
     answers: list[Answered] = []
     title = ""
 
-    def ask(name: str, session: Session, turn: Turn, prompt: Any = None, **media: tuple[Image.Image, ...]) -> None:
+    def ask(name: str, session: Session, turn: Turn, prompt: object = None, **media: tuple[Image.Image, ...]) -> None:
         question, expected = turn
         screen.label("you", question)
         response = _answer(pipe, screen, session, question if prompt is None else prompt)
@@ -119,7 +119,7 @@ def _ask_everything(pipe: Pipeline, screen: _Screen, drawn: _Drawn) -> list[Answ
     return answers
 
 
-def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: Any) -> Response:
+def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: object) -> Response:
     """Ask, and print the answer while it is generated."""
     answer = pipe.chat(prompt, session=session, gen_config=_GEN_CONFIG, stream_response=True)
     screen.begin("model")

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from seesay.errors import ConfigError, RequestError
 from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES, MediaPart, Message, Modality, TextPart
@@ -225,7 +224,7 @@ def _read_hub(name: str) -> CalibrationSet:
     return CalibrationSet(name=name, texts=(text,))
 
 
-def _take(texts: Iterable[Any]) -> Iterator[str]:
+def _take(texts: Iterable[object]) -> Iterator[str]:
     """Yield texts up to `MAX_TEXT_BYTES` characters in all."""
     num_chars = 0
     for text in texts:

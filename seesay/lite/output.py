@@ -22,7 +22,7 @@ _SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 """Files of processors, tokenizers, chat templates and generation. Code of a checkpoint is not copied."""
 
 
-def make_config(source: Checkpoint, quantization_config: Mapping[str, Any]) -> dict[str, Any]:
+def make_config(source: Checkpoint, quantization_config: Mapping[str, object]) -> dict[str, Any]:
     """Return config.json of the quantized model: the source's own, with `quantization_config`."""
     config = read_object(source.path / "config.json") or {}
     return {**config, "quantization_config": dict(quantization_config)}
@@ -32,7 +32,7 @@ def write_checkpoint(
     folder: Path,
     source: Checkpoint,
     parts: Sequence[Checkpoint],
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     replaced: Iterable[str],
 ) -> None:
     """Write the model into an empty folder: all tensors of `parts`, those of `source` but for `replaced`, and the
@@ -83,5 +83,5 @@ def _read(homes: Mapping[str, Checkpoint], names: Sequence[str]) -> dict[str, Te
     return {name: found[name] for name in names}
 
 
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+def _write_json(file: Path, value: Mapping[str, object]) -> None:
     file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

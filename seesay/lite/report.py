@@ -72,7 +72,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def _before_after(before: Any, after: Any) -> dict[str, Any]:
+def _before_after(before: object, after: object) -> dict[str, Any]:
     return {"before": before, "after": after}
 
 

@@ -44,7 +44,7 @@ Score = Callable[[Path], dict[str, float]]
 def quantize(
     settings: LiteSettings,
     method: Method,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     load_calibration: LoadCalibrationSet | None,
     score: Score | None = None,
 ) -> Report:
@@ -69,7 +69,7 @@ def quantize(
 def _write(
     settings: LiteSettings,
     method: Method,
-    options: Mapping[str, Any],
+    options: Mapping[str, object],
     work: WorkFolder,
     opened: Opened,
     tower: Tower | None,
@@ -130,7 +130,7 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
     return digest(*pieces).hex()
 
 
-def _describe(opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
+def _describe(opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, object]) -> dict[str, Any]:
     """Return all that decides what is written but the calibration set, to tell runs apart."""
     return {
         **options,
@@ -145,7 +145,7 @@ def _describe(opened: Opened, settings: LiteSettings, method: Method, options: M
 
 
 def _quantize_tower(
-    tower: Tower, work: WorkFolder, config: Mapping[str, Any], prompts: Sequence[Prompt], report: Report
+    tower: Tower, work: WorkFolder, config: Mapping[str, object], prompts: Sequence[Prompt], report: Report
 ) -> Checkpoint:
     """Quantize the tower if it is not finished yet, and return it."""
     part = work.find("tower")
@@ -161,7 +161,7 @@ def _quantize_layers(
     settings: LiteSettings,
     method: Method,
     work: WorkFolder,
-    config: Mapping[str, Any],
+    config: Mapping[str, object],
     prompts: Sequence[Prompt],
     report: Report,
 ) -> list[Checkpoint]:

@@ -41,7 +41,7 @@ class WorkFolder:
     another run uses.
     """
 
-    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, settings: Mapping[str, object]) -> None:
         check_run(path, settings)
         self.path = path
         self._hidden = path / _HIDDEN
@@ -58,7 +58,7 @@ class WorkFolder:
             self.close()
             raise
 
-    def _begin(self, settings: Mapping[str, Any]) -> None:
+    def _begin(self, settings: Mapping[str, object]) -> None:
         """Remove what another run without a finished part has left."""
         if _read_settings(self.path) == settings:
             return
@@ -104,7 +104,7 @@ class WorkFolder:
             return read_object(folder / _NOTES) or {}
 
     def finish(
-        self, part: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any], notes: Mapping[str, Any]
+        self, part: str, tensors: Mapping[str, Tensor], config: Mapping[str, object], notes: Mapping[str, object]
     ) -> Checkpoint:
         """Keep a part of the model, and return it as a checkpoint. `config` is config.json of the whole."""
         folder = self._part(part)
@@ -190,7 +190,7 @@ def check_usable(path: Path, *, is_own: bool = False) -> None:
         _lock(path, file)
 
 
-def check_run(path: Path, settings: Mapping[str, Any], *, is_own: bool = False) -> None:
+def check_run(path: Path, settings: Mapping[str, object], *, is_own: bool = False) -> None:
     """Raise `ConfigError` unless a run with these settings, which may be some of its own, may begin or go on in a
     folder. is_own: the caller has locked it."""
     check_usable(path, is_own=is_own)
@@ -226,7 +226,7 @@ def _read_settings(path: Path) -> dict[str, Any] | None:
         return read_object(hidden / _SETTINGS) if hidden.is_dir() else None
 
 
-def _as_read(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _as_read(settings: Mapping[str, object]) -> dict[str, Any]:
     """Return settings as they are read again: a tuple becomes a list."""
     return dict(json.loads(json.dumps(settings)))
 
@@ -235,5 +235,5 @@ def _count_finished(path: Path) -> int:
     return sum(1 for entry in (path / _HIDDEN).iterdir() if entry.name.startswith("part-"))
 
 
-def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+def _write_json(file: Path, value: Mapping[str, object]) -> None:
     file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from seesay.config import GenerationConfig
 from seesay.errors import ConfigError, ErrorCode, RequestError, StateError
@@ -105,7 +105,7 @@ class Engine:
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def start_request_text(
-        self, model_name: str, prompt: Any, config: RequestOptions = None, *, do_preprocess: bool | None = None
+        self, model_name: str, prompt: object, config: RequestOptions = None, *, do_preprocess: bool | None = None
     ) -> StartedRequest:
         """Start a request, and return its handle and the queue of its results.
 
@@ -127,7 +127,7 @@ class Engine:
             raise request
         return self._start(model_name, request, options)
 
-    def start_request_ids(self, model_name: str, input_ids: Any, config: RequestOptions = None) -> StartedRequest:
+    def start_request_ids(self, model_name: str, input_ids: object, config: RequestOptions = None) -> StartedRequest:
         """Start a request for token ids: a list, an array or a tensor of them, or one that holds one row."""
         options = _read_options(config)
         try:

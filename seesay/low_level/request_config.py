@@ -174,7 +174,7 @@ class GenerationConfigBuilder:
         self._top_logprobs = count
         return self.logprobs() if self._options.get("logprobs") is not None else self
 
-    def response_format(self, form: Mapping[str, Any]) -> Self:
+    def response_format(self, form: Mapping[str, object]) -> Self:
         """The grammar that the answer follows: docs/structured_output.md."""
         return self._set("response_format", response_format=form)
 
@@ -191,14 +191,14 @@ class GenerationConfigBuilder:
             raise ConfigError("mm_info is not supported: give (text, picture) or messages as the prompt")
         return self
 
-    def options(self, **options: Any) -> Self:
+    def options(self, **options: object) -> Self:
         """Set any options of `GenerationConfig` by name."""
         known = {each.name for each in fields(GenerationConfig)}
         if unknown := sorted(options.keys() - known):
             raise ConfigError(f"options: GenerationConfig has no {unknown[0]!r}")
         return self._set("options", **options)
 
-    def _set(self, method: str, **options: Any) -> Self:
+    def _set(self, method: str, **options: object) -> Self:
         """Take over options of `GenerationConfig` from the builder's `method`, which an error names."""
         _check(method, options)
         self._options |= options

@@ -96,7 +96,7 @@ class RuntimeConfigBuilder:
         """Keep and reuse what prompts have in common; it is on from the start."""
         return self._set_engine("prefill_cache", enable_prefix_caching=enable)
 
-    def engine_options(self, **options: Any) -> Self:
+    def engine_options(self, **options: object) -> Self:
         """Set any options of `EngineConfig` by name."""
         known = {each.name for each in fields(EngineConfig)}
         if unknown := sorted(options.keys() - known):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from seesay.config import GenerationConfig
 from seesay.errors import ConfigError, RequestError
@@ -24,11 +24,11 @@ class Call(NamedTuple):
     @classmethod
     def parse(
         cls,
-        prompts: Any,
+        prompts: object,
         gen_config: GenConfigs,
         do_preprocess: bool,
         adapter_name: str | None,
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, object],
         function: str,
     ) -> Call:
         """Parse the arguments of `function`; `arguments` are those that it does not name itself. Raises ConfigError,

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 def embed_prompts(
     engine: AsyncEngine,
-    prompts: Any,
+    prompts: object,
     *,
     pooling: Literal["mean", "last"],
     dimensions: int | None,
     normalize: bool | None,
     do_preprocess: bool,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
 ) -> npt.NDArray[np.float32]:
     """Return the embedding of a prompt, or of each of a list of prompts: see `Pipeline.embed`."""
     if pooling not in ("mean", "last"):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.config import GenerationConfig
 from seesay.engine.front.request_batch import RequestBatch
@@ -22,7 +22,7 @@ _CONFIG = GenerationConfig(prompt_logprobs=0)
 
 
 def measure_losses(
-    engine: AsyncEngine, input_ids: Any, *, do_preprocess: bool = True, arguments: Mapping[str, Any] | None = None
+    engine: AsyncEngine, input_ids: object, *, do_preprocess: bool = True, arguments: Mapping[str, object] | None = None
 ) -> list[float]:
     """Return the mean cross entropy of each token sequence or prompt, in nats: see `Pipeline.get_ppl`."""
     if _has_prompts(input_ids):
@@ -43,7 +43,7 @@ def measure_losses(
     return losses
 
 
-def _read_rows(input_ids: Any) -> list[tuple[int, ...]]:
+def _read_rows(input_ids: object) -> list[tuple[int, ...]]:
     rows = read_token_rows(input_ids)
     for row in rows:
         if len(row) < 2:
@@ -51,7 +51,7 @@ def _read_rows(input_ids: Any) -> list[tuple[int, ...]]:
     return rows
 
 
-def _has_prompts(given: Any) -> bool:
+def _has_prompts(given: object) -> bool:
     """Whether `given` is a prompt of the pipeline, or a list of them, and not token ids."""
     first = given[0] if isinstance(given, list) and given else given
     if isinstance(first, list) and first and isinstance(first[0], Mapping):  # a conversation
@@ -61,7 +61,7 @@ def _has_prompts(given: Any) -> bool:
     return isinstance(first, str) or (isinstance(first, tuple) and any(isinstance(part, str) for part in first))
 
 
-def _read_prompts(given: Any, do_preprocess: bool, arguments: Mapping[str, Any]) -> list[GenerationRequest]:
+def _read_prompts(given: object, do_preprocess: bool, arguments: Mapping[str, object]) -> list[GenerationRequest]:
     """A prompt in the chat template has no beginning of an answer at its end."""
     found = []
     for request in Call.parse(given, _CONFIG, do_preprocess, None, arguments, "get_ppl").requests:

@@ -57,7 +57,7 @@ def pipeline(
     speculative_config: None = None,
     vision_config: VisionConfig | None = None,
     media_limits: MediaLimits | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Pipeline:
     """Load a model and return a pipeline.
 
@@ -105,7 +105,7 @@ class Pipeline:
         speculative_config: None = None,
         vision_config: VisionConfig | None = None,
         media_limits: MediaLimits | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """See `pipeline`."""
         if speculative_config is not None:
@@ -192,12 +192,12 @@ class Pipeline:
 
     def infer(
         self,
-        prompts: Any,
+        prompts: object,
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
         adapter_name: str | None = None,
         use_tqdm: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Response | list[Response]:
         """Answer one prompt with a `Response`, or a list of prompts with a list of them in the same order.
 
@@ -254,12 +254,12 @@ class Pipeline:
 
     async def async_batch_infer(
         self,
-        prompts: Any,
+        prompts: object,
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
         adapter_name: str | None = None,
         use_tqdm: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Response | list[Response]:
         """`infer` for asyncio: other tasks run while it waits. Cancelling the task aborts the requests."""
         requests, is_list = Call.parse(prompts, gen_config, do_preprocess, adapter_name, kwargs, "async_batch_infer")
@@ -343,12 +343,12 @@ class Pipeline:
 
     def chat(
         self,
-        prompt: Any,
+        prompt: object,
         session: Session | None = None,
         gen_config: GenerationConfig | None = None,
         stream_response: bool = False,
         adapter_name: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Session | Answers:
         """Answer one more turn of a conversation. A session of None starts a new one.
 
@@ -377,7 +377,7 @@ class Pipeline:
 
     # --- perplexity, embeddings, caches, closing --------------------------------------------------------------------
 
-    def get_ppl(self, input_ids: Any, do_preprocess: bool = True, **kwargs: Any) -> list[float]:
+    def get_ppl(self, input_ids: object, do_preprocess: bool = True, **kwargs: object) -> list[float]:
         """Return the mean cross entropy of each token sequence or prompt under the model, in nats (the logarithm of
         perplexity).
 
@@ -393,13 +393,13 @@ class Pipeline:
 
     def embed(
         self,
-        prompts: Any,
+        prompts: object,
         *,
         pooling: Literal["mean", "last"] = "mean",
         dimensions: int | None = None,
         normalize: bool | None = None,
         do_preprocess: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> npt.NDArray[np.float32]:
         """Return the embedding of a prompt, float32 [hidden], or of each of a list of prompts, float32 [n, hidden].
 
@@ -439,7 +439,7 @@ class Pipeline:
 
     def update_weights(
         self,
-        source: str | os.PathLike[str] | Mapping[str, Any] | Iterable[tuple[str, Any]],
+        source: str | os.PathLike[str] | Mapping[str, object] | Iterable[tuple[str, object]],
         *,
         partial: bool = False,
         running: Literal["finish", "abort"] = "finish",

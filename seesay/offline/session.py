@@ -79,7 +79,7 @@ class Session:
             raise ValueError(f"session {self.id} is still answering; finish or close its stream first")
         self._stop = stop
 
-    def end_turn(self, prompt: Any, turn: tuple[Message, ...], response: Response | None) -> None:
+    def end_turn(self, prompt: object, turn: tuple[Message, ...], response: Response | None) -> None:
         """End a turn. `response` is None if its stream was abandoned. Called by the pipeline."""
         self._stop = None
         self._generator = None
@@ -135,7 +135,7 @@ def stream_turns(
     engine: AsyncEngine,
     requests: Sequence[GenerationRequest | RequestError],
     sessions: Sequence[Session],
-    prompts: Sequence[Any],
+    prompts: Sequence[object],
     *,
     pieces: bool,
 ) -> Generator[Response, None, None]:

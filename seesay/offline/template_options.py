@@ -14,7 +14,7 @@ _OWN = ("self", "messages", "markers", "tools", "add_generation_prompt", "contin
 
 
 def take_template_options(
-    arguments: Mapping[str, Any], *, do_preprocess: bool
+    arguments: Mapping[str, object], *, do_preprocess: bool
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return (the fields of a request that concern the chat template, the other arguments).
 

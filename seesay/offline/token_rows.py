@@ -14,7 +14,7 @@ _BESIDE_IDS = ("input_ids", "attention_mask", "token_type_ids")
 _MAX_DEPTH = 2  # a list of tensors, each of which holds a batch
 
 
-def read_token_rows(input_ids: Any) -> list[tuple[int, ...]]:
+def read_token_rows(input_ids: object) -> list[tuple[int, ...]]:
     """Return one or several sequences of token ids as tuples of plain numbers.
 
     `input_ids` is a list of ids or of such lists, arrays and tensors included, or what a tokenizer of Transformers
@@ -27,7 +27,7 @@ def read_token_rows(input_ids: Any) -> list[tuple[int, ...]]:
         raise ValueError(_NEED) from None
 
 
-def _rows(value: Any, *, depth: int) -> list[tuple[int, ...]]:
+def _rows(value: object, *, depth: int) -> list[tuple[int, ...]]:
     """Return the sequences in `value`. Raises TypeError for an entry that is not a number."""
     if isinstance(value, Mapping):
         return _rows_of_mapping(value)
@@ -39,7 +39,7 @@ def _rows(value: Any, *, depth: int) -> list[tuple[int, ...]]:
     return [row for item in items for row in _rows(item, depth=depth + 1)]
 
 
-def _rows_of_mapping(encoding: Mapping[str, Any]) -> list[tuple[int, ...]]:
+def _rows_of_mapping(encoding: Mapping[str, object]) -> list[tuple[int, ...]]:
     if "input_ids" not in encoding:
         raise ValueError(f"{_NEED}; the mapping has no input_ids, only {', '.join(map(str, encoding)) or 'nothing'}")
     if others := sorted(str(name) for name in encoding if name not in _BESIDE_IDS):
@@ -53,6 +53,6 @@ def _rows_of_mapping(encoding: Mapping[str, Any]) -> list[tuple[int, ...]]:
     return [tuple(token_id for token_id, is_kept in zip(row, mask) if is_kept) for row, mask in zip(rows, masks)]
 
 
-def _as_list(value: Any) -> Any:
+def _as_list(value: object) -> Any:
     """Convert an array or tensor to a list. Anything else is returned unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value

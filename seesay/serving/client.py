@@ -166,7 +166,7 @@ class APIClient:
         repetition_penalty: float | None = None,
         ignore_eos: bool | None = None,
         skip_special_tokens: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Answers:
         """Continue a raw text. Yields one completion, or with `stream` its chunks, in the format of OpenAI's API."""
         body = {
@@ -205,7 +205,7 @@ class APIClient:
         repetition_penalty: float | None = None,
         ignore_eos: bool | None = None,
         skip_special_tokens: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Answers:
         """Answer the next turn of a conversation that the server stores under `session_id`.
 
@@ -258,7 +258,7 @@ class APIClient:
             pass
 
     def generate(
-        self, prompt: str | None = None, input_ids: Sequence[int] | None = None, stream: bool = False, **kwargs: Any
+        self, prompt: str | None = None, input_ids: Sequence[int] | None = None, stream: bool = False, **kwargs: object
     ) -> Answers:
         """Continue a raw text or token ids. Yields `{"text", "output_ids", "meta_info"}`, with `stream` per piece."""
         body = {"prompt": prompt, "input_ids": None if input_ids is None else list(input_ids), "stream": stream}
@@ -305,11 +305,11 @@ class APIClient:
         with self._explain():
             return _take(_read_json(self._http.get(path)), key)
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         with self._explain():
             return _read_json(self._http.post(path, json=_without_none(body)))
 
-    def _answers(self, path: str, body: Mapping[str, Any]) -> Answers:
+    def _answers(self, path: str, body: Mapping[str, object]) -> Answers:
         """Yield the one answer, or the events of a stream. The request is sent when the first item is requested."""
         if not body.get("stream"):
             yield self._post(path, body)
@@ -363,7 +363,7 @@ def _clean_url(url: str) -> str:
     return url.replace("://0.0.0.0", "://127.0.0.1", 1)
 
 
-def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(body: Mapping[str, object]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
 
 
@@ -411,14 +411,14 @@ def _read_json(response: httpx.Response) -> dict[str, Any]:
     raise _make_error(error or response.reason_phrase or "no answer", response.status_code)
 
 
-def _take(answer: Any, key: str) -> Any:
+def _take(answer: object, key: str) -> Any:
     """Return the value of `key` in an answer. Raises APIError when there is none."""
     if not isinstance(answer, Mapping) or key not in answer:
         raise APIError(f"the server's answer has no {key!r}: is it a seesay server?")
     return answer[key]
 
 
-def _make_error(error: Any, status: int) -> APIError:
+def _make_error(error: object, status: int) -> APIError:
     if not isinstance(error, Mapping):
         return APIError(f"the server refused ({status}): {error}", status=status)
     message = str(error.get("message", error))

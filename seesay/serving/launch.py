@@ -121,7 +121,7 @@ class ServerProcess(APIClient):
 
     def __init__(
         self,
-        orders: Mapping[str, Any],
+        orders: Mapping[str, object],
         settings: ServerSettings,
         sockets: Sequence[socket.socket],
         *,

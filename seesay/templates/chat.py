@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.templates.sandbox import MAX_CHARS
@@ -67,8 +67,8 @@ class ChatTemplate(ABC):
         markers: Markers,
         add_generation_prompt: bool,
         continue_final: bool,
-        tools: Sequence[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, object]] | None,
+        options: Mapping[str, object],
     ) -> str:
         """Render the prompt. All texts of the user are still shielded."""
 
@@ -79,8 +79,8 @@ class ChatTemplate(ABC):
         markers: Markers | None = None,
         add_generation_prompt: bool = True,
         continue_final: bool = False,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        **template_options: Any,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        **template_options: object,
     ) -> RenderedPrompt:
         """Render the prompt of a conversation.
 
@@ -137,7 +137,7 @@ def _media_of(messages: Sequence[Message]) -> Iterator[MediaPart]:
                 yield part
 
 
-def _texts_in(value: Any) -> Iterator[str]:
+def _texts_in(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -117,7 +117,7 @@ def as_portable(chosen: ChatTemplateConfig | str | os.PathLike[str] | None) -> C
     )
 
 
-def as_template(value: Any, tokenizer: PromptTokenizer) -> ChatTemplate:
+def as_template(value: object, tokenizer: PromptTokenizer) -> ChatTemplate:
     """Return the template that a user set: a template, or a value that `as_config` accepts. Raises `ConfigError` for an
     unknown name and TypeError for a value of another type."""
     if isinstance(value, ChatTemplate):
@@ -164,7 +164,7 @@ def _pieces_of(config: ChatTemplateConfig) -> Pieces:
     return pieces.with_changes(changes)
 
 
-def _sources_of(config: ChatTemplateConfig, changes: Mapping[str, Any]) -> dict[str, str]:
+def _sources_of(config: ChatTemplateConfig, changes: Mapping[str, object]) -> dict[str, str]:
     """Return the Jinja templates of another model's folder, or of a Jinja file, by name."""
     other = sorted(set(changes) - {"meta_instruction", "stop_words"})
     if other or config.capability == "completion":

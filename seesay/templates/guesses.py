@@ -29,7 +29,7 @@ class Guess:
     name: str = ""
     replaces_own: bool = False
 
-    def holds(self, name: str, config: Mapping[str, Any], generation: Mapping[str, Any]) -> bool:
+    def holds(self, name: str, config: Mapping[str, object], generation: Mapping[str, object]) -> bool:
         """Return whether the row is about the model of this name and these configurations."""
         if self.architecture and _architecture(config) != self.architecture:
             return False
@@ -198,7 +198,7 @@ GUESSES: tuple[Guess, ...] = (
 
 
 def guess(
-    model_path: str, config: Mapping[str, Any] | None = None, generation: Mapping[str, Any] | None = None
+    model_path: str, config: Mapping[str, object] | None = None, generation: Mapping[str, object] | None = None
 ) -> str | None:
     """Return the name of the template that a model was trained with, or None if neither its config.json and
     generation_config.json nor its path or hub id tells. Classes that users registered with a `match` of their own are
@@ -209,7 +209,7 @@ def guess(
     return next((row.template for row in GUESSES if row.holds(last, config or {}, generation or {})), None)
 
 
-def find_replacement(model_path: str, config: Mapping[str, Any]) -> str | None:
+def find_replacement(model_path: str, config: Mapping[str, object]) -> str | None:
     """Return the name of the template that is taken in place of the checkpoint's own; None where that is taken."""
     last = _name_of(model_path)
     return next((row.template for row in GUESSES if row.replaces_own and row.holds(last, config, {})), None)
@@ -222,19 +222,19 @@ def _name_of(model_path: str) -> str:
     return (cached or parts[-1:] or [""])[0]
 
 
-def _architecture(config: Mapping[str, Any]) -> str | None:
+def _architecture(config: Mapping[str, object]) -> str | None:
     names = config.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
 
 
-def _value_at(config: Mapping[str, Any], key: str) -> Any:
+def _value_at(config: Mapping[str, object], key: str) -> Any:
     value: Any = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
 
 
-def _agrees(value: Any, wanted: str | range) -> bool:
+def _agrees(value: object, wanted: str | range) -> bool:
     if isinstance(wanted, range):
         return isinstance(value, int) and value in wanted
     return value is not None and str(value) == wanted

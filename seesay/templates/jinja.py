@@ -121,8 +121,8 @@ class JinjaTemplate(ChatTemplate):
         markers: Markers,
         add_generation_prompt: bool,
         continue_final: bool,
-        tools: Sequence[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, object]] | None,
+        options: Mapping[str, object],
     ) -> str:
         special = "tool_use" if tools else "rag" if options.get("documents") else ""
         if (other := self._named.get(special)) is not None:
@@ -172,7 +172,7 @@ class JinjaTemplate(ChatTemplate):
             content = flatten(message, write_media=lambda part: markers[part.modality], shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
 
-    def _bring_extra(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, Any]:
         """Return the other keys of a message, calls and ids in the form that the template takes."""
         if extra.get("tool_calls"):
             extra = {**extra, "tool_calls": self._tool_support.bring_calls(extra["tool_calls"])}
@@ -185,7 +185,7 @@ class JinjaTemplate(ChatTemplate):
         template would move, and of a video where the template has places for pictures only."""
         return (part.is_placed and self._moves_media) or (part.modality is Modality.VIDEO and self._lacks_videos)
 
-    def _run(self, **context: Any) -> str:
+    def _run(self, **context: object) -> str:
         try:
             return self._template.render(context)
         except RenderError as error:

@@ -19,7 +19,7 @@ class PieceSizes(NamedTuple):
 _SIZES = PieceSizes()
 
 
-def dump_in_pieces(value: Any, sizes: PieceSizes = _SIZES) -> list[str]:
+def dump_in_pieces(value: object, sizes: PieceSizes = _SIZES) -> list[str]:
     """Return `json.dumps(value, ensure_ascii=False)` in pieces. `value` holds plain JSON values, its keys are texts."""
     if _count_down(value, sizes.short_chars) >= 0:
         return [_encoder.encode(value)]
@@ -28,7 +28,7 @@ def dump_in_pieces(value: Any, sizes: PieceSizes = _SIZES) -> list[str]:
     return pieces
 
 
-def _count_down(value: Any, num_left: int) -> int:
+def _count_down(value: object, num_left: int) -> int:
     """Return `num_left` less the characters of `value`, or a little more; something below 0 once it is certain."""
     if isinstance(value, str):
         return num_left - len(value) - 4
@@ -49,7 +49,7 @@ def _count_down(value: Any, num_left: int) -> int:
     return num_left
 
 
-def _add(value: Any, pieces: list[str], sizes: PieceSizes) -> None:
+def _add(value: object, pieces: list[str], sizes: PieceSizes) -> None:
     if isinstance(value, str):
         _add_text(value, pieces, sizes.slice_chars)
     elif isinstance(value, dict):

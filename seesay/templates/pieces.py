@@ -122,8 +122,8 @@ class PiecesTemplate(ChatTemplate):
         markers: Markers,
         add_generation_prompt: bool,
         continue_final: bool,
-        tools: Sequence[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, object]] | None,
+        options: Mapping[str, object],
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
         gathered, messages = self._gather(messages, markers)
@@ -208,8 +208,8 @@ class PiecesTemplate(ChatTemplate):
     def _refuse(
         self,
         messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None,
-        options: Mapping[str, Any],
+        tools: Sequence[Mapping[str, object]] | None,
+        options: Mapping[str, object],
         continue_final: bool,
     ) -> None:
         if options:

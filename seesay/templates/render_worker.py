@@ -126,7 +126,7 @@ class _Renderer:
         self._templates: dict[str, Any] = {}
         self._max_chars = max_chars
 
-    def answer(self, key: str, source: str | None, context: Mapping[str, Any] | None) -> tuple[int, bytes]:
+    def answer(self, key: str, source: str | None, context: Mapping[str, object] | None) -> tuple[int, bytes]:
         errors = self._jinja2.exceptions
         text = ""
         try:
@@ -199,7 +199,7 @@ def make_environment() -> Any:
 
 
 def _tojson(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: int | str | None = None,
     separators: tuple[str, str] | None = None,

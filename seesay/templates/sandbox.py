@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from seesay.system.liveness import Progress
 from seesay.templates.json_pieces import dump_in_pieces
@@ -93,17 +93,17 @@ class BoundedTemplate:
         self._key = hashlib.blake2b(source.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         self._ask(None)
 
-    def render(self, context: Mapping[str, Any]) -> str:
+    def render(self, context: Mapping[str, object]) -> str:
         """Return the output. `context` holds plain JSON values. Raises RenderError."""
         return self._ask(context)
 
-    def _ask(self, context: Mapping[str, Any] | None) -> str:
+    def _ask(self, context: Mapping[str, object] | None) -> str:
         try:
             return self._ask_once(context)
         except _StuckError:  # the process is replaced
             return self._ask_once(context)
 
-    def _ask_once(self, context: Mapping[str, Any] | None) -> str:
+    def _ask_once(self, context: Mapping[str, object] | None) -> str:
         message = {"key": self._key, "context": context}
         worker = self._pool.take()
         is_fine = False

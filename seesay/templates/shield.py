@@ -103,7 +103,7 @@ class Shield:
             found = self._starts.finditer(text, first, last + self._longest)
             yield from (match.start() for match in found if match.start() < last)
 
-    def cover_all(self, value: Any, *, levels: int = _MAX_LEVELS) -> Any:
+    def cover_all(self, value: object, *, levels: int = _MAX_LEVELS) -> Any:
         """Rebuild `value` from plain JSON types with all strings covered. Templates get no other objects. Raises
         `RequestError` where more than `levels` of mappings and lists are in each other."""
         if isinstance(value, str):

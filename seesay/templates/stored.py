@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from seesay.checkpoint import read_text
 from seesay.checkpoint.files import read_object
@@ -39,7 +38,7 @@ def read_templates(path: Path, *, with_tokenizer: bool = False) -> dict[str, str
     return found or (_in_json(path / "tokenizer_config.json") if with_tokenizer else {})
 
 
-def named_templates(value: Any) -> dict[str, str]:
+def named_templates(value: object) -> dict[str, str]:
     """Return the templates in `value`, which is a text, a mapping by name, or a list of names and templates, as
     tokenizer_config.json has it. Nothing if there is no "default" one."""
     if isinstance(value, str):

@@ -47,7 +47,7 @@ class ToolSupport:
         user = {"role": "user", "content": self._content("hi")}
         return _NAME in (self._attempt([user], tools=[_TOOL]) or "")
 
-    def bring_calls(self, calls: Any) -> Any:
+    def bring_calls(self, calls: object) -> Any:
         """Return the `tool_calls` of a message in the form that the template takes. What is not in OpenAI's form stays
         as it is. Raises RequestError for arguments of too many values."""
         if not isinstance(calls, list | tuple):
@@ -55,7 +55,7 @@ class ToolSupport:
         takes_objects, takes_long_ids = self._call_form
         return [_bring_call(call, takes_objects, takes_long_ids) for call in calls]
 
-    def bring_id(self, call_id: Any) -> Any:
+    def bring_id(self, call_id: object) -> Any:
         """Return the `tool_call_id` of a result as `bring_calls` returns the id of its call."""
         _, takes_long_ids = self._call_form
         return call_id if takes_long_ids or not isinstance(call_id, str) else _shorten(call_id)
@@ -151,7 +151,7 @@ def _is_well_written(text: str, *, is_object: bool) -> bool:
     return f'"{_KEY}": "{_VALUE}"' in text
 
 
-def _bring_call(call: Any, takes_objects: bool, takes_long_ids: bool) -> Any:
+def _bring_call(call: object, takes_objects: bool, takes_long_ids: bool) -> Any:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call

@@ -32,7 +32,7 @@ class Answerer(Protocol):
 class Answering:
     """An answer to a chat request. `pieces` starts it; `stop` may be called from any thread, any number of times."""
 
-    def __init__(self, client: Answerer, request: Mapping[str, Any]) -> None:
+    def __init__(self, client: Answerer, request: Mapping[str, object]) -> None:
         self._client = client
         self._request = request
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()

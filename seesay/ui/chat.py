@@ -133,7 +133,7 @@ class Conversation:
         self.turns = (*self.turns[:-1], _with_details(self.turns[-1], self.turns[:-1]))
         yield
 
-    def _end(self, **changes: Any) -> None:
+    def _end(self, **changes: object) -> None:
         self._update(is_done=True, **changes)
 
     def _update(self, **changes: Any) -> None:

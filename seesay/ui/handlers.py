@@ -66,7 +66,7 @@ class Handlers:
         self._uploads = uploads
 
     def _answer(
-        self, talk: Conversation, request: gr.Request, values: Sequence[Any], text: str, files: Sequence[str]
+        self, talk: Conversation, request: gr.Request, values: Sequence[object], text: str, files: Sequence[str]
     ) -> Iterator[Any]:
         client, settings = self._client_of(request), self._read_settings(values)
         if not settings.model:  # the page does not know the models yet
@@ -92,7 +92,7 @@ class Handlers:
         return make_title(models), gr.update(choices=models, value=models[0], visible=len(models) > 1)
 
     def submit(
-        self, value: dict[str, Any] | None, talk: Conversation, request: gr.Request, *values: Any
+        self, value: dict[str, Any] | None, talk: Conversation, request: gr.Request, *values: object
     ) -> Iterator[Any]:
         text, files = (value or {}).get("text") or "", (value or {}).get("files") or []
         if not (text.strip() or files):
@@ -107,18 +107,18 @@ class Handlers:
         """Let the next question be sent, once the event of the one before is over: Gradio ignores it until then."""
         return gr.skip() if talk.is_busy else gr.update(**_READY)
 
-    def retry(self, talk: Conversation, data: gr.RetryData, request: gr.Request, *values: Any) -> Iterator[Any]:
+    def retry(self, talk: Conversation, data: gr.RetryData, request: gr.Request, *values: object) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))
         if turn is not None:
             yield from self._answer(talk, request, values, turn.text, turn.files)
 
-    def edit(self, talk: Conversation, data: gr.EditData, request: gr.Request, *values: Any) -> Iterator[Any]:
+    def edit(self, talk: Conversation, data: gr.EditData, request: gr.Request, *values: object) -> Iterator[Any]:
         turn = talk.undo(turn_index(data))
         if turn is not None:
             yield from self._answer(talk, request, values, unescape(str(data.value)), turn.files)
 
     def choose_example(
-        self, talk: Conversation, data: gr.SelectData, request: gr.Request, *values: Any
+        self, talk: Conversation, data: gr.SelectData, request: gr.Request, *values: object
     ) -> Iterator[Any]:
         text, _, files = self._examples[int(data.index) % len(self._examples)]
         yield from self._answer(talk, request, values, text, [str(self._examples_folder / file) for file in files])
@@ -152,7 +152,7 @@ class Handlers:
             raise gr.Error("This conversation cannot be read.", print_exception=False) from None
         return make_messages(talk.turns), gr.update(**_READY), gr.skip(), gr.skip()
 
-    def _import(self, talk: Conversation, path: Any) -> Any:
+    def _import(self, talk: Conversation, path: object) -> Any:
         try:
             if not isinstance(path, str) or not self._uploads.accepts(path):
                 raise ValueError("it was not uploaded")
@@ -163,7 +163,7 @@ class Handlers:
         prompt = system_prompt or gr.skip()
         return make_messages(talk.turns), gr.update(**_READY), make_record(talk.id, talk.turns), prompt
 
-    def export(self, talk: Conversation, data: gr.EventData, *values: Any) -> Any:
+    def export(self, talk: Conversation, data: gr.EventData, *values: object) -> Any:
         """Write the conversation to a file. Returns what makes the browser save it."""
         settings = self._read_settings(values)
         try:

@@ -8,7 +8,6 @@ import binascii
 import json
 import mimetypes
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from seesay.ui.conversation import STOPPED, Turn
 from seesay.ui.record import MAX_CHARACTERS, MAX_FILES, MAX_TURNS
@@ -49,7 +48,7 @@ class _Reader:
         self._write_file = write_file
         self._num_files = 0
 
-    def add(self, message: Mapping[str, Any], place: str) -> None:
+    def add(self, message: Mapping[str, object], place: str) -> None:
         role = message.get("role")
         text, files = self._read_content(message.get("content"), place)
         if files and role != "user":
@@ -67,7 +66,7 @@ class _Reader:
         else:
             raise ValueError(f"{place}: the role {str(role)[:40]!r} cannot be shown here")
 
-    def _read_content(self, content: Any, place: str) -> tuple[str, tuple[str, ...]]:
+    def _read_content(self, content: object, place: str) -> tuple[str, tuple[str, ...]]:
         if isinstance(content, str):
             return _check(content, place), ()
         if not isinstance(content, list):
@@ -85,7 +84,7 @@ class _Reader:
             raise ValueError(f"{place}: a question may have at most {MAX_FILES} files")
         return _check("\n".join(texts), place), tuple(files)
 
-    def _read_file(self, part: Mapping[str, Any], kind: str, place: str) -> str:
+    def _read_file(self, part: Mapping[str, object], kind: str, place: str) -> str:
         given = part.get(kind)
         url = given.get("url") if isinstance(given, Mapping) else given
         if not isinstance(url, str) or not url.startswith(f"data:{_KINDS[kind]}/"):
@@ -110,7 +109,7 @@ def _find_suffix(mime: str) -> str:
     return suffix or ".png"
 
 
-def _check(text: Any, place: str) -> str:
+def _check(text: object, place: str) -> str:
     if not isinstance(text, str) or len(text) > MAX_CHARACTERS:
         raise ValueError(f"{place}: texts must have at most {MAX_CHARACTERS:,} characters")
     return text

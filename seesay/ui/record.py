@@ -68,7 +68,7 @@ def _seen_as_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
+def _report_as_json(report: Mapping[str, object]) -> dict[str, Any]:
     return {
         **_numbers(report, _REPORT),
         "modality": "video" if report.get("modality") == "video" else "image",
@@ -77,7 +77,7 @@ def _report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_turn(turn: Any, accepts: Callable[[str], bool]) -> Turn:
+def _read_turn(turn: object, accepts: Callable[[str], bool]) -> Turn:
     if not isinstance(turn, Mapping):
         raise ValueError(f"turns must be objects, got {type(turn).__name__}")
     files = [_text(path, "files") for path in _list(turn.get("files"), "files", MAX_FILES)]
@@ -96,7 +96,7 @@ def _read_turn(turn: Any, accepts: Callable[[str], bool]) -> Turn:
     )
 
 
-def _read_seen(seen: Any) -> Seen:
+def _read_seen(seen: object) -> Seen:
     if not isinstance(seen, Mapping):
         raise ValueError(f"seen must be an object, got {type(seen).__name__}")
     usage: dict[str, Any] = _numbers(_object(seen, "usage"), _USAGE)
@@ -111,7 +111,7 @@ def _read_seen(seen: Any) -> Seen:
     )
 
 
-def _read_report(report: Any) -> dict[str, Any]:
+def _read_report(report: object) -> dict[str, Any]:
     if not isinstance(report, Mapping):
         raise ValueError(f"media must be objects, got {type(report).__name__}")
     numbers = _numbers(report, _REPORT)
@@ -134,13 +134,13 @@ def _object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def _list(value: Any, name: str, max_items: int) -> list[Any]:
+def _list(value: object, name: str, max_items: int) -> list[Any]:
     if not isinstance(value, list) or len(value) > max_items:
         raise ValueError(f"{name} must be a list of at most {max_items} items")
     return value
 
 
-def _text(value: Any, name: str) -> str:
+def _text(value: object, name: str) -> str:
     if not isinstance(value, str) or len(value) > MAX_CHARACTERS:
         raise ValueError(f"{name} must be a string of at most {MAX_CHARACTERS} characters")
     return value

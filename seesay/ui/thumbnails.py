@@ -33,7 +33,7 @@ def make_reference(path: str) -> str:
     return f'<img alt="" src="{make_address(path)}" loading="lazy">'
 
 
-def make_thumbnail(path: str, report: Mapping[str, Any]) -> str:
+def make_thumbnail(path: str, report: Mapping[str, object]) -> str:
     """Return HTML of a picture with its grid, or of a video. Empty if the file does not exist or cannot be read
     here."""
     if is_video(path):

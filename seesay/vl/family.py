@@ -102,7 +102,7 @@ class Family(ABC):
             logger.warning("%s: tensors that this model has no use for: %s%s", checkpoint.path, shown, more)
 
     @classmethod
-    def read_config(cls, config: Mapping[str, Any]) -> ConvertedConfig:
+    def read_config(cls, config: Mapping[str, object]) -> ConvertedConfig:
         """Return the config.json of a family from outside of this package as one that Transformers has a class of,
         whose values `checkpoint.model_config` then has; this one reads those that seesay reads itself. What it holds
         besides stays in `checkpoint.config`. Raises `CheckpointError` naming what cannot be read."""
@@ -267,7 +267,7 @@ class Family(ABC):
         """Return the options of the pictures of a prompt that has so many, where the request does not have them."""
         return {}
 
-    def resolve_options(self, modality: Modality, options: Mapping[str, Any]) -> Mapping[str, int]:
+    def resolve_options(self, modality: Modality, options: Mapping[str, object]) -> Mapping[str, int]:
         """Check the options of one media item, and replace `detail` by what it means to this family. All other methods
         take the result. Raises `RequestError` naming the first bad option."""
         chosen = {name: _unpack(name, value) for name, value in options.items() if name != "detail"}
@@ -291,13 +291,13 @@ class Family(ABC):
         number. Raises `RequestError` for options that contradict this."""
         return options
 
-    def check_frame_options(self, options: Mapping[str, Any]) -> None:
+    def check_frame_options(self, options: Mapping[str, object]) -> None:
         """Check the options of a video whose frames are taken as pictures: each has those of a picture. The options
         that choose the frames are not among them. Raises `RequestError` naming the first bad option."""
         chosen = {name: _unpack(name, value) for name, value in options.items() if name != "detail"}
         self._check_options(Modality.VIDEO, chosen, self.options.get(Modality.IMAGE, ()))
 
-    def _check_options(self, modality: Modality, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    def _check_options(self, modality: Modality, options: Mapping[str, object], known: Sequence[str]) -> None:
         """Raise `RequestError` naming the first option that is not of `known` or has not a value that it may have."""
         for name, value in options.items():
             if name not in known:
@@ -308,7 +308,7 @@ class Family(ABC):
                 message = f"{modality.value} option {name} must be {allowed}, got {str(value)[:40]!r}"
                 raise RequestError(ErrorCode.INVALID_REQUEST, message, name)
 
-    def _name_allowed(self, name: str, value: Any) -> str | None:
+    def _name_allowed(self, name: str, value: object) -> str | None:
         """Return what the option `name` may be, if `value` is something else."""
         is_bool = isinstance(value, bool)
         if name in self.switches:
@@ -335,7 +335,7 @@ class Family(ABC):
         return text
 
 
-def _unpack(name: str, value: Any) -> Any:
+def _unpack(name: str, value: object) -> Any:
     """Return the pixels of {"longest_edge": pixels}, the published form of option `size`."""
     return (
         value["longest_edge"]

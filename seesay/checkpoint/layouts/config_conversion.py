@@ -33,12 +33,12 @@ class ConvertedConfig:
 _CODE = ("attn_implementation", "auto_map", "bias", "qkv_bias", "rotary")
 
 
-def _as_llama(config: Mapping[str, Any], **changes: Any) -> ConvertedConfig:
+def _as_llama(config: Mapping[str, object], **changes: object) -> ConvertedConfig:
     own = {name: value for name, value in config.items() if name not in _CODE}
     return ConvertedConfig(config={**own, "model_type": "llama", **changes})
 
 
-def _read_internlm(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_internlm(config: Mapping[str, object]) -> ConvertedConfig:
     """InternLM is Llama with a bias in attention. Later configurations say how its positions are turned in `rotary`:
     {"base": …, "type": "origin" or "dynamic"}."""
     changes: dict[str, Any] = {"attention_bias": bool(config.get("bias", True))}
@@ -51,19 +51,19 @@ def _read_internlm(config: Mapping[str, Any]) -> ConvertedConfig:
     return _as_llama({"rope_theta": rotary.get("base", 10000.0), **config}, **changes)
 
 
-def _read_internlm2(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_internlm2(config: Mapping[str, object]) -> ConvertedConfig:
     """InternLM2 is Llama with other tensor names (arXiv 2403.17297, section 2.2)."""
     return _as_llama(config, attention_bias=bool(config.get("bias", True)), qkv_layout="grouped")
 
 
-def _read_internlm3(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_internlm3(config: Mapping[str, object]) -> ConvertedConfig:
     has_bias = bool(config.get("bias", False))
     if bool(config.get("qkv_bias", False)) != has_bias:
         raise CheckpointError(f"bias={has_bias} with another qkv_bias is not supported")
     return _as_llama(config, attention_bias=has_bias, mlp_bias=has_bias)
 
 
-def _read_xcomposer2(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_xcomposer2(config: Mapping[str, object]) -> ConvertedConfig:
     return ConvertedConfig(config=read_xcomposer2(config, _read_internlm2(config).config))
 
 
@@ -79,12 +79,12 @@ def _read_llava(config: Mapping[str, Any]) -> ConvertedConfig:
     return ConvertedConfig(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
-def _read_chatglm(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_chatglm(config: Mapping[str, object]) -> ConvertedConfig:
     has_tower = config.get("vision_config") is not None
     return ConvertedConfig(config=read_glm4v(config) if has_tower else read_chatglm(config))
 
 
-def _read_kimi_k2(config: Mapping[str, Any]) -> ConvertedConfig:
+def _read_kimi_k2(config: Mapping[str, object]) -> ConvertedConfig:
     """Kimi K2 is DeepSeek-V3 with other sizes (arXiv 2507.20534)."""
     kept = {name: config[name] for name in ("architectures", "torch_dtype") if name in config}
     return ConvertedConfig(config={**kept, **read_deepseek_v3(config)})
@@ -143,7 +143,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
 """The architectures that are read as another one, and as which."""
 
 
-def read_as_known(config: Mapping[str, Any]) -> ConvertedConfig:
+def read_as_known(config: Mapping[str, object]) -> ConvertedConfig:
     """Return the stand-in for a configuration; `config` itself unless it is known here. Raises `CheckpointError` naming
     what cannot be read."""
     names, kind = config.get("architectures"), config.get("model_type")

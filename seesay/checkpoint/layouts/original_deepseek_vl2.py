@@ -57,7 +57,7 @@ _ARCHITECTURE = "DeepseekVLV2ForCausalLM"
 _ORDERS = ("head", "tail")
 
 
-def read_deepseek_v3(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_deepseek_v3(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of Transformers' DeepSeek-V3. Raises `CheckpointError` naming a field that is not
     supported."""
     check_fields(config, {**_EXPERTS, **_SIGMOID})
@@ -65,7 +65,7 @@ def read_deepseek_v3(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: value for name, value in config.items() if name not in _CODE}, "model_type": "deepseek_v3"}
 
 
-def read_deepseek_vl2(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_deepseek_vl2(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of tower and decoder. Raises `CheckpointError` naming a field that is not supported."""
     names = config.get("architectures") or [_ARCHITECTURE]  # published without
     if names != [_ARCHITECTURE]:
@@ -100,14 +100,14 @@ def read_deepseek_vl2(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_experts(config: Mapping[str, Any]) -> None:
+def _check_experts(config: Mapping[str, object]) -> None:
     """Raise `CheckpointError` naming a number of experts that is missing: the published code has other defaults than
     Transformers."""
     for name in ("n_routed_experts", "num_experts_per_tok", "n_shared_experts"):
         read_count(config, name, most=_MOST_EXPERTS)
 
 
-def _read_text(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_text(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of the decoder, by its attention and by how it chooses experts."""
     has_latent = config.get("use_mla") in (None, True)
     if config.get("scoring_func") == "sigmoid" and has_latent:

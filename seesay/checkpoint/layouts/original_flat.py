@@ -30,7 +30,7 @@ _LLAMA3_VOCABULARY, _LLAMA3_PADDING = 128256, 128002
 _NOT_OF_TEXT = ("architectures", "auto_map", "embd_layer", "img_processor", "slice_config", "vision_config")
 
 
-def read_minicpmv(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_minicpmv(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a SigLIP and of the decoder that `version` tells, which 2.5 leaves out. Raises
     `CheckpointError` naming a field that is not supported."""
     version = config.get("version", "2.5")
@@ -49,7 +49,7 @@ def read_minicpmv(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_phi3_v(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_phi3_v(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a Phi-3 and of a CLIP, which is called by its name or has its sizes in
     `vision_config`. Raises `CheckpointError` naming a field that is not supported."""
     tower = _part(config, "img_processor")
@@ -69,7 +69,7 @@ def read_phi3_v(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_glm4v(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_glm4v(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a GLM and of an EVA-CLIP, whose options are those of a CLIP. Raises `CheckpointError`
     naming a field that is not supported."""
     vision = _read_eva_clip(config)
@@ -87,7 +87,7 @@ def read_glm4v(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_cogvlm(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_cogvlm(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a Llama and of an EVA-CLIP, whose options are those of a CLIP. The second CogVLM is a
     Llama 3, by whose vocabulary it is known: what its configuration leaves out is in its code. Raises `CheckpointError`
     naming a field that is not supported."""
@@ -124,7 +124,7 @@ def read_cogvlm(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_eva_clip(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_eva_clip(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the tower's configuration as that of a CLIP."""
     vision = {**_part(config, "vision_config"), "model_type": "clip_vision_model"}
     for ours, theirs in (("num_attention_heads", "num_heads"), ("num_channels", "in_channels")):
@@ -140,7 +140,7 @@ def _read_eva_clip(config: Mapping[str, Any]) -> dict[str, Any]:
     return vision
 
 
-def _compose(config: Mapping[str, Any], decoder: str, vision: Mapping[str, Any], tower: str) -> dict[str, Any]:
+def _compose(config: Mapping[str, object], decoder: str, vision: Mapping[str, object], tower: str) -> dict[str, Any]:
     text = {name: value for name, value in config.items() if name not in _NOT_OF_TEXT}
     return {
         "architectures": config.get("architectures"),
@@ -151,7 +151,7 @@ def _compose(config: Mapping[str, Any], decoder: str, vision: Mapping[str, Any],
     }
 
 
-def _part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     part = config.get(name)
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")

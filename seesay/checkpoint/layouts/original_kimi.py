@@ -23,7 +23,7 @@ _MOST_POSITIONS = 1 << 10
 """In a side of the grid of learned positions."""
 
 
-def read_kimi_vl(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_kimi_vl(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of tower and decoder. Raises `CheckpointError` naming a field that is not supported."""
     vision = {**_SIDES, **read_part(config, "vision_config")}
     side = read_count(vision, "init_pos_emb_height", most=_MOST_POSITIONS)

@@ -77,7 +77,7 @@ def read_llava(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_tower_processor(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_tower_processor(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the settings of the tower's image processor, of which the folder has no file."""
     vision = _read_tower(config)
     square = {"height": vision["image_size"], "width": vision["image_size"]}
@@ -88,7 +88,7 @@ def read_tower_processor(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, **_HALVES, "size": square}
 
 
-def _read_tower(config: Mapping[str, Any]) -> dict[str, Any]:
+def _read_tower(config: Mapping[str, object]) -> dict[str, Any]:
     name = config.get("mm_vision_tower", config.get("vision_tower"))
     given = config.get("vision_config")
     known = TOWERS.get(name) if isinstance(name, str) else None
@@ -103,7 +103,7 @@ def _read_tower(config: Mapping[str, Any]) -> dict[str, Any]:
     return vision
 
 
-def _read_cutting(config: Mapping[str, Any], side: int, *, is_clip: bool) -> dict[str, Any]:
+def _read_cutting(config: Mapping[str, object], side: int, *, is_clip: bool) -> dict[str, Any]:
     """Return the fields of the model that cuts pictures as `image_aspect_ratio` says. side: that of a tile."""
     ratio = config.get("image_aspect_ratio")
     if ratio in (None, "square", "pad"):
@@ -129,7 +129,7 @@ def _read_cutting(config: Mapping[str, Any], side: int, *, is_clip: bool) -> dic
     }
 
 
-def _read_points(config: Mapping[str, Any], side: int) -> list[list[int]]:
+def _read_points(config: Mapping[str, object], side: int) -> list[list[int]]:
     """Return the resolutions as [height, width]. The published code has width first, some of it in a text, in which
     "(1x1),...,(6x6)" are grids of tiles of `side` pixels."""
     given = config.get("image_grid_pinpoints")
@@ -145,7 +145,7 @@ def _read_points(config: Mapping[str, Any], side: int) -> list[list[int]]:
     return [[height, width] for width, height in given]
 
 
-def _check(config: Mapping[str, Any], supported: Mapping[str, tuple[Any, ...]]) -> None:
+def _check(config: Mapping[str, object], supported: Mapping[str, tuple[Any, ...]]) -> None:
     for name, allowed in supported.items():
         if name in config and config[name] not in allowed:
             listed = " or ".join(map(str, allowed))

@@ -26,7 +26,7 @@ _SAME = ("hidden_size", "num_hidden_layers", "num_attention_heads", "max_positio
 _LEFT_OUT = {"rope_theta": 10000.0, "torch_dtype": None, "bos_token_id": None, "eos_token_id": None}
 
 
-def read_molmo(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_molmo(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of the decoder, with norms before its layers (Qwen2) or behind them (OLMo 2), and of the
     tower, whose sizes a `vision_config` may change. Raises `CheckpointError` naming a field that is not supported."""
     for name, value in _EXPECTED.items():
@@ -77,7 +77,7 @@ def read_molmo(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _count(config: Mapping[str, Any], name: str) -> int:
+def _count(config: Mapping[str, object], name: str) -> int:
     value = config.get(name)
     if type(value) is not int or value < 1:
         raise CheckpointError(f"{name} must be a positive integer, got {str(value)[:40]!r}")

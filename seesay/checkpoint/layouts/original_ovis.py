@@ -28,7 +28,7 @@ _SAME = (
 """Fields of an AIMv2 that are called as in Transformers."""
 
 
-def read_ovis(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_ovis(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of Ovis 2 in Transformers. There are no tokens for pictures and their indicators: with
     `has_media_tokens` false, no text spells them. Raises `CheckpointError` naming a field that is not supported, as in
     Ovis 1 with its other towers."""
@@ -58,7 +58,7 @@ def read_ovis(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_part(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _read_part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
     part = config.get(name)
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")

@@ -26,7 +26,7 @@ _MOST: Mapping[str, int] = {
 """Sizes of the tower, with the largest plausible value."""
 
 
-def read_qwen(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_qwen(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a Qwen2 with as many keys as queries, whose layers are the same. Raises
     `CheckpointError` naming what is not supported."""
     for option, expected in {"no_bias": True, "rotary_pct": 1.0}.items():
@@ -66,7 +66,7 @@ def read_qwen(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_qwen_vl(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_qwen_vl(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a LLaVA with this decoder, and with the sizes of the tower as those of a CLIP. Raises
     `CheckpointError` naming what is not supported."""
     visual = config["visual"]

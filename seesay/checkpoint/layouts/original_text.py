@@ -21,7 +21,7 @@ _GLM_OPTIONS: Mapping[str, Any] = {
 _FIRST_BAICHUAN_VOCABULARY = 64000
 
 
-def read_baichuan(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_baichuan(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a Llama. The models of 13B have ALiBi instead of rotary embeddings: theirs do not say
     so, but name no `max_position_embeddings`. The second Baichuan, whose head has unit rows, has another vocabulary."""
     has_alibi = config.get("max_position_embeddings") is None
@@ -38,7 +38,7 @@ def read_baichuan(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_bloom(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_bloom(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration with the length of texts that BLOOM was trained with: 2048 unless it says another."""
     return {**_without_code(config), "max_position_embeddings": config.get("seq_length") or 2048}
 
@@ -52,7 +52,7 @@ _MPT_ATTENTION: Mapping[str, Any] = {
 }
 
 
-def read_mpt(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_mpt(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration as Transformers' class reads it. Raises `CheckpointError` naming an option which that
     class leaves out."""
     attention = config.get("attn_config") or {}
@@ -71,7 +71,7 @@ def read_mpt(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**own, "architectures": ["MptForCausalLM"], "max_position_embeddings": config.get("max_seq_len") or 2048}
 
 
-def read_minicpm(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_minicpm(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a Granite (arXiv 2404.06395, section 3.1). Raises `CheckpointError` naming what is
     not supported."""
     for option in ("num_experts", "sparse_config"):
@@ -92,7 +92,7 @@ def read_minicpm(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
+def read_chatglm(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a GLM, without a tower. Raises `CheckpointError` naming what is not supported."""
     for option, expected in _GLM_OPTIONS.items():
         if config.get(option, expected) != expected:
@@ -124,5 +124,5 @@ def read_chatglm(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _without_code(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_code(config: Mapping[str, object]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in ("attn_implementation", "auto_map")}

@@ -15,7 +15,7 @@ _OWN = ("auto_map", "img_size", "internlm_lora", "vision_config", "max_length")
 """Fields that are not the decoder's."""
 
 
-def read_xcomposer2(config: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+def read_xcomposer2(config: Mapping[str, object], text: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of the decoder, of which `text` is the stand-in, and of the tower, whose sizes a
     `vision_config` may change. The side of its pictures is not in config.json of all models; the table of positions has
     it. Raises `CheckpointError` naming a field that cannot be read."""

@@ -75,6 +75,6 @@ def _read_group(settings: Settings) -> Mapping[str, Any]:
     return group
 
 
-def _expect_8_bits(settings: Settings, field: str, numbers: Mapping[str, Any]) -> None:
+def _expect_8_bits(settings: Settings, field: str, numbers: Mapping[str, object]) -> None:
     for name, value in (("num_bits", 8), ("symmetric", True)):
         settings.expect(f"{field}.{name}", numbers.get(name, value), value)

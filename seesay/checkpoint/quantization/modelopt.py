@@ -15,7 +15,7 @@ FILE = "hf_quant_config.json"
 """Holds the settings where config.json does not."""
 
 
-def settings_of_file(fields: Mapping[str, Any]) -> dict[str, Any]:
+def settings_of_file(fields: Mapping[str, object]) -> dict[str, Any]:
     """Return the content of `FILE` with the fields that config.json would have."""
     inner = fields.get("quantization")
     inner = inner if isinstance(inner, Mapping) else {}

@@ -20,7 +20,7 @@ _SHOWN_CHARS = 80
 class Settings:
     """The fields of the `quantization_config` in `file`. Raises `CheckpointError` if it is not an object."""
 
-    def __init__(self, file: Path, fields: Any) -> None:
+    def __init__(self, file: Path, fields: object) -> None:
         self._file = file
         self.method = fields.get("quant_method") if isinstance(fields, Mapping) else fields
         if not isinstance(fields, Mapping):
@@ -32,7 +32,7 @@ class Settings:
         """The settings' place, for messages."""
         return f"{self._file}: quantization_config"
 
-    def get(self, field: str, default: Any = None) -> Any:
+    def get(self, field: str, default: object = None) -> Any:
         return self._fields.get(field, default)
 
     def expect(self, field: str, value: object, *allowed: object) -> None:

@@ -28,7 +28,7 @@ _READERS: Mapping[str, Callable[[Settings], Quantization]] = {
 }
 
 
-def read_quantization(file: Path, config: Mapping[str, Any], in_flight: InFlight | None) -> Quantization | None:
+def read_quantization(file: Path, config: Mapping[str, object], in_flight: InFlight | None) -> Quantization | None:
     """Return how the model of config.json `file` is quantized, or is to be quantized while it is loaded (`in_flight`);
     None if it is neither. Raises `CheckpointError` that names what is not supported."""
     found, fields = _find(file, config)
@@ -41,7 +41,7 @@ def read_quantization(file: Path, config: Mapping[str, Any], in_flight: InFlight
     return Quantization(format=in_flight, strategy="channel", is_stored=False)
 
 
-def _find(file: Path, config: Mapping[str, Any]) -> tuple[Path, Any]:
+def _find(file: Path, config: Mapping[str, object]) -> tuple[Path, Any]:
     """Return the settings, None for a plain model, and the file that has them."""
     for part in (config, config.get("text_config"), config.get("llm_config")):
         if isinstance(part, Mapping) and "quantization_config" in part:

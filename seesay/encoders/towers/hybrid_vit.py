@@ -110,19 +110,19 @@ class HybridEncoder(GraphedEncoder):
         )
         self._normalizers, self._low_size, self._shrinks = normalizers, low.image_size, shrinks
 
-    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """As `TileLoader.load_pixels`, of the smaller pictures."""
         if self._shrinks:
             return self._load_both(features)[0]
         return self._low.load_pixels(*(_pick(item, 0) for item in features))
 
-    def load_high_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_high_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """As `TileLoader.load_pixels`, of the larger pictures."""
         if self._shrinks:
             return self._load_both(features)[1]
         return self._high.load_pixels(*(_pick(item, 1) for item in features))
 
-    def _load_both(self, features: Sequence[Mapping[str, Any]]) -> tuple[Tensor, Tensor]:
+    def _load_both(self, features: Sequence[Mapping[str, object]]) -> tuple[Tensor, Tensor]:
         """Return the normalized smaller and larger pictures, float32 [N, H, W, 3]. The smaller ones are torchvision's
         `Resize` of float32 pictures, which is torch's antialiased bilinear interpolation."""
         levels = torch.cat(self._high.load_levels(*features))
@@ -132,7 +132,7 @@ class HybridEncoder(GraphedEncoder):
         return low(small.permute(0, 2, 3, 1).contiguous(), channel_dim=3), high(levels, channel_dim=3)
 
     @torch.inference_mode()
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+    def encode(self, features: Sequence[Mapping[str, object]]) -> list[Tensor]:
         """Return rows for every item, from one call of the towers: [R, hidden_size]."""
         loaders = (self._low, self._high)
         if self._shrinks:

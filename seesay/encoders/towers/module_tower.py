@@ -64,11 +64,11 @@ class ModuleTower:
         self._run = run
         self._image_token = image_token
 
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+    def encode(self, features: Sequence[Mapping[str, object]]) -> list[Tensor]:
         """See `Encoder.encode`."""
         return [self._encode(item) for item in features]
 
-    def load(self, item: Mapping[str, Any]) -> dict[str, Tensor]:
+    def load(self, item: Mapping[str, object]) -> dict[str, Tensor]:
         """Return the arrays of an item as tensors on the device, numbers with a fraction in the model's type."""
         arrays = {name: value for name, value in item.items() if isinstance(value, np.ndarray)}
         writable = [array if array.flags.writeable else array.copy() for array in arrays.values()]

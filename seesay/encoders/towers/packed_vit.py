@@ -242,7 +242,7 @@ class PackedEncoder(GraphedEncoder):
         weights = load_tower(tower, checkpoint, name_of, device=device, dtype=dtype)
         return cls(tower, normalizer, weights)
 
-    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """Return the items' normalized patch vectors, one item after another: [P, patch_dim], as the tower takes
         them."""
         return self._loader(features)

@@ -83,11 +83,11 @@ class _CropLoader(TileLoader):
         )
         self._window, self._grid = window, config.grid
 
-    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """Return the items' normalized patch vectors, crop after crop: float32 [P, p·p·3]."""
         return torch.cat([self._cut(item)[0] for item in features]).flatten(0, 1)
 
-    def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
+    def load_patches(self, features: Sequence[Mapping[str, object]]) -> Tensor:
         """Return the items' normalized patch vectors with their flags [crops, patches, p·p·3 + 2]."""
         return torch.cat([torch.cat(self._cut(item), dim=2) for item in features])
 

@@ -225,12 +225,12 @@ class ResampledEncoder(GraphedEncoder):
         self.dtype, self.device = model.resampler.query.dtype, model.resampler.query.device
         self._loader = PatchLoader(normalizer, device=self.device, dtype=self.dtype)
 
-    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """Return the items' normalized patch vectors, slice after slice: [P, 3·p·p]."""
         return self._loader(features)
 
     @torch.inference_mode()
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+    def encode(self, features: Sequence[Mapping[str, object]]) -> list[Tensor]:
         """Return rows [packs · num_queries, hidden_size] for every item, from one call of the tower, or from several
         for long videos."""
         packs = [_list_packs(item) for item in features]

@@ -72,7 +72,7 @@ class TileLoader:
             patches.masked_fill_(cut_patches(padding, self._patch_size), 0)
         return patches
 
-    def load_levels(self, *features: Mapping[str, Any]) -> list[Tensor]:
+    def load_levels(self, *features: Mapping[str, object]) -> list[Tensor]:
         """Return each item's tiles before they are normalized: uint8 [tiles, H, W, 3] on the tower's device."""
         return [self._upload_tiles(item) for item in features]
 
@@ -126,12 +126,12 @@ class TileEncoder(GraphedEncoder):
             normalizer, tile_size=tile_size, patch_size=patch_size, device=self.device, dtype=self.dtype
         )
 
-    def load_pixels(self, *features: Mapping[str, Any]) -> Tensor:
+    def load_pixels(self, *features: Mapping[str, object]) -> Tensor:
         """As `TileLoader.load_pixels`."""
         return self._loader.load_pixels(*features)
 
     @torch.inference_mode()
-    def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+    def encode(self, features: Sequence[Mapping[str, object]]) -> list[Tensor]:
         """Return rows for every item, from one call of the tower: [tiles · R, hidden_size], or those arranged."""
         patches = self._loader.load_patches(features)
         rows = self._graphed(patches, len(patches), self.dtype)

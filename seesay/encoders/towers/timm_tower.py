@@ -35,7 +35,7 @@ class TimmTower(nn.Module):
         return made.flatten(2).transpose(1, 2) if made.dim() == 4 else made
 
 
-def make_module(architecture: str, args: Mapping[str, Any], where: object) -> nn.Module:
+def make_module(architecture: str, args: Mapping[str, object], where: object) -> nn.Module:
     """Return timm's module on the meta device. Raises `MissingExtraError` without timm, and `CheckpointError` for an
     architecture that timm does not have or cannot make with these `args`; `where` is the checkpoint."""
     try:

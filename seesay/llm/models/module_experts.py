@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from seesay.checkpoint.source import TensorSource
@@ -16,7 +16,7 @@ _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 """Names of the field with the number of experts of a layer."""
 
 
-def describe_uneven_experts(source: TensorSource, config: Any) -> str | None:
+def describe_uneven_experts(source: TensorSource, config: object) -> str | None:
     """Return what is wrong with the first tensor of an expert that the others of its layer or of other layers have, or
     have in another shape; None if there is none."""
     found = _find_experts(source)

@@ -30,10 +30,10 @@ class Given(torch.nn.Module):
         embeddings: torch.nn.Module = self.embed_tokens
         return embeddings
 
-    def get_per_layer_inputs(self, *_: Any) -> None:
+    def get_per_layer_inputs(self, *_: object) -> None:
         """Return nothing for what models (Gemma 4) look up by the ids of tokens, for each layer: none is computed."""
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **options: Any) -> _Output:
+    def forward(self, *_: object, inputs_embeds: torch.Tensor, **options: object) -> _Output:
         self.inputs = {"inputs_embeds": inputs_embeds, **options}
         return _Output((inputs_embeds,))
 

@@ -36,7 +36,7 @@ class Probed:
     num_parameters: int
 
 
-def check_config(config: Any) -> None:
+def check_config(config: object) -> None:
     """Raise `CheckpointError` for what the probe cannot see."""
     if getattr(config, "is_encoder_decoder", False):
         raise CheckpointError("it has an encoder of text, which reads the whole prompt before the first token")

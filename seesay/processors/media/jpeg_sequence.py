@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
@@ -14,7 +13,7 @@ _FEWEST_CHARS = 160
 """A JPEG has at least so many characters in base64: its quantization table alone takes 64 bytes."""
 
 
-def is_jpeg_sequence(source: Any) -> bool:
+def is_jpeg_sequence(source: object) -> bool:
     """Return whether `source` is a data URL of JPEGs that are separated by commas."""
     return isinstance(source, str) and _HEADER.match(source) is not None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.config import MediaLimits, Transparency
 from seesay.processors.media.allowance import Allowance
@@ -17,7 +17,7 @@ _DEFAULT_LIMITS = MediaLimits()
 
 
 def load_image(
-    source: Any, *, transparency: Transparency = "white", limits: MediaLimits = _DEFAULT_LIMITS
+    source: object, *, transparency: Transparency = "white", limits: MediaLimits = _DEFAULT_LIMITS
 ) -> Image.Image:
     """Return a picture as an RGB `PIL.Image`, upright as its EXIF data says and without that orientation.
 
@@ -31,7 +31,7 @@ def load_image(
 
 
 def load_video(
-    source: Any,
+    source: object,
     *,
     fps: float | None = None,
     num_frames: int | None = None,

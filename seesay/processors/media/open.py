@@ -80,7 +80,7 @@ def open_video(source: Any, sampling: FrameSampling, allowance: Allowance, *, tr
     return VideoFile(read_source(source, allowance), sampling, allowance=allowance, name=describe(source))
 
 
-def check_transparency(value: Any) -> Transparency:
+def check_transparency(value: object) -> Transparency:
     """Return `value`. Raises `RequestError` unless it is one of `Transparency`."""
     if value not in ("white", "drop"):
         message = f"transparency must be 'white' or 'drop', got {str(value)[:40]!r}"
@@ -89,7 +89,7 @@ def check_transparency(value: Any) -> Transparency:
     return transparency
 
 
-def _as_array(source: Any) -> Any:
+def _as_array(source: object) -> Any:
     """Return a tensor, or whatever else NumPy reads, as an array, and all other sources as they are."""
     if isinstance(source, np.ndarray | Image.Image) or not hasattr(source, "__array__"):
         return source

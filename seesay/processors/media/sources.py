@@ -37,7 +37,7 @@ _MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", 
 _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
 
 
-def read_source(source: Any, allowance: Allowance) -> bytes | Path:
+def read_source(source: object, allowance: Allowance) -> bytes | Path:
     """Return the bytes of an http(s) URL, data URL, base64 text, open file or bytes, and the path of a local file, or
     its bytes where the limits confine local files to a folder.
 
@@ -68,7 +68,7 @@ def read_source(source: Any, allowance: Allowance) -> bytes | Path:
     return _read_text(source, allowance)
 
 
-def read_bytes(source: Any, allowance: Allowance) -> bytes:
+def read_bytes(source: object, allowance: Allowance) -> bytes:
     """Return the content of a source, as `read_source` does, also of local files. Raises `RequestError`."""
     content = read_source(source, allowance)
     if isinstance(content, bytes):
@@ -90,7 +90,7 @@ def is_base64_media(text: str) -> bool:
         return False
 
 
-def describe(source: Any) -> str:
+def describe(source: object) -> str:
     """Return a short name of a source for messages, without secrets."""
     if isinstance(source, (bytes, bytearray, memoryview)):
         return f"content of {len(source)} bytes"

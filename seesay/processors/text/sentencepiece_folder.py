@@ -49,14 +49,14 @@ def load_sentencepiece(folder: Path) -> Any:
     return wrap_converted(tokenizer, folder, config)
 
 
-def _is_first_only(config: Mapping[str, Any]) -> bool:
+def _is_first_only(config: Mapping[str, object]) -> bool:
     legacy = config.get("legacy")
     if legacy is None:
         return config.get("tokenizer_class") in _FIRST_PREFIX_CLASSES
     return not legacy
 
 
-def _added_tokens(folder: Path, config: Mapping[str, Any]) -> Iterator[tuple[int, AddedToken]]:
+def _added_tokens(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[int, AddedToken]]:
     """Yield the tokens that files beside the model add or rename, by id."""
     for text, index in (read_object(folder / "added_tokens.json") or {}).items():
         if not isinstance(index, int) or index < 0:
@@ -95,7 +95,7 @@ def _add(tokenizer: Tokenizer, model: SentencePieceModel, added: Mapping[int, Ad
             raise CheckpointError(f"{folder}: the added token {token.content!r} must have id {index}, it gets {found}")
 
 
-def wrap_converted(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]) -> Any:
+def wrap_converted(tokenizer: Tokenizer, folder: Path, config: Mapping[str, object]) -> Any:
     """Return a fast tokenizer of Transformers around `tokenizer`, with the settings `config` of a tokenizer_config.json
     and the other files of the folder that say what its tokens are called."""
     from transformers import PreTrainedTokenizerFast
@@ -105,7 +105,7 @@ def wrap_converted(tokenizer: Tokenizer, folder: Path, config: Mapping[str, Any]
         return PreTrainedTokenizerFast.from_pretrained(made)
 
 
-def _write(target: Path, folder: Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+def _write(target: Path, folder: Path, config: Mapping[str, object], tokenizer: Tokenizer) -> None:
     tokenizer.save(str(target / "tokenizer.json"))
     kept = {key: value for key, value in config.items() if key not in _CODE}
     (target / "tokenizer_config.json").write_text(json.dumps(kept), encoding="utf-8")

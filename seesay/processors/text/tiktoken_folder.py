@@ -82,7 +82,7 @@ def _read_config(folder: Path, file: str, expected: str) -> Mapping[str, Any]:
     return config
 
 
-def _list_reserved(folder: Path, named: Any, first: int) -> list[AddedToken]:
+def _list_reserved(folder: Path, named: object, first: int) -> list[AddedToken]:
     """Return the tokens from id `first` on, of which some are `named`. Raises `CheckpointError` for names that are not
     those of tokens."""
     where = f"{folder / 'tokenizer_config.json'}: added_tokens_decoder"

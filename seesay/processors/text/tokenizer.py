@@ -68,13 +68,13 @@ class Tokenizer:
         self._literals_lock = threading.Lock()
 
     @classmethod
-    def of(cls, hf: Any) -> Tokenizer:
+    def of(cls, hf: object) -> Tokenizer:
         """Return a tokenizer object of Transformers with these methods. Raises `CheckpointError` for one without a fast
         backend."""
         return cls(TokenizerFacts.of(hf), lambda: hf)
 
     @classmethod
-    def wrap(cls, value: Any) -> Tokenizer:
+    def wrap(cls, value: object) -> Tokenizer:
         """Return `value`, or wrap a fast tokenizer of Transformers. Raises TypeError for anything else."""
         if isinstance(value, cls):
             return value
@@ -105,7 +105,7 @@ class Tokenizer:
                 self._hf = self._load_hf()
             return self._hf
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.hf(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:

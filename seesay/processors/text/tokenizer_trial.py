@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from seesay.errors import CheckpointError
 
@@ -58,7 +57,7 @@ def try_tokenizer(file: Path) -> None:
         )
 
 
-def check_growth(backend: Mapping[str, Any]) -> None:
+def check_growth(backend: Mapping[str, object]) -> None:
     """Raise `CheckpointError` for a serialized tokenizer whose replacements make a text many times as long."""
     for name in ("normalizer", "pre_tokenizer", "decoder"):
         if (growth := _find_growth(backend.get(name))) > _MAX_GROWTH:
@@ -67,7 +66,7 @@ def check_growth(backend: Mapping[str, Any]) -> None:
             )
 
 
-def _find_growth(step: Any) -> float:
+def _find_growth(step: object) -> float:
     """Return how many times as long a text may become by the replacements of a step and of its parts."""
     if not isinstance(step, Mapping):
         return 1.0

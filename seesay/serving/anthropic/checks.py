@@ -14,7 +14,7 @@ from seesay.serving.errors import bad_request
 _HEAD_CHARS = 24  # base64 characters: 18 bytes, enough for every signature
 
 
-def check_tools(messages: Sequence[Any]) -> None:
+def check_tools(messages: Sequence[object]) -> None:
     """Check that each tool result answers a call in the assistant's turn before, and that each call is answered in the
     user's turn after. Raises `ApiError` 400 that names the block at fault."""
     calls: dict[str, str] = {}  # id → place of each call without a result so far
@@ -34,7 +34,7 @@ def check_tools(messages: Sequence[Any]) -> None:
     _check_all_answered(calls)
 
 
-def _blocks_of(message: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _blocks_of(message: object, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, list):
         for index, block in enumerate(content):
@@ -42,7 +42,7 @@ def _blocks_of(message: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any
                 yield f"{where}.content[{index}]", block
 
 
-def _add_call(calls: dict[str, str], call_id: Any, place: str) -> None:
+def _add_call(calls: dict[str, str], call_id: object, place: str) -> None:
     if not isinstance(call_id, str) or not call_id:
         raise bad_request(f"{place}.id must be a non-empty string, got {show(call_id)}", f"{place}.id")
     if call_id in calls:
@@ -50,7 +50,7 @@ def _add_call(calls: dict[str, str], call_id: Any, place: str) -> None:
     calls[call_id] = place
 
 
-def _take_result(calls: dict[str, str], answered: set[str], call_id: Any, place: str) -> None:
+def _take_result(calls: dict[str, str], answered: set[str], call_id: object, place: str) -> None:
     name = f"{place}.tool_use_id"
     if not isinstance(call_id, str) or not call_id:
         raise bad_request(f"{name} must be a non-empty string, got {show(call_id)}", name)

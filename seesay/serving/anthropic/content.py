@@ -116,7 +116,7 @@ def _read_assistant(content: list[Any], where: str) -> list[Message]:
     return [Message(role="assistant", parts=tuple(parts), extra=extra)]
 
 
-def _read_thinking(block: Mapping[str, Any], where: str) -> str:
+def _read_thinking(block: Mapping[str, object], where: str) -> str:
     refuse_unknown_fields(block, ("type", "thinking", "signature"), where, takes_null=True)
     for name in ("thinking", "signature"):
         if not isinstance(block.get(name), str):
@@ -124,7 +124,7 @@ def _read_thinking(block: Mapping[str, Any], where: str) -> str:
     return str(block["thinking"])
 
 
-def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _read_tool_use(block: Mapping[str, object], where: str) -> dict[str, Any]:
     refuse_unknown_fields(block, ("type", "id", "name", "input", "cache_control"), where, takes_null=True)
     if not isinstance(block.get("name"), str):
         raise bad_request(f"{where}.name must be a string, got {show(block.get('name'))}", f"{where}.name")
@@ -134,7 +134,7 @@ def _read_tool_use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": str(block.get("id") or ""), "type": "function", "function": function}
 
 
-def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Message:
+def _read_tool_result(block: Mapping[str, object], where: str, limits: MediaLimits) -> Message:
     refuse_unknown_fields(
         block, ("type", "tool_use_id", "content", "is_error", "cache_control"), where, takes_null=True
     )
@@ -158,7 +158,7 @@ def _read_tool_result(block: Mapping[str, Any], where: str, limits: MediaLimits)
 _FAILED = TextPart(text="Error")
 
 
-def _read_part(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Part:
+def _read_part(block: Mapping[str, object], where: str, limits: MediaLimits) -> Part:
     kind = _kind_of(block, where)
     if kind == "text":
         return _read_text(block, where)
@@ -167,7 +167,7 @@ def _read_part(block: Mapping[str, Any], where: str, limits: MediaLimits) -> Par
     _fail_kind(kind, where)
 
 
-def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
+def _read_text(block: Mapping[str, object], where: str) -> TextPart:
     if block.get("citations") == []:
         block = {key: value for key, value in block.items() if key != "citations"}
     refuse_unknown_fields(block, ("type", "text", "cache_control"), where, takes_null=True)
@@ -177,7 +177,7 @@ def _read_text(block: Mapping[str, Any], where: str) -> TextPart:
     return TextPart(text=text)
 
 
-def _read_image(block: Mapping[str, Any], where: str, limits: MediaLimits) -> MediaPart:
+def _read_image(block: Mapping[str, object], where: str, limits: MediaLimits) -> MediaPart:
     refuse_unknown_fields(block, ("type", "source", "cache_control"), where, takes_null=True)
     source = block.get("source")
     path = f"{where}.source"

@@ -76,7 +76,7 @@ ToolList = SkipValidation[Annotated[list[Tool], Field(max_length=MAX_FUNCTIONS)]
 ToolChoice = SkipValidation[Annotated[ChooseAny | ChooseTool | ChooseNone, Field(discriminator="type")]]
 
 
-def read_tools(tools: Any, choice: Any) -> Tools:
+def read_tools(tools: object, choice: object) -> Tools:
     """Return the tools of a request. Raises `ApiError` 400."""
     if not isinstance(tools, list | None):
         raise bad_request(f"tools must be a list, got {show(tools)}", "tools")
@@ -91,7 +91,7 @@ def read_tools(tools: Any, choice: Any) -> Tools:
     return Tools(functions=functions, mode=mode, allowed=allowed, is_parallel=is_parallel)
 
 
-def _read_tool(tool: Any, place: str) -> Function:
+def _read_tool(tool: object, place: str) -> Function:
     if not isinstance(tool, dict):
         raise bad_request(f"{place} must be an object with name and input_schema, got {show(tool)}", place)
     kind = tool.get("type")
@@ -118,7 +118,7 @@ def _read_tool(tool: Any, place: str) -> Function:
     )
 
 
-def _read_choice(choice: Any, functions: Sequence[Function]) -> tuple[Mode, frozenset[str] | None, bool]:
+def _read_choice(choice: object, functions: Sequence[Function]) -> tuple[Mode, frozenset[str] | None, bool]:
     """Return the mode, the names of the functions that may be called (None for all), and whether several calls may be
     made."""
     if choice is None:

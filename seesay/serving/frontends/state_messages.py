@@ -99,7 +99,7 @@ class History(Piece):
         messages = _said_decoder.decode(self.messages) if self.messages else []
         return self.keep(tuple(said.restore() for said in messages))
 
-    def keep(self, messages: Any) -> Conversation:
+    def keep(self, messages: object) -> Conversation:
         """Return the conversation with its messages in another form."""
         return Conversation(
             messages=messages,

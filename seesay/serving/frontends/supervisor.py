@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import msgspec
 import zmq
@@ -96,7 +95,7 @@ class Supervisor:
         self._waker = Waker()
 
     def run(
-        self, folder: Path, engine: Mapping[str, Any], vision: Mapping[str, Any], step_timeout_s: float | None
+        self, folder: Path, engine: Mapping[str, object], vision: Mapping[str, object], step_timeout_s: float | None
     ) -> None:
         """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain.
 

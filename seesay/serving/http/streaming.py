@@ -76,7 +76,7 @@ def _as_api_error(error: Exception) -> ApiError:
 _encoder = json.JSONEncoder(separators=(",", ":"))
 
 
-def encode_json(value: Any) -> str:
+def encode_json(value: object) -> str:
     """Return compact ASCII JSON. Some clients split lines at U+2028 or U+0085, so these must not appear in an event."""
     return _encoder.encode(value)
 
@@ -92,7 +92,7 @@ def describe_events(model: str) -> dict[str, Any]:
     return {"text/event-stream": {"itemSchema": event}}
 
 
-def make_event(data: Mapping[str, Any] | str, *, name: str | None = None) -> bytes:
+def make_event(data: Mapping[str, object] | str, *, name: str | None = None) -> bytes:
     """Return one event. `data` is JSON as a string, or an object to encode."""
     text = data if isinstance(data, str) else encode_json(data)
     head = "" if name is None else f"event: {name}\n"

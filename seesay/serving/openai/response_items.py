@@ -33,7 +33,7 @@ _ITEM_KEYS = {
 }
 
 
-def read_input(given: Any, earlier: Sequence[Message], limits: MediaLimits) -> tuple[Message, ...]:
+def read_input(given: object, earlier: Sequence[Message], limits: MediaLimits) -> tuple[Message, ...]:
     """Return the messages of `input`, which continue the messages `earlier`."""
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
@@ -103,7 +103,7 @@ class _Conversation:
         self._check_all_answered()
         return tuple(self._messages)
 
-    def _add_message(self, item: Mapping[str, Any], where: str) -> None:
+    def _add_message(self, item: Mapping[str, object], where: str) -> None:
         role, content = item.get("role"), item.get("content")
         if role not in _ROLES:
             raise bad_request(f"{where}.role must be one of {', '.join(_ROLES)}, got {show(role)}", f"{where}.role")
@@ -159,7 +159,7 @@ class _Conversation:
             raise bad_request(f"{place}: no function_call_output follows for the call {show(call_id)}", place)
 
 
-def _read_reasoning(item: Mapping[str, Any], where: str) -> list[str]:
+def _read_reasoning(item: Mapping[str, object], where: str) -> list[str]:
     """Return the texts of a thought, as the answer had them. Without them, its summary is not used."""
     content = item.get("content")
     if not isinstance(content, list | None):

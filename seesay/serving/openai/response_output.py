@@ -15,7 +15,7 @@ MakeEvent = Callable[..., bytes]
 _TEXT_NAMES = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
-def make_no_event(_kind: str, **_fields: Any) -> bytes:
+def make_no_event(_kind: str, **_fields: object) -> bytes:
     """Make nothing of an event, for a response that is not streamed."""
     return b""
 

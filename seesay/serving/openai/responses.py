@@ -241,7 +241,7 @@ class ResponseReply:
         data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return make_event({**data, "sequence_number": self._take_number()}, name="error")
 
-    def _event(self, kind: str, **data: Any) -> bytes:
+    def _event(self, kind: str, **data: object) -> bytes:
         name = f"response.{kind}"
         return make_event({"type": name, "sequence_number": self._take_number(), **data}, name=name)
 

@@ -106,17 +106,17 @@ ResponseToolChoice = SkipValidation[
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_chat_tools(tools: Any, choice: Any, is_parallel: bool | None) -> Tools:
+def read_chat_tools(tools: object, choice: object, is_parallel: bool | None) -> Tools:
     """Return the tools of a chat request. Raises `ApiError` 400."""
     return _read_tools(tools, choice, is_parallel, inner="function")
 
 
-def read_response_tools(tools: Any, choice: Any, is_parallel: bool | None) -> Tools:
+def read_response_tools(tools: object, choice: object, is_parallel: bool | None) -> Tools:
     """Return the tools of a request for a response. Raises `ApiError` 400."""
     return _read_tools(tools, choice, is_parallel, inner=None)
 
 
-def _read_tools(tools: Any, choice: Any, is_parallel: bool | None, *, inner: str | None) -> Tools:
+def _read_tools(tools: object, choice: object, is_parallel: bool | None, *, inner: str | None) -> Tools:
     """`inner` is the key of the object that has the fields of a function, None where the tool itself has them."""
     if tools is not None and not isinstance(tools, list):
         raise bad_request(f"tools must be a list, got {show(tools)}", "tools")
@@ -132,7 +132,7 @@ def _read_tools(tools: Any, choice: Any, is_parallel: bool | None, *, inner: str
     return Tools(functions=functions, mode=mode, allowed=allowed, is_parallel=is_parallel is not False and not is_named)
 
 
-def _read_tool(tool: Any, place: str, inner: str | None) -> Function:
+def _read_tool(tool: object, place: str, inner: str | None) -> Function:
     keys = (inner,) if inner is not None else _FUNCTION_KEYS
     fields = _read_typed(tool, place, ("function",), keys)
     if inner is not None:
@@ -143,7 +143,9 @@ def _read_tool(tool: Any, place: str, inner: str | None) -> Function:
     return make_function(*values, place=place)
 
 
-def _read_choice(choice: Any, functions: Sequence[Function], inner: str | None) -> tuple[Mode, frozenset[str] | None]:
+def _read_choice(
+    choice: object, functions: Sequence[Function], inner: str | None
+) -> tuple[Mode, frozenset[str] | None]:
     """Return the mode, and the names of the functions that may be called, None for all."""
     if choice is None:
         return "auto" if functions else "none", None
@@ -161,7 +163,7 @@ def _read_choice(choice: Any, functions: Sequence[Function], inner: str | None) 
 
 
 def _read_allowed(
-    choice: Mapping[str, Any], functions: Sequence[Function], inner: str | None
+    choice: Mapping[str, object], functions: Sequence[Function], inner: str | None
 ) -> tuple[Mode, frozenset[str]]:
     place, fields = "tool_choice", choice
     keys: tuple[str, ...] = ("type", "mode", "tools")
@@ -182,7 +184,7 @@ def _read_allowed(
     return _MODES[mode], frozenset(names)
 
 
-def _read_name(fields: Mapping[str, Any], place: str, functions: Sequence[Function], inner: str | None) -> str:
+def _read_name(fields: Mapping[str, object], place: str, functions: Sequence[Function], inner: str | None) -> str:
     if inner is not None:
         place = f"{place}.{inner}"
         fields = _as_object(fields.get(inner), place, "a name")
@@ -190,7 +192,7 @@ def _read_name(fields: Mapping[str, Any], place: str, functions: Sequence[Functi
     return check_choice(fields.get("name"), functions, f"{place}.name")
 
 
-def _read_typed(value: Any, place: str, types: Sequence[str], keys: Sequence[str]) -> Mapping[str, Any]:
+def _read_typed(value: object, place: str, types: Sequence[str], keys: Sequence[str]) -> Mapping[str, Any]:
     """Return `value`, an object of one of `types` that has `keys` at most."""
     if not isinstance(value, dict):
         raise bad_request(f"{place} must be an object with a type, got {show(value)}", place)
@@ -202,7 +204,7 @@ def _read_typed(value: Any, place: str, types: Sequence[str], keys: Sequence[str
     return value
 
 
-def _as_object(value: Any, place: str, keys: str) -> Mapping[str, Any]:
+def _as_object(value: object, place: str, keys: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise bad_request(f"{place} must be an object with {keys}, got {show(value)}", place)
     return value

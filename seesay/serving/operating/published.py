@@ -62,7 +62,7 @@ def _describe_streams(components: dict[str, Any]) -> None:
         components[model.__name__] = described
 
 
-def _limit(node: Any, state: ServerState) -> None:
+def _limit(node: object, state: ServerState) -> None:
     """Replace the general limits of token ids and of `n` by those of the model and the settings."""
     if isinstance(node, list):
         for item in node:

@@ -51,7 +51,7 @@ class AnswerReading:
         cls,
         engine: AsyncEngine,
         tools: Tools,
-        answer_format: Mapping[str, Any] | None,
+        answer_format: Mapping[str, object] | None,
         names: FieldNames,
         *,
         brings_template: bool = False,
@@ -116,7 +116,7 @@ def _is_kept(part: AnswerPart) -> bool:
     return isinstance(part, ContentText | ReasoningText) or part.index == 0
 
 
-def _read_form(answer_format: Mapping[str, Any] | None, names: FieldNames) -> Form:
+def _read_form(answer_format: Mapping[str, object] | None, names: FieldNames) -> Form:
     """Return the form of an answer that is not calls. Raises `ApiError` 400 for one that cannot be honoured."""
     try:
         grammar = _read_honoured(answer_format)
@@ -136,7 +136,7 @@ def _read_form(answer_format: Mapping[str, Any] | None, names: FieldNames) -> Fo
     raise bad_request(why, "tools", code="unsupported_parameter")
 
 
-def _read_honoured(answer_format: Mapping[str, Any] | None) -> Grammar:
+def _read_honoured(answer_format: Mapping[str, object] | None) -> Grammar:
     """Return a grammar. Raises `ConfigError` or `RequestError` for one that is malformed or cannot be honoured."""
     grammar = read_grammar(answer_format)
     assert grammar is not None

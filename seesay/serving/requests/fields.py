@@ -19,7 +19,7 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Texts = Annotated[list[str], Field(fail_fast=True)]
 
 
-def _check_keys(value: Mapping[str, Any], most: int, what: str) -> None:
+def _check_keys(value: Mapping[str, object], most: int, what: str) -> None:
     """Raise ValueError for too many keys, and for a long one, which a report of the fault would copy."""
     if len(value) > most:
         raise ValueError(f"at most {most} {what} are allowed, got {len(value)}")
@@ -30,7 +30,7 @@ def _check_keys(value: Mapping[str, Any], most: int, what: str) -> None:
 def at_most(number: int) -> BeforeValidator:
     """Return a validator of an object with at most `number` entries."""
 
-    def check(value: Any) -> Any:
+    def check(value: object) -> Any:
         if isinstance(value, dict):
             _check_keys(value, number, "entries")
         return value
@@ -86,7 +86,7 @@ def exactly_one(first: str, second: str) -> dict[str, Any]:
     return {"oneOf": given}
 
 
-def needs(name: str, other: str, value: Mapping[str, Any] = _NOT_NULL) -> dict[str, Any]:
+def needs(name: str, other: str, value: Mapping[str, object] = _NOT_NULL) -> dict[str, Any]:
     """Return the JSON schema of an object whose field `name` may match `value` (default: any value) only if the field
     `other` is true."""
     return {

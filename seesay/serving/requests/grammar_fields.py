@@ -40,7 +40,7 @@ Format = Annotated[dict[str, Any], Field(json_schema_extra=_TYPES)]
 """The type of a field that is a `response_format`."""
 
 
-def find_format(given: Mapping[str, Any]) -> Form | None:
+def find_format(given: Mapping[str, object]) -> Form | None:
     """Return the `response_format` that a request's fields ask for (`FIELD_NAMES`, None where not given). Raises
     `ApiError` 400 that names the field at fault, or two that are given together."""
     names = [name for name in FIELD_NAMES if given.get(name) is not None]

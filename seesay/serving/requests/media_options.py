@@ -50,10 +50,10 @@ NO_OPTIONS = MediaOptions()
 
 def read_media_options(
     family: Family,
-    processor: Mapping[str, Any] | None,
-    loading: Mapping[str, Any] | None = None,
+    processor: Mapping[str, object] | None,
+    loading: Mapping[str, object] | None = None,
     *,
-    single: Mapping[str, Any] | None = None,
+    single: Mapping[str, object] | None = None,
 ) -> MediaOptions:
     """Return the options of a request. `processor` is `mm_processor_kwargs`: an option applies to each modality that
     has it. `single` are options that are fields themselves. `loading` is `media_io_kwargs`: options by modality. Raises
@@ -84,7 +84,7 @@ class _Found:
         self.values: dict[Modality, dict[str, Any]] = {}
         self.places: dict[Modality, dict[str, str]] = {}
 
-    def add(self, known: Mapping[Modality, frozenset[str]], name: str, value: Any, place: str) -> None:
+    def add(self, known: Mapping[Modality, frozenset[str]], name: str, value: object, place: str) -> None:
         """Add an option to the modalities that have it. A later field wins."""
         modalities = [modality for modality, names in known.items() if name in names]
         if not modalities:

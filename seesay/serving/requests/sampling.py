@@ -40,7 +40,7 @@ class SamplingDefaults:
                 self.values["temperature"] = 0.0
 
     def make_config(
-        self, *, max_new_tokens: int | None, names: FieldNames = ENGINE_NAMES, **given: Any
+        self, *, max_new_tokens: int | None, names: FieldNames = ENGINE_NAMES, **given: object
     ) -> GenerationConfig:
         """Return a config from `given` (field names of `GenerationConfig`; None means not given).
 

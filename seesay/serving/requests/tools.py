@@ -117,7 +117,7 @@ def check_arguments(text: str, where: str) -> None:
         raise bad_request(f"{where} must be JSON text of an object, got {show(text)}", where)
 
 
-def check_name(name: Any, where: str) -> None:
+def check_name(name: object, where: str) -> None:
     """Raise `ApiError` 400 for a value that is not the name of a function."""
     if not isinstance(name, str) or _NAME.match(name) is None:
         raise bad_request(f"{where} must be 1 to 64 letters, digits, _ or -, got {show(name)}", where)
@@ -138,7 +138,7 @@ def check_functions(functions: Sequence[Function], param: str = "tools") -> tupl
     return tuple(functions)
 
 
-def check_choice(name: Any, functions: Sequence[Function], where: str) -> str:
+def check_choice(name: object, functions: Sequence[Function], where: str) -> str:
     """Return the name of a function that the choice at `where` names. Raises `ApiError` 400 if there is none."""
     check_name(name, where)
     if all(function.name != name for function in functions):
@@ -146,7 +146,7 @@ def check_choice(name: Any, functions: Sequence[Function], where: str) -> str:
     return str(name)
 
 
-def _check_size(schema: Mapping[str, Any], where: str) -> None:
+def _check_size(schema: Mapping[str, object], where: str) -> None:
     """Raise `ApiError` 400 for a schema that is too deep, or has too many values."""
     num_left = MAX_SCHEMA_VALUES
     level: list[Any] = [schema]

@@ -14,7 +14,7 @@ _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
 _ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
 
 
-def check_turns(messages: Sequence[Mapping[str, Any]], param: str) -> None:
+def check_turns(messages: Sequence[Mapping[str, object]], param: str) -> None:
     """Check that names are texts, that tool calls are well-formed and the assistant's, and that the tool messages after
     a turn with calls answer each of them once. Raises `ApiError` 400 that names the field at fault."""
     waiting: dict[str, str] = {}  # id → place of each call without a result so far

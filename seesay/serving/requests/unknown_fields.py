@@ -21,7 +21,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
 def refuse_unknown_fields(
-    value: Mapping[str, Any], known: Sequence[str], place: str, *, takes_null: bool = False
+    value: Mapping[str, object], known: Sequence[str], place: str, *, takes_null: bool = False
 ) -> None:
     """Raise `ApiError` 400 for a field of the object at `place` that is not one of `known`. With `takes_null`, null
     stands for a field that is not there."""
@@ -31,7 +31,7 @@ def refuse_unknown_fields(
             raise bad_request(f"unknown field: {name}", name, code="unknown_parameter")
 
 
-def drop_unknown(body: Any, model: type[BaseModel]) -> list[str]:
+def drop_unknown(body: object, model: type[BaseModel]) -> list[str]:
     """Remove the unknown fields from `body`, which is parsed JSON, and return their paths."""
     dropped: list[str] = []
     _walk(body, model, "", dropped)
@@ -45,7 +45,7 @@ def make_warning(names: Sequence[str]) -> str:
     return f'299 seesay "unknown fields were ignored: {", ".join(shown)}{more}"'
 
 
-def _walk(value: Any, hint: Any, where: str, dropped: list[str]) -> None:
+def _walk(value: object, hint: object, where: str, dropped: list[str]) -> None:
     if isinstance(value, dict):
         model = _find_model(value, hint)
         if model is not None:
@@ -67,7 +67,7 @@ def _walk_object(value: dict[str, Any], model: type[BaseModel], where: str, drop
             _walk(value[key], field.annotation, place, dropped)
 
 
-def _find_model(value: dict[str, Any], hint: Any) -> type[BaseModel] | None:
+def _find_model(value: dict[str, Any], hint: object) -> type[BaseModel] | None:
     """Return the model of an object. In a union, it is the one with the object's `type` or `role`."""
     models = [option for option in _options(hint) if isinstance(option, type) and issubclass(option, BaseModel)]
     fitting = [model for model in models if all(value.get(name) in tags for name, tags in _tags(model))]
@@ -81,7 +81,7 @@ def _tags(model: type[BaseModel]) -> Iterator[tuple[str, tuple[Any, ...]]]:
             yield name, get_args(field.annotation)
 
 
-def _options(hint: Any) -> Iterator[Any]:
+def _options(hint: object) -> Iterator[Any]:
     """Yield the members of a union, or the type itself if it is not a union."""
     origin = get_origin(hint)
     if origin is Annotated:

@@ -17,7 +17,7 @@ only with `streams_calls`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from seesay.templates.parsers.call_sink import CallSink
 from seesay.templates.parsers.parts import AnswerPart, ContentText, ReasoningText
@@ -60,7 +60,7 @@ class FormatParser:
         *,
         reasoning: ReasoningFormat | None,
         tool_format: ToolFormat | None,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, object]],
         is_thinking: bool,
         streams_calls: bool,
         calls_alone: bool = False,

@@ -43,14 +43,14 @@ def list_arguments(schema: Mapping[str, Any]) -> list[Argument]:
     ]
 
 
-def takes_any(schema: Mapping[str, Any]) -> bool:
+def takes_any(schema: Mapping[str, object]) -> bool:
     """Whether the schema of an object allows all arguments."""
     return schema.keys() <= {"type", "title", "description", "$schema", "additionalProperties"} and schema.get(
         "additionalProperties"
     ) in (None, True)
 
 
-def find_kind(schema: Any) -> ValueKind:
+def find_kind(schema: object) -> ValueKind:
     """Return how a value of this schema is written where texts have no quotes."""
     seen = 0
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and seen < _MAX_REFERENCES:
@@ -67,7 +67,7 @@ def find_kind(schema: Any) -> ValueKind:
     return "json"
 
 
-def to_json(text: str, schema: Any) -> str:
+def to_json(text: str, schema: object) -> str:
     """Return the JSON text of a value that was written as `text`. One that is not what the schema wants is a string."""
     kind = find_kind(schema)
     is_json = kind in ("json", "any") or (kind == "quoted" and text.lstrip().startswith('"'))
@@ -81,12 +81,12 @@ def to_json(text: str, schema: Any) -> str:
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
-def _count(schema: Mapping[str, Any], key: str) -> int | None:
+def _count(schema: Mapping[str, object], key: str) -> int | None:
     value = schema.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
+def _with_definitions(schema: object, root: Mapping[str, object]) -> Any:
     """Return a part of a schema with the definitions of the whole."""
     if not isinstance(schema, Mapping):
         return schema
@@ -94,7 +94,7 @@ def _with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
     return {**schema, **found}
 
 
-def _follow(root: Mapping[str, Any], pointer: str) -> Any:
+def _follow(root: Mapping[str, object], pointer: str) -> Any:
     """Return what a reference names; True, which allows everything, where that is not there."""
     found: Any = root
     for part in pointer.split("/")[1:]:

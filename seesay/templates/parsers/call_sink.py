@@ -27,7 +27,7 @@ class CallSink:
     tools: the functions that the model may call, as chat completions have them.
     """
 
-    def __init__(self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, object]]) -> None:
         self._source = source
         self._streams_calls = streams_calls
         self._tools = tools

@@ -90,7 +90,7 @@ class AnswerFormat:
     def parser(
         self,
         *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        tools: Sequence[Mapping[str, object]] = (),
         is_thinking: bool = False,
         streams_calls: bool = False,
         calls_alone: bool = False,
@@ -119,7 +119,7 @@ class AnswerFormat:
 
     def call_grammar(
         self,
-        tools: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, object]],
         mode: Literal["auto", "required"],
         is_parallel: bool,
         other: Form | None = None,

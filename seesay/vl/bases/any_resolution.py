@@ -99,7 +99,7 @@ class AnyResolutionFamily(ProjectedTowerFamily):
 
 
 def _read_resolutions(
-    checkpoint: Checkpoint, settings: Mapping[str, Any], tile: tuple[int, int]
+    checkpoint: Checkpoint, settings: Mapping[str, object], tile: tuple[int, int]
 ) -> tuple[tuple[int, int], ...]:
     """Return the (height, width) of the resolutions at which pictures are cut into tiles. Raises `CheckpointError` for
     some that are not made of tiles, and where the processor's settings are not those of config.json."""

@@ -164,7 +164,7 @@ class DynamicResolutionFamily(Family):
         placeholder = config.image_token_id if modality is Modality.IMAGE else config.video_token_id
         return config.vision_start_token_id, placeholder, config.vision_end_token_id
 
-    def read_settings(self, modality: Modality, settings: Mapping[str, Any]) -> PatchSettings:
+    def read_settings(self, modality: Modality, settings: Mapping[str, object]) -> PatchSettings:
         """Read the JSON of the processor for media of this kind."""
         return PatchSettings.read(
             settings,

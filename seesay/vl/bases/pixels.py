@@ -110,7 +110,7 @@ class PixelSettings:
 
     @classmethod
     def read(
-        cls, settings: Mapping[str, Any], where: object, *, processor: str, library: Library = "torchvision"
+        cls, settings: Mapping[str, object], where: object, *, processor: str, library: Library = "torchvision"
     ) -> PixelSettings:
         """Read a processor's settings. What they leave out is as in the class that they name, or else in `processor`, a
         key of `DEFAULTS`. `library` is the one with which the published processor resizes. Raises `CheckpointError`
@@ -141,7 +141,7 @@ class PixelSettings:
         return {"mean": self.mean, "std": self.std, "rescale_factor": self.rescale_factor}
 
 
-def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -> dict[str, Any]:
+def _find_defaults(settings: Mapping[str, object], where: object, processor: str) -> dict[str, Any]:
     named = settings.get("image_processor_type") or settings.get("video_processor_type") or processor
     if (known := DEFAULTS.get(str(named).removesuffix("Fast"))) is not None:
         (mean, std), resample = known
@@ -155,14 +155,14 @@ def _find_defaults(settings: Mapping[str, Any], where: object, processor: str) -
     return {}
 
 
-def _read_resample(settings: Mapping[str, Any], where: object) -> Resample:
+def _read_resample(settings: Mapping[str, object], where: object) -> Resample:
     value = settings["resample"]
     if type(value) is not int or value not in _FILTERS:
         _refuse(where, "resample", value, ", ".join(f"{number} ({name})" for number, name in _FILTERS.items()))
     return _FILTERS[value]
 
 
-def _read_channels(settings: Mapping[str, Any], name: str, *, least: float, where: object) -> Channels:
+def _read_channels(settings: Mapping[str, object], name: str, *, least: float, where: object) -> Channels:
     if _OTHER_NAMES[name] in settings:
         name = _OTHER_NAMES[name]
     values = settings[name]
@@ -188,7 +188,7 @@ def _refuse(where: object, name: str, value: Any, allowed: str) -> NoReturn:
     raise CheckpointError(f"{where}: processor setting {name} must be {allowed}, got {str(value)[:80]}")
 
 
-def read_padding_color(settings: Mapping[str, Any], where: object, *, processor: str) -> tuple[int, int, int]:
+def read_padding_color(settings: Mapping[str, object], where: object, *, processor: str) -> tuple[int, int, int]:
     """Return the color of the padding that makes pictures square: `image_mean`, also where pixels are not normalized
     with it. Arguments are those of `PixelSettings.read`. Raises `CheckpointError` for a mean that is no color."""
     given = {**_find_defaults({**settings, "do_normalize": True}, where, processor), **settings}
@@ -202,7 +202,7 @@ def read_padding_color(settings: Mapping[str, Any], where: object, *, processor:
     return red, green, blue
 
 
-def read_count(settings: Mapping[str, Any], name: str, default: int, *, most: int, where: object) -> int:
+def read_count(settings: Mapping[str, object], name: str, default: int, *, most: int, where: object) -> int:
     """Return a setting that is a number from 1 to `most`. Raises `CheckpointError` naming one that is not."""
     value = settings.get(name, default)
     if type(value) is not int or not 1 <= value <= most:
@@ -231,7 +231,7 @@ def read_square(size: Any, where: object, name: str) -> tuple[int, int]:
 
 
 def read_tile(
-    settings: Mapping[str, Any], side: int, where: object, *, default: int, name: str = "size"
+    settings: Mapping[str, object], side: int, where: object, *, default: int, name: str = "size"
 ) -> tuple[int, int]:
     """Return the (height, width) of the pictures that a processor makes for a tower of squares of `side` pixels. Raises
     `CheckpointError` if its size setting `name` says another one; `default` is that of its class."""
@@ -265,7 +265,7 @@ def check_num_rows(checkpoint: Checkpoint, name: str, num_rows: int) -> None:
         )
 
 
-def read_longest_edge(settings: Mapping[str, Any], where: object, name: str, default: int) -> int:
+def read_longest_edge(settings: Mapping[str, object], where: object, name: str, default: int) -> int:
     """Return the `longest_edge` of the size setting `name`. Raises `CheckpointError` naming one that gives another
     kind of size."""
     size = settings.get(name, {"longest_edge": default})

@@ -30,7 +30,7 @@ def _is_count(most: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and 1 <= value <= most
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _MAX_RATIO
 
 
@@ -38,7 +38,7 @@ def _is_list_of(is_fine: Callable[[Any], bool], most: int) -> Callable[[Any], bo
     return lambda value: isinstance(value, list) and 1 <= len(value) <= most and all(map(is_fine, value))
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 

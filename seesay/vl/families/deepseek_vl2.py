@@ -178,7 +178,7 @@ def _read_settings(checkpoint: Checkpoint) -> Mapping[str, Any]:
     return {"do_normalize": settings.get("normalize", True), **settings}
 
 
-def _read_resolutions(settings: Mapping[str, Any], side: int, where: object) -> list[tuple[int, int]]:
+def _read_resolutions(settings: Mapping[str, object], side: int, where: object) -> list[tuple[int, int]]:
     """Return the (height, width) at which pictures are cut, of [width, height]. Raises `CheckpointError` for others
     than whole tiles, of which the first is as wide as one."""
     given: Any = settings.get(_RESOLUTIONS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -74,7 +74,7 @@ class Glm4V(TimedVideoFamily):
         placeholder = config.image_token_id if modality is Modality.IMAGE else config.video_token_id
         return self.token_id(f"<|begin_of_{kind}|>"), placeholder, self.token_id(f"<|end_of_{kind}|>")
 
-    def read_settings(self, modality: Modality, settings: Mapping[str, Any]) -> ClipSettings:
+    def read_settings(self, modality: Modality, settings: Mapping[str, object]) -> ClipSettings:
         return ClipSettings.read(
             {name: value for name, value in settings.items() if name not in _OTHER_LIMITS},
             self.checkpoint.path,

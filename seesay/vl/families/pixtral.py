@@ -199,7 +199,7 @@ class Pixtral(Family):
         return parameter
 
 
-def _read_limit(size: Any, where: object) -> tuple[int, int]:
+def _read_limit(size: object, where: object) -> tuple[int, int]:
     """Return the largest (height, width) of a resized picture. Raises `CheckpointError` naming a setting without it."""
     if isinstance(size, Mapping):
         edge = size.get("longest_edge")

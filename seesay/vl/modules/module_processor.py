@@ -177,7 +177,7 @@ def _load(checkpoint: Checkpoint) -> Any:
     return processor
 
 
-def _as_array(name: str, value: Any) -> npt.NDArray[Any]:
+def _as_array(name: str, value: object) -> npt.NDArray[Any]:
     """Return a processor's tensor, or a list of those of one picture, as an array."""
     import torch
 

@@ -101,7 +101,7 @@ def _prepare(family: Family, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
     return PreparedMedia(modality=media.modality, features=features, plan=plan, key=bytes(32), size=media.size)
 
 
-def _check_given(given: Mapping[str, Any]) -> None:
+def _check_given(given: Mapping[str, object]) -> None:
     """Raise `CheckpointError` naming inputs of the decoder other than embeddings, positions and a mask of texts."""
     positions = given.get("position_ids")
     if isinstance(positions, torch.Tensor) and positions.dim() > 2:
@@ -113,5 +113,5 @@ def _check_given(given: Mapping[str, Any]) -> None:
         raise CheckpointError("its text attends to pictures beside the text (cross-attention)")
 
 
-def _is_something(value: Any) -> bool:
+def _is_something(value: object) -> bool:
     return bool(len(value)) if isinstance(value, Sequence) else value is not None

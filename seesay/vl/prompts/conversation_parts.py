@@ -67,7 +67,7 @@ def parse_prompts(
     return requests, is_list
 
 
-def parse_messages(messages: Iterable[Mapping[str, Any]], where: str = "messages") -> tuple[Message, ...]:
+def parse_messages(messages: Iterable[Mapping[str, object]], where: str = "messages") -> tuple[Message, ...]:
     """Return OpenAI messages as values. Media stay where their parts are; `IMAGE_TOKEN` in a text is text.
 
     Raises RequestError naming what is wrong and where. `where` is the name of the list of messages.
@@ -89,7 +89,7 @@ def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, 
     return configs
 
 
-def _parse_item(item: Any, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
+def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
     if isinstance(item, str | tuple):
         text, media = _parse_pair(item) if isinstance(item, tuple) else (item, [])
         where, place = (
@@ -156,7 +156,7 @@ def _is_file(path: str) -> bool:
         return False
 
 
-def _make_media(source: Any) -> MediaPart:
+def _make_media(source: object) -> MediaPart:
     name = str(source) if isinstance(source, str | PurePath) else ""
     address = name.partition("?")[0].lower() if "://" in name else name.lower()
     is_video = address.endswith(VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
@@ -216,7 +216,7 @@ def _find_marked(texts: Sequence[str], media: Sequence[MediaPart], where: str, p
 # --- OpenAI messages -----------------------------------------------------------------------------------------------
 
 
-def _parse_message(message: Mapping[str, Any], where: str) -> Message:
+def _parse_message(message: Mapping[str, object], where: str) -> Message:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
@@ -247,12 +247,12 @@ def _parse_message(message: Mapping[str, Any], where: str) -> Message:
     return Message(role=role, parts=tuple(parts), extra=extra)
 
 
-def parse_parts(parts: Sequence[Any], where: str) -> tuple[Part, ...]:
+def parse_parts(parts: Sequence[object], where: str) -> tuple[Part, ...]:
     """Return the parts of a message's content. Errors name `where` and the index of the part at fault."""
     return tuple(_parse_part(part, f"{where}[{index}]") for index, part in enumerate(parts))
 
 
-def _parse_part(part: Any, where: str) -> Part:
+def _parse_part(part: object, where: str) -> Part:
     if isinstance(part, str):
         return TextPart(text=part)
     if not isinstance(part, Mapping):
@@ -275,7 +275,7 @@ def _parse_part(part: Any, where: str) -> Part:
     _fail(f"{where} has the unknown type {show(kind)}; known are {known}", f"{where}.type")
 
 
-def _parse_media_object(value: Any, modality: Modality, source_key: str, where: str) -> MediaPart:
+def _parse_media_object(value: object, modality: Modality, source_key: str, where: str) -> MediaPart:
     """`{"url": …, option: …}`, or the source alone."""
     path = f"{where}.{source_key}" if isinstance(value, Mapping) else where
     if not isinstance(value, Mapping):
@@ -285,7 +285,7 @@ def _parse_media_object(value: Any, modality: Modality, source_key: str, where: 
     return _make_part(modality, value[source_key], value, (source_key,), path=path, where=where)
 
 
-def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str) -> MediaPart:
+def _parse_inline_media(part: Mapping[str, object], modality: Modality, where: str) -> MediaPart:
     """`{"type": "image", "image": source, option: …}`, as Qwen and Transformers write it."""
     keys = [key for key in (modality.value, "url", "path", "base64") if part.get(key) is not None]
     if len(keys) != 1:
@@ -294,7 +294,7 @@ def _parse_inline_media(part: Mapping[str, Any], modality: Modality, where: str)
 
 
 def _make_part(
-    modality: Modality, source: Any, holder: Mapping[str, Any], reserved: Sequence[str], *, path: str, where: str
+    modality: Modality, source: object, holder: Mapping[str, object], reserved: Sequence[str], *, path: str, where: str
 ) -> MediaPart:
     """Return a media part. All keys of `holder` that are not reserved are options, which decoding and the model's
     family check later. None means the default. `path` is that of the source, `where` that of `holder`."""
@@ -311,13 +311,13 @@ def _make_part(
     return MediaPart(modality=modality, source=source, options=options, place=place)
 
 
-def _refuse_unknown(part: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+def _refuse_unknown(part: Mapping[str, object], known: Sequence[str], where: str) -> None:
     unknown = (str(key) for key, value in part.items() if key not in known and value is not None)
     if (first := min(unknown, default=None)) is not None:
         _fail(f"{where} has the unknown key {show(first)}; known are {', '.join(known)}", f"{where}.{first[:60]}")
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     return "None" if value is None else f"of type {type(value).__name__}"
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -200,7 +200,7 @@ def extend(prompt: MultimodalInput, token_ids: Sequence[int]) -> MultimodalInput
     )
 
 
-def hash_item(key: bytes, model_digest: bytes, shared: Mapping[str, Any] = MappingProxyType({})) -> bytes:
+def hash_item(key: bytes, model_digest: bytes, shared: Mapping[str, object] = MappingProxyType({})) -> bytes:
     """Return the hash of the item that `build_input` makes of prepared media with this key, and of what it has because
     of the other media of the prompt (`Family.share`)."""
     if shared:
