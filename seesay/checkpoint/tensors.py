@@ -88,11 +88,11 @@ def find_stored_names(
         return [known[own]]
     if (beside := _find_beside(own, stored, name_of)) is not None:
         return [beside]
-    fronts = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
+    prefixes = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
     parts = own.split(".")
-    for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the front
+    for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the prefix
         tail = ".".join(parts[first:])
-        found = [front + tail for front in fronts if name_of(front + tail) == own]
+        found = [prefix + tail for prefix in prefixes if name_of(prefix + tail) == own]
         if found:
             return [max(found, key=len)] if first else sorted(found, key=len)
     return [own]

@@ -60,7 +60,7 @@ def plan(family: Family, modality: Modality, size: MediaSize, options: Mapping[s
 
 
 def prepare(family: Family, media: DecodedMedia, options: Mapping[str, object] | None = None) -> PreparedMedia:
-    """Return what the media front makes of decoded media."""
+    """Return what the media frontend makes of decoded media."""
     planned = plan(family, media.modality, media.size, options)
     features = family.preprocess(media, planned.measures)
     return PreparedMedia(modality=media.modality, features=features, plan=planned, key=media.digest, size=media.size)

@@ -39,8 +39,8 @@ class Opened:
     @property
     def tower_names(self) -> list[str]:
         """The names of the modules that are the vision tower, as checkpoints spell them without 'model.' before."""
-        fronts = {front.removeprefix("model.").removesuffix(".") for front in self.model.family.weights.tower}
-        return sorted(fronts)
+        prefixes = {prefix.removeprefix("model.").removesuffix(".") for prefix in self.model.family.weights.tower}
+        return sorted(prefixes)
 
     def build_encoder(self) -> LoadedEncoder | None:
         """Return the vision tower with its weights; None for a model without one."""

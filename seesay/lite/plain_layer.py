@@ -70,9 +70,9 @@ class Source:
     def load_quantized(self, index: int, checkpoint: Checkpoint) -> ComposedDecoder:
         """Return a decoder with layer `index` as `checkpoint` has it."""
         decoder = self.make_decoder()
-        front = f"layers.{index}."
-        linears = {path: linear for path, linear in decoder.linears.items() if path.startswith(front)}
-        self._load(linears, _norms(decoder, front), checkpoint, lambda name: name.startswith(front))
+        prefix = f"layers.{index}."
+        linears = {path: linear for path, linear in decoder.linears.items() if path.startswith(prefix)}
+        self._load(linears, _norms(decoder, prefix), checkpoint, lambda name: name.startswith(prefix))
         return decoder
 
     def run(self, decoder: ComposedDecoder, index: int, batch: Batch, hidden: Tensor, cache: KVCache) -> Tensor:
@@ -102,17 +102,19 @@ class PlainLayer:
     def __init__(self, source: Source, index: int) -> None:
         self.source, self.index = source, index
         self._decoder = source.make_decoder()
-        self._front = front = f"layers.{index}."
+        self._prefix = prefix = f"layers.{index}."
         self.linears = {
-            path.removeprefix(front): linear for path, linear in self._decoder.linears.items() if path.startswith(front)
+            path.removeprefix(prefix): linear
+            for path, linear in self._decoder.linears.items()
+            if path.startswith(prefix)
         }
-        self._norms = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, front)}
-        self._weights = {name: linear.list_weights(front + name) for name, linear in self.linears.items()}
+        self._norms = {weight.parts[0].tensor: weight for weight in _norms(self._decoder, prefix)}
+        self._weights = {name: linear.list_weights(prefix + name) for name, linear in self.linears.items()}
         self._load()
         self.matrices = {name: weights["weight"].data for name, (weights, _) in self._weights.items()}
         self.biases = {name: bias.data for name, (_, bias) in self._weights.items() if bias is not None}
         self.norms = {
-            tensor.removeprefix(front).removesuffix(".weight"): weight.data for tensor, weight in self._norms.items()
+            tensor.removeprefix(prefix).removesuffix(".weight"): weight.data for tensor, weight in self._norms.items()
         }
         self.use()
 
@@ -125,7 +127,7 @@ class PlainLayer:
         for name in self.linears:
             self.use_matrix(name, self.matrices[name])
         for tensor, weight in self._norms.items():
-            norm = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")]
+            norm = self.norms[tensor.removeprefix(self._prefix).removesuffix(".weight")]
             weight.data = norm.to(weight.dtype or self.source.dtype)
 
     def use_matrix(self, name: str, matrix: Tensor, method: LinearMethod = UNQUANTIZED) -> None:
@@ -146,7 +148,7 @@ class PlainLayer:
         norms in the types in which the checkpoint has them."""
         found: dict[str, Tensor] = {}
         for name, (method, tensors) in quantized.items():
-            linear, path = self.linears[name], self._front + name
+            linear, path = self.linears[name], self._prefix + name
             found |= split_tensors(linear, path, method, tensors, self.source.stored_as)
             _, bias = linear.list_weights(path)
             if bias is not None:
@@ -156,7 +158,7 @@ class PlainLayer:
                 }
         for tensor, weight in self._norms.items():
             stored = weight.without_data()
-            stored.data = self.norms[tensor.removeprefix(self._front).removesuffix(".weight")] - weight.offset
+            stored.data = self.norms[tensor.removeprefix(self._prefix).removesuffix(".weight")] - weight.offset
             found |= {
                 self.source.stored_as[own]: self._as_stored(own, data) for own, data in _join_parts(stored).items()
             }
@@ -179,7 +181,7 @@ class PlainLayer:
 
     def round_norm(self, name: str, norm: Tensor) -> Tensor:
         """Return what is left of norm `name`, of these values, once it is stored."""
-        tensor = f"{self._front}{name}.weight"
+        tensor = f"{self._prefix}{name}.weight"
         offset = self._norms[tensor].offset
         return self._as_stored(tensor, norm - offset).float() + offset
 
@@ -188,7 +190,7 @@ class PlainLayer:
 
     def _load(self) -> None:
         weights = [weight for found, bias in self._weights.values() for weight in (*found.values(), bias)]
-        names = only(self.source.decoder_name, lambda name: name.startswith(self._front))
+        names = only(self.source.decoder_name, lambda name: name.startswith(self._prefix))
         group = WeightGroup(weights=(*(weight for weight in weights if weight is not None), *self._norms.values()))
         source = self.source
         load_weights(
@@ -249,8 +251,8 @@ def _join_parts(weight: Weight) -> dict[str, Tensor]:
     return found
 
 
-def _norms(decoder: ComposedDecoder, front: str) -> list[Weight]:
-    return [weight for weight in decoder.plain_weights if weight.parts[0].tensor.startswith(front)]
+def _norms(decoder: ComposedDecoder, prefix: str) -> list[Weight]:
+    return [weight for weight in decoder.plain_weights if weight.parts[0].tensor.startswith(prefix)]
 
 
 def only(name_of_all: Names, is_wanted: Callable[[str], bool]) -> Names:

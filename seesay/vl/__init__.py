@@ -1,4 +1,4 @@
-"""The multimodal front: turns requests with pictures and videos into inputs of the language engine."""
+"""The multimodal frontend: turns requests with pictures and videos into inputs of the language engine."""
 
 from __future__ import annotations
 

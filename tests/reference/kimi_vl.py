@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers import DeepseekV3Config, DeepseekV3ForCausalLM
 
 PLACE = "<|media_pad|>"
-_FRONTS = {"vision.": "vision_tower.", "projector.": "multi_modal_projector.", "llm.": "language_model."}
+_PREFIXES = {"vision.": "vision_tower.", "projector.": "multi_modal_projector.", "llm.": "language_model."}
 
 
 def turn(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -94,11 +94,11 @@ class KimiVL(VisionLanguage):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         state = split_experts(super().state_dict(*args, **kwargs))
-        return {_rename(name, _FRONTS): tensor for name, tensor in state.items()}
+        return {_rename(name, _PREFIXES): tensor for name, tensor in state.items()}
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        frontends = {published: own for own, published in _FRONTS.items()}
-        own = {_rename(name, frontends): tensor for name, tensor in state_dict.items()}
+        prefixes = {published: own for own, published in _PREFIXES.items()}
+        own = {_rename(name, prefixes): tensor for name, tensor in state_dict.items()}
         return super().load_state_dict(join_experts(own), *args, **kwargs)
 
     def make_rows(self, **media: Tensor) -> Tensor:
@@ -110,9 +110,9 @@ class KimiVL(VisionLanguage):
         return torch.cat(rows)
 
 
-def _rename(name: str, frontends: dict[str, str]) -> str:
-    front = next(each for each in frontends if name.startswith(each))
-    return frontends[front] + name.removeprefix(front)
+def _rename(name: str, prefixes: dict[str, str]) -> str:
+    prefix = next(each for each in prefixes if name.startswith(each))
+    return prefixes[prefix] + name.removeprefix(prefix)
 
 
 class KimiVLProcessor(Processor):

@@ -297,7 +297,7 @@ def test_a_session_is_busy_and_cancelled_for_all_frontends(server: Server) -> No
         assert talk(server, "and?", 3)["history_tokens"] == expected
 
 
-def test_the_figures_of_all_fronts_add_up(server: Server) -> None:
+def test_the_figures_of_all_frontends_add_up(server: Server) -> None:
     counted = 'seesay_http_requests_total{endpoint="/v1/chat/completions",status="200"}'
     wait_until(server.is_up)
     before = server.metrics()

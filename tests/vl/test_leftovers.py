@@ -68,15 +68,15 @@ def test_leftovers_are_named_once_and_change_nothing(
     assert "inv_freq" not in told[0]
 
 
-def rename(fronts: dict[str, str]) -> Callable[[Tensors], Tensors]:
+def rename(prefixes: dict[str, str]) -> Callable[[Tensors], Tensors]:
     """Other beginnings of names; a tensor whose new one is 'drop' is taken away."""
 
     def edit(tensors: Tensors) -> Tensors:
         renamed = {}
         for name, tensor in tensors.items():
-            front = next((front for front in fronts if name.startswith(front)), "")
-            if fronts.get(front) != "drop":
-                renamed[fronts.get(front, "") + name.removeprefix(front)] = tensor
+            prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), "")
+            if prefixes.get(prefix) != "drop":
+                renamed[prefixes.get(prefix, "") + name.removeprefix(prefix)] = tensor
         assert renamed.keys() != tensors.keys()
         return renamed
 
@@ -94,7 +94,7 @@ def test_a_text_model_saved_without_its_head(
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture", "fronts"),
+    ("name", "architecture", "prefixes"),
     [
         ("qwen2_vl", "Qwen2VLModel", {"model.": ""}),
         ("qwen2_vl", "Qwen2VLModel", {"model.": "language_model."}),
@@ -104,11 +104,15 @@ def test_a_text_model_saved_without_its_head(
     ],
 )
 def test_a_vision_model_with_the_names_of_its_base_model(
-    name: str, architecture: str | None, fronts: dict[str, str], tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+    name: str,
+    architecture: str | None,
+    prefixes: dict[str, str],
+    tiny_checkpoint: Callable[[str], Path],
+    tmp_path: Path,
 ) -> None:
     source = tiny_checkpoint(name)
     architectures = None if architecture is None else [architecture]
-    assert answer(change(source, tmp_path / "base", rename(fronts), architectures=architectures)) == answer(source)
+    assert answer(change(source, tmp_path / "base", rename(prefixes), architectures=architectures)) == answer(source)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from seesay.errors import CheckpointError
 _PATTERN_S, _ALL_PATTERNS_S = 0.1, 10.0
 """Longest time for one pattern and one module, and for all of them."""
 _MAX_PATTERNS = 1_000
-_FRONTS = ("model.", "language_model.")
+_PREFIXES = ("model.", "language_model.")
 
 
 class Exclusions:
@@ -93,6 +93,6 @@ def _spellings(module: str) -> set[str]:
     """Return the names that a module has in older and newer versions of one model: lists of exclusions have those of
     the model in memory, tensors have those of the folder."""
     base = module
-    while front := next((front for front in _FRONTS if base.startswith(front)), ""):
-        base = base.removeprefix(front)
+    while prefix := next((prefix for prefix in _PREFIXES if base.startswith(prefix)), ""):
+        base = base.removeprefix(prefix)
     return {module, base, f"model.{base}", f"model.language_model.{base}", f"language_model.model.{base}"}

@@ -100,7 +100,7 @@ class Frontend:
             self.is_lost = True
 
     def close(self, *, delivers: bool = False) -> None:
-        """End the link, and remove what the front may have left behind."""
+        """End the link, and remove what the frontend may have left behind."""
         self.link.close(delivers=delivers)
         self.remove_folder()
 
@@ -113,7 +113,7 @@ class Frontend:
 
 class Service:
     """Asks `core` for what frontends ask for, and tells them what it says: a `CoreListener`. The process ends with the
-    front of `link`; `listener` lets others in."""
+    frontend of `link`; `listener` lets others in."""
 
     def __init__(
         self,
@@ -325,7 +325,7 @@ class Service:
             frontend.tell(partial(kinds.Outputs, ended), self._core)
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
-        """Ask the front of the request for them."""
+        """Ask the frontend of the request for them."""
         frontend = self._frontends.get(request_id >> _ID_BITS)
         if frontend is not None:
             frontend.send(kinds.FeaturesWanted(request_id - frontend.number(0), item_index))

@@ -163,7 +163,7 @@ class StateServer:
             case messages.ForgetSession(_, key):
                 self._sessions.forget(key)
             case _:
-                raise TypeError(f"{type(question).__name__} is not a question of a front")
+                raise TypeError(f"{type(question).__name__} is not a question of a frontend")
         return messages.Done(question.number)
 
     # --- what all frontends are asked ---------------------------------------------------------------------------------
@@ -208,6 +208,8 @@ class StateServer:
         engine_restarts = [Sample("seesay_engine_restarts_total", {}, float(self._count_engine_restarts()))]
         return [
             Family("seesay_front_up", "gauge", "whether a frontend process answers", up),
-            Family("seesay_front_restarts", "counter", "front processes that ended and were started again", restarts),
+            Family(
+                "seesay_front_restarts", "counter", "frontend processes that ended and were started again", restarts
+            ),
             Family("seesay_engine_restarts", "counter", "engine processes that died or hung", engine_restarts),
         ]

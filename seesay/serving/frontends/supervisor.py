@@ -137,7 +137,7 @@ class Supervisor:
             if slot.child is None and not self._is_draining and slot.start_at_s <= now_s:
                 self._try_open(slot)
             elif slot.child is not None and now_s >= self._kill_at_s:
-                logger.error("front process %d has not ended in time, and is killed", slot.index)
+                logger.error("frontend process %d has not ended in time, and is killed", slot.index)
                 self._close(slot)
         if self._is_draining and all(slot.child is None for slot in self._slots):
             return False
@@ -178,7 +178,7 @@ class Supervisor:
             self._open(slot)
         except OSError as error:
             self._delay_start(slot)
-            logger.error("front process %d cannot be started now: %s", slot.index, error)
+            logger.error("frontend process %d cannot be started now: %s", slot.index, error)
 
     def _hear(self, slot: _Slot, child: Child) -> None:
         """Take the messages of a frontend that are there, and note its end."""
@@ -189,7 +189,7 @@ class Supervisor:
         except LinkClosedError as error:
             end = end or str(error)
         except Exception:
-            logger.exception("front process %d cannot be understood, and is killed", slot.index)
+            logger.exception("frontend process %d cannot be understood, and is killed", slot.index)
             end = "killed"
         if end is not None:
             self._close(slot)
@@ -218,7 +218,7 @@ class Supervisor:
                 if self._on_ready is not None:
                     self._failure = self._failure or error
                 else:
-                    logger.error("front process %d could not start: %s", slot.index, error)
+                    logger.error("frontend process %d could not start: %s", slot.index, error)
             case messages.Listening():
                 slot.is_listening, slot.delay_s = True, 0.0
                 self._silence.hear(slot.index)
@@ -282,11 +282,11 @@ class Supervisor:
             return
         if self._on_ready is not None:
             self._failure = self._failure or SeesayError(
-                f"front process {slot.index} ended ({end}) before the server was ready"
+                f"frontend process {slot.index} ended ({end}) before the server was ready"
             )
             return
         self._delay_start(slot)
-        logger.error("front process %d died (%s) and is started again; its requests are lost", slot.index, end)
+        logger.error("frontend process %d died (%s) and is started again; its requests are lost", slot.index, end)
 
     def _delay_start(self, slot: _Slot) -> None:
         slot.start_at_s = time.monotonic() + slot.delay_s

@@ -122,7 +122,7 @@ class _GaugeCollector(Collector):
 
 
 class _FrontCollector(Collector):
-    """Read what the front of the engine counts, which prepares requests."""
+    """Read what the frontend of the engine counts, which prepares requests."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine

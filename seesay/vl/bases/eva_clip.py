@@ -42,15 +42,15 @@ EVA_CLIP_TOWER = (
 """`WeightMap.tower_patterns` of the names that `name_eva_clip` leaves."""
 
 
-def name_eva_clip(front: str) -> dict[str, str]:
-    """Return `WeightMap.tower` of a tower whose tensors' names begin with `front`."""
+def name_eva_clip(prefix: str) -> dict[str, str]:
+    """Return `WeightMap.tower` of a tower whose tensors' names begin with `prefix`."""
     return {
-        f"{front}patch_embedding.": "tower.",
-        f"{front}transformer.layers.": "tower.blocks.",
-        f"{front}conv.": "projector.patch_merger.merging_layer.",
-        f"{front}linear_proj.": "projector.projector.",
-        f"{front}boi": "learned.boi",
-        f"{front}eoi": "learned.eoi",
+        f"{prefix}patch_embedding.": "tower.",
+        f"{prefix}transformer.layers.": "tower.blocks.",
+        f"{prefix}conv.": "projector.patch_merger.merging_layer.",
+        f"{prefix}linear_proj.": "projector.projector.",
+        f"{prefix}boi": "learned.boi",
+        f"{prefix}eoi": "learned.eoi",
     }
 
 

@@ -45,16 +45,16 @@ class PaliGemma(Family):
     weights = WeightMap(
         decoder=NESTED_DECODER,
         tower={
-            **{front + tower: "tower." for front in NESTED_PREFIXES for tower in _TOWERS},
+            **{head + tower: "tower." for head in NESTED_PREFIXES for tower in _TOWERS},
             **{
-                front + "multi_modal_projector.linear.": "connector.modality_projection.proj."
-                for front in NESTED_PREFIXES
+                head + "multi_modal_projector.linear.": "connector.modality_projection.proj."
+                for head in NESTED_PREFIXES
             },
         },
         tower_patterns=CLIP_TOWER,
         ignored=tuple(
-            front + tower + name
-            for front in NESTED_PREFIXES
+            head + tower + name
+            for head in NESTED_PREFIXES
             for tower in _TOWERS
             for name in ("embeddings.position_ids", "head.")
         ),
