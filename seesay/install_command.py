@@ -39,7 +39,7 @@ def _read_origin(distribution: Distribution) -> dict[str, Any]:
 
 
 def _install_again(origin: dict[str, Any], extra: str) -> str | None:
-    """Return the command that installs from the same place; None where that is gone."""
+    """Return the command that installs from the same place; None if that is gone."""
     if not origin:
         return None
     url = origin["url"]

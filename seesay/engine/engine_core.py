@@ -25,7 +25,7 @@ class CoreListener(Protocol):
 
     def on_features_wanted(self, request_id: int, item_index: int) -> None:
         """Make the features of a media item that came without arrays, and answer with `EngineCore.give_features`.
-        Nothing needs to be done for a request that is over."""
+        Nothing needs to be done for a request that has ended."""
         ...
 
     def on_encoding(self, item_hash: bytes) -> None:
@@ -71,7 +71,7 @@ class EngineCore(Protocol):
         ...
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """Abort requests, with the finish reason 'abort'. Nothing happens to those that are over."""
+        """Abort requests, with the finish reason 'abort'. Nothing happens to those that have ended."""
         ...
 
     def end_group(self, group_id: int) -> None:

@@ -43,7 +43,7 @@ class TokenSpellings:
 
 
 def _successor(prefix: bytes) -> bytes | None:
-    """Return the least bytes that are greater than all that begin with `prefix`; None where there are none."""
+    """Return the smallest bytes greater than every string with this `prefix`; None if there are none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes([head[-1] + 1]) if head else None
 

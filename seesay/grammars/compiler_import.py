@@ -15,7 +15,7 @@ _UNUSED = ("torch", "transformers")
 
 
 class _Placeholder(ModuleType):
-    """Stands for a module, and for all that is taken from it while xgrammar is imported."""
+    """A stand-in for a module and its attributes, while xgrammar is imported."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Tilings of `few_row_matmul`: all that measurements decide. `python benchmarks/byte_products.py` measures those of
+"""Tilings of `few_row_matmul`, chosen by measurement. `python benchmarks/byte_products.py` measures those of
 weights of one byte."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many rows each way of multiplying packed weights is for, and its tilings: all that measurements decide.
+"""How many rows each way of multiplying packed weights is for, and its tilings, chosen by measurement.
 
 `python benchmarks/packed.py` prints the time of every choice.
 """

@@ -131,7 +131,7 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
 
 
 def _describe(opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, object]) -> dict[str, Any]:
-    """Return all that decides what is written but the calibration set, to tell runs apart."""
+    """Return the settings that determine the result, without the calibration set, to tell runs apart."""
     return {
         **options,
         "method": method.name,

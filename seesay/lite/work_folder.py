@@ -69,7 +69,7 @@ class WorkFolder:
             new.replace(self._hidden / _SETTINGS)
 
     def _clear(self) -> None:
-        """Remove all that is kept but the lock."""
+        """Remove all files of the run except the lock."""
         for entry in self._hidden.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -149,7 +149,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reading(folder: Path) -> Iterator[None]:
-    """Add to an error in a file of a run's folder that removing `folder` is all that is needed."""
+    """Add to an error in a file of a run's folder that removing `folder` is enough."""
     try:
         yield
     except CheckpointError as error:

@@ -142,7 +142,7 @@ class Engine:
     def sync_request(
         self, model_name: str, handle: RequestHandle, timeout_s: float | None = None
     ) -> GenerateRequestStatus:
-        """Wait until a request is over, or `timeout_s` has passed, and return its status."""
+        """Wait until a request has ended, or `timeout_s` has passed, and return its status."""
         return self._queue_of(model_name, handle).wait_until_over(timeout_s)
 
     def stop_request(self, model_name: str, handle: RequestHandle) -> None:
@@ -151,7 +151,7 @@ class Engine:
         self._queue_of(model_name, handle).stop()
 
     def release_request(self, model_name: str, handle: RequestHandle) -> None:
-        """Free the results of a request that is over or was stopped. Its queue cannot be read any more."""
+        """Free the results of a request that has ended or was stopped. Its queue cannot be read any more."""
         self._queue_of(model_name, handle).release()
 
     # --- the end ----------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ class GeneratedElements:
 class ResultQueue:
     """The results of one request, which may be read by any number of threads. Each token is handed out once.
 
-    The queue remains readable when the request is over or its model is stopped, until the request is released.
+    The queue remains readable when the request has ended or its model is stopped, until the request is released.
     """
 
     def __init__(self, name: str, *, num_logprobs: int = 0) -> None:
@@ -80,9 +80,9 @@ class ResultQueue:
     def get(self, timeout_s: float | None = None) -> GeneratedElements | None:
         """Return all tokens that came since the last call, and wait for one if there is none.
 
-        Returns None when all were handed out and the request is over, or when `timeout_s` has passed; the status tells
-        which. Raises the error with which the request ended, once its tokens were handed out, and `StateError` for a
-        request that was released.
+        Returns None when all were handed out and the request has ended, or when `timeout_s` has passed; the status
+        tells which. Raises the error with which the request ended, once its tokens were handed out, and `StateError`
+        for a request that was released.
         """
         if timeout_s is not None:
             is_number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool) and timeout_s >= 0
@@ -144,18 +144,18 @@ class ResultQueue:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Abort the request, unless it is over, and let it be released."""
+        """Abort the request, unless it has ended, and let it be released."""
         self._check_released()
         self._is_stopped = True
         self.abort()
 
     def abort(self) -> None:
-        """Abort the request, unless it is over."""
+        """Abort the request, unless it has ended."""
         if (abort := self._abort) is not None:
             abort()
 
     def wait_until_over(self, timeout_s: float | None = None) -> GenerateRequestStatus:
-        """Wait until the request is over, or `timeout_s` has passed, and return its status."""
+        """Wait until the request has ended, or `timeout_s` has passed, and return its status."""
         self._check_released()
         with self._changed:
             self._changed.wait_for(lambda: self._is_over, timeout_s)

@@ -104,7 +104,7 @@ class Handlers:
             emptied = {}
 
     def end_answer(self, talk: Conversation) -> Any:
-        """Let the next question be sent, once the event of the one before is over: Gradio ignores it until then."""
+        """Let the next question be sent, once the event of the one before has ended: Gradio ignores it until then."""
         return gr.skip() if talk.is_busy else gr.update(**_READY)
 
     def retry(self, talk: Conversation, data: gr.RetryData, request: gr.Request, *values: object) -> Iterator[Any]:

@@ -134,7 +134,7 @@ class GrammarRows:
         return self._bad_words.find(words)
 
     def drop(self, request_id: int) -> None:
-        """A request is over."""
+        """A request has ended."""
         self._rules.pop(request_id, None)
 
     def concerns(self, plan: StepPlan) -> bool:
@@ -184,7 +184,7 @@ class GrammarRows:
         return self._jumps.choose(len(plan.rows), found) if found else {}
 
     def forget(self) -> None:
-        """All requests are over."""
+        """All requests have ended."""
         self._rules.clear()
         self.held.clear()
 

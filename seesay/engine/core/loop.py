@@ -177,11 +177,11 @@ class EngineLoop:
                 self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
 
     def finish(self, request_id: int, reason: FinishReason) -> None:
-        """End a request whose text is complete; nothing happens when it is over already."""
+        """End a request whose text is complete; nothing happens when it has already ended."""
         self._inbox.put(lambda: self._end(request_id, reason))
 
     def abort(self, request_ids: Iterable[int]) -> None:
-        """Abort requests. Nothing happens to those that are over already."""
+        """Abort requests. Nothing happens to those that have already ended."""
         for request_id in request_ids:
             self._inbox.put(partial(self._end, request_id, "abort"))
 
@@ -447,7 +447,7 @@ class EngineLoop:
         self.stop()
 
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
-        """End a live request from outside of a step; nothing happens when it is over."""
+        """End a live request from outside of a step; nothing happens when it has ended."""
         request = self._live.get(request_id) or self._commands.held.pop(request_id, None)
         request = request or self._grammars.held.pop(request_id, None)
         if request is not None:
@@ -492,7 +492,7 @@ class EngineLoop:
             self._finish(request, "error", error=error)
 
     def _resume(self, request_id: int) -> None:
-        """Admit a request that waited for its grammar, unless it is over."""
+        """Admit a request that waited for its grammar, unless it has ended."""
         request = self._grammars.held.pop(request_id, None)
         if request is not None:
             self._admit(request)

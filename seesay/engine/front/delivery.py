@@ -21,7 +21,7 @@ _FEATURE_THREADS = 2
 
 
 class Delivery:
-    """A `CoreListener`. Knows the answers that `core` computes, and nothing of the engine that asks for them, so that
+    """A `CoreListener`. References the answers that `core` computes, but not the engine that requests them, so that
     the core's thread keeps no engine alive."""
 
     def __init__(self, core: EngineCore, room: MediaRoom | None = None) -> None:

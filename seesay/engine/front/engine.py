@@ -402,7 +402,7 @@ class AsyncEngine:
             )
 
     def abort(self, request_id: int) -> None:
-        """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it is over already."""
+        """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it has already ended."""
         with self._lock:
             preparing = self._preparing.pop(request_id, None)
         if preparing is None:

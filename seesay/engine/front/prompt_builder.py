@@ -141,7 +141,7 @@ class PromptBuilder:
     def _open_prompt(
         self, request: GenerationRequest, max_tokens: int, cancellation: Cancellation | None = None
     ) -> tuple[RenderedPrompt | TokenizedPrompt, OpenRequest]:
-        """The prompt's text or ids, and the media with their headers read: all that tells the prompt's length. Raises
+        """The prompt's text or ids, and the media with their headers read: enough to know the prompt's length. Raises
         `RequestError` for a text of many more than `max_tokens`."""
         if has_media(request) and not self._takes_media and self._family.modalities:
             raise RequestError(

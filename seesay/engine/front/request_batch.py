@@ -63,7 +63,7 @@ class _Requests:
         return len(self._running)
 
     def abort(self, index: int | None = None) -> None:
-        """Abort the request of this index, or all that are running. Their final deltas still come."""
+        """Abort the request of this index, or all running ones. Their final deltas still follow."""
         if self._process_id != os.getpid():
             return
         for request_id, running_index in list(self._running.items()):

@@ -40,7 +40,8 @@ def uses_process(config: EngineConfig) -> bool:
 
 
 class CoreStart:
-    """A core that is being started. A process loads the model while the caller opens it for itself; then `finish`."""
+    """A core that is being started. A process loads the model while the caller opens its tokenizer; then call
+    `finish`."""
 
     def __init__(
         self,

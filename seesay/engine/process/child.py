@@ -23,7 +23,7 @@ ToFrontend = Link[kinds.ToFrontend, kinds.ToCore]
 
 _SWITCH_INTERVAL_S = 1e-4
 """A step is launched in hundreds of calls that release the GIL: it must not wait 5 ms to get it back from the tower's
-thread, or from the one that hears the frontend."""
+thread, or from the one that reads the frontend's messages."""
 
 
 def main() -> int:

@@ -95,7 +95,7 @@ class Ledger:
             entry.request = replace(entry.request, prompt=replace(prompt, items=items))
 
     def take_back(self, entry: Entry) -> None:
-        """Note that no process has this request, or that it is over."""
+        """Note that no process has this request, or that it has ended."""
         entry.receiver = None
         entry.is_written = False
         for item_hash in entry.sent_hashes:

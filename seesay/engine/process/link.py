@@ -29,7 +29,7 @@ S = TypeVar("S")
 R = TypeVar("R")
 
 MAX_STALL_S = 30.0
-"""A process that takes nothing for so long is gone: see `Limits`."""
+"""A process that accepts nothing for so many seconds is treated as dead: see `Limits`."""
 MAX_WAITING_BYTES = 256 << 20
 """More than this does not wait for a process that reads no messages."""
 _LIMITS = Limits(max_stall_s=MAX_STALL_S)

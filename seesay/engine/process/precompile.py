@@ -142,7 +142,7 @@ def _cache_folder() -> Path:
 
 
 def _make_key(folder: Path, engine: Mapping[str, Any]) -> str:
-    """Return the hash of all that decides which kernels a start takes."""
+    """Return the hash of everything that determines which kernels a start needs."""
     package = Path(__file__).resolve().parents[2]
     sources = [path for name in _SOURCES for path in sorted((package / name).glob("*.py"))]
     sources += [path for path in map(Path, engine["plugins"]) if path.is_file()]

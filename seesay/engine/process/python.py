@@ -15,5 +15,5 @@ def python_command(module: str) -> tuple[list[str], dict[str, str]]:
     root = str(Path(__file__).resolve().parents[3])
     paths = [str(Path(path).absolute()) for path in sys.path]
     path = os.pathsep.join(paths if root in paths else [root, *paths])
-    # -P: the folder that we run in holds nothing of ours, unless the caller's path has it.
+    # -P: do not import from the current folder, unless the caller's path has it.
     return [executable, "-P", "-m", module], {**os.environ, "PYTHONPATH": path}

@@ -1,4 +1,5 @@
-"""`ProcessCore`: the core in a process of its own. One thread starts that process, hears it, and starts it again."""
+"""`ProcessCore`: the core in a process of its own. One thread starts that process, reads its messages, and restarts
+it."""
 
 from __future__ import annotations
 
@@ -110,7 +111,7 @@ class ProcessCore:
         """Use the process behind the listener at `address`. Its owner, another process, starts, ends and restarts it.
 
         `read_status` asks the owner for the status, and returns None when it gets no answer: the engine process may
-        have been woken up, and a process that died asleep may be started, before this one hears of it.
+        have been woken up, and a process that died asleep may be started, before this one is notified.
         """
         return cls(JoinedProcess(address, read_status), step_timeout_s=step_timeout_s)
 
@@ -160,7 +161,7 @@ class ProcessCore:
         return self._state.confirm_status()
 
     def start(self, listener: CoreListener) -> None:
-        """Hand outputs to `listener`, from the thread that hears the process."""
+        """Hand outputs to `listener`, from the thread that reads the process' messages."""
         self._requests.listener = listener
 
     def submit(self, requests: Sequence[TokenRequest]) -> None:
@@ -289,7 +290,7 @@ class ProcessCore:
             self._end(entry.request.request_id, "error", explain(error))
 
     def _tell(self, message: kinds.ToCore, done: Done | None = None) -> None:
-        """Send a message that does not matter to a process that is gone."""
+        """Send a message that may be lost if the process has ended."""
         child = self._state.child
         if child is not None:
             try:
@@ -336,7 +337,7 @@ class ProcessCore:
             try:
                 end = self._hear(child)
             except Exception as error:
-                logger.exception("the engine process cannot be heard")
+                logger.exception("the messages of the engine process cannot be read")
                 end = error
             finally:
                 child.end()
@@ -491,7 +492,7 @@ class ProcessCore:
         return SeesayError("the engine was closed")
 
     def _note_end(self, child: Child | None, error: Exception) -> None:
-        """A process has ended: its requests end with an error, and all that wait if no other one is started."""
+        """A process has ended: end its requests with an error, and the waiting ones if no process is started again."""
         with self._changed:
             is_first = self._state.facts is None
             reason = self._state.note_end(error)

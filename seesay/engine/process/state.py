@@ -45,7 +45,8 @@ class ProcessState:
         return self._origin.is_owner and self.child is None and self.facts is not None and bool(self.status.asleep)
 
     def confirm_status(self) -> ModelStatus:
-        """Return the status: the owner's where this core is not connected, or has heard that the engine sleeps."""
+        """Return the status: the owner's where this core is not connected, or has been notified that the engine
+        sleeps."""
         status = self._origin.read_status() if self.child is None or self.status.asleep else None
         return self.status if status is None else status
 

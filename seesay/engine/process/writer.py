@@ -93,7 +93,7 @@ class Writer:
         return self._num_bytes
 
     def put(self, payload: bytes, arrays: ArrayWriter, done: Done | None) -> None:
-        """Write a message behind all that were put before. Never waits for the peer. Raises `LinkClosedError`; a
+        """Queue a message behind earlier ones. Never waits for the peer. Raises `LinkClosedError`; a
         message that is dropped later, because the peer is lost, is not reported."""
         message = _Message(payload, arrays, done)
         with self._changed:

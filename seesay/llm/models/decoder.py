@@ -1,4 +1,4 @@
-"""The decoder as the runner knows it: computes steps, and owns the weights. Knows nothing of requests.
+"""The decoder as the runner knows it: computes steps, and owns the weights. Does not know requests.
 
 Input is packed: the tokens of all rows of a step after one another, no batch axis and no padding.
 """

@@ -64,7 +64,7 @@ class EmbeddingDemand:
                 queue.discard(seq)
 
     def drop(self, seq: Sequence) -> None:
-        """The sequence is over."""
+        """The sequence has ended."""
         self._running.discard(seq)
         self._waiting.discard(seq)
         for index in range(len(seq.items)):

@@ -48,7 +48,7 @@ class PlanDeltas:
             self._added.append(AddedBlocks(seq.seq_id, seq.block_ids[num_sent:]))
 
     def end(self, seq: Sequence) -> None:
-        """A sequence is over or preempted. Runners that do not know it hear nothing of it."""
+        """A sequence has ended or is preempted. Runners that do not know it are not notified."""
         if self._num_sent_blocks.pop(seq.seq_id, None) is None:
             return
         if self._begun.pop(seq.seq_id, None) is None:

@@ -51,7 +51,7 @@ def make_root_hash(salt: bytes) -> bytes:
 
 
 def hash_prompt(token_ids: npt.NDArray[np.int64], items: Sequence[MediaItem]) -> bytes:
-    """Return 32 bytes over a whole prompt: its `token_ids` [T] and all that is in them of `items`."""
+    """Return a hash of 32 bytes of a whole prompt: its `token_ids` [T] and the `items` in them."""
     return make_block_key(b"", token_ids, items, 0).hash
 
 

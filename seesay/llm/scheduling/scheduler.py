@@ -256,7 +256,7 @@ class Scheduler:
 
     def take_released(self) -> tuple[EmbeddingRef, ...]:
         """The embeddings of planned jobs that their sequence needs no more, each once: computed, covered by the prefix
-        cache in the meantime, or the sequence is over. Call it once per turn of the loop."""
+        cache in the meantime, or the sequence has ended. Call it once per turn of the loop."""
         return self._live.needs.take_released()
 
     # --- jumps --------------------------------------------------------------------------------------------------------

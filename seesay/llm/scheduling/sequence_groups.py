@@ -28,7 +28,7 @@ class Fork(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """The prompt of a member that is over, in blocks to which the group holds a reference."""
+    """The prompt of a member that has ended, in blocks to which the group holds a reference."""
 
     token_ids: npt.NDArray[np.int64]
     stretch: float

@@ -125,7 +125,7 @@ def _read_file_object(file: Any, allowance: Allowance) -> bytes:
 
 
 def _read_text(text: str, allowance: Allowance) -> bytes | Path:
-    """Read a string that is a path or base64. Messages reveal nothing of the file system where local paths are not
+    """Read a string that is a path or base64. Error messages do not reveal the file system where local paths are not
     allowed."""
     limits = allowance.limits
     problem = ""

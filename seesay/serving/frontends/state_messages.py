@@ -161,7 +161,7 @@ class BeginTurn(Question):
 
 
 class EndTurn(Question):
-    """The turn that began with the question `begun` is over. None: its conversation stays as it was."""
+    """The turn that began with the question `begun` has ended. None: its conversation stays as it was."""
 
     begun: int
     history: History | None

@@ -16,7 +16,7 @@ _TEXT_NAMES = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
 def make_no_event(_kind: str, **_fields: object) -> bytes:
-    """Make nothing of an event, for a response that is not streamed."""
+    """Drop an event, for a response that is not streamed."""
     return b""
 
 

@@ -106,7 +106,7 @@ class CallSink:
         self._source.forget_taken()
 
     def reject_call(self) -> None:
-        """Make content of all that was read since the last call. A call that was handed out already stays as it is,
+        """Turn everything read since the last call into content. A call that was already emitted stays as it is,
         without an end, and the rest of its text is dropped: it was cut off."""
         text = self._source.taken()
         self._source.forget_taken()

@@ -141,7 +141,7 @@ class TextSource:
             yield
 
     def read_all(self, emit: Callable[[str], None]) -> Waiting[None]:
-        """Read all that follows, up to the end."""
+        """Read the rest, up to the end."""
         while (yield from self.peek()):
             emit(self._take(len(self._text)))
 
