@@ -54,7 +54,7 @@ from seesay.vl.families import (
     deepseek_vl,
     deepseek_vl2,
     gemma3,
-    glm4_1v,
+    glm4v,
     idefics3,
     internvl,
     kimi_vl,
@@ -689,23 +689,23 @@ def a_time_step_has_the_time_of_its_first_frame(patch: Patch) -> None:
 
 @caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
 def a_time_step_has_the_time_of_the_next_one(patch: Patch) -> None:
-    wrap(patch, glm4_1v.Glm4V, "find_times", lambda times: tuple(time + 1 for time in times))
+    wrap(patch, glm4v.Glm4V, "find_times", lambda times: tuple(time + 1 for time in times))
 
 
 @caught_by("tokens_equal_the_processors", "glm4v", "glm46v")
 def times_are_written_as_by_the_other_processor(patch: Patch) -> None:
-    original = glm4_1v.Glm4V.__init__
+    original = glm4v.Glm4V.__init__
 
-    def init(self: glm4_1v.Glm4V, *args: Any) -> None:
+    def init(self: glm4v.Glm4V, *args: Any) -> None:
         original(self, *args)
         self._spells_tenths = not self._spells_tenths
 
-    patch.setattr(glm4_1v.Glm4V, "__init__", init)
+    patch.setattr(glm4v.Glm4V, "__init__", init)
 
 
 @caught_by("tokens_equal_the_processors", "glm4v")
 def places_of_a_video_have_its_own_token(patch: Patch) -> None:
-    patch.setattr(glm4_1v.Glm4V, "row_token", property(lambda self: self.item_tokens[Modality.VIDEO][1]))
+    patch.setattr(glm4v.Glm4V, "row_token", property(lambda self: self.item_tokens[Modality.VIDEO][1]))
 
 
 @caught_by("counts_equal_the_processors", "glm4v")
@@ -720,7 +720,7 @@ def a_picture_counts_as_one_frame(patch: Patch) -> None:
 
 @caught_by("rows_equal_the_models", "glm4v")
 def positions_are_blended_linearly(patch: Patch) -> None:
-    wrap(patch, glm4_1v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
+    wrap(patch, glm4v.Glm4V, "tower_config", lambda config: replace(config, position_blending="bilinear"))
 
 
 # --- Kimi-VL ----------------------------------------------------------------------------------------------------------
@@ -824,7 +824,7 @@ def a_fitted_side_is_rounded_up(patch: Patch) -> None:
     patch.setattr(deepseek_vl2, "round", math.ceil, raising=False)
 
 
-@caught_by("rows_equal_the_models", "glm4v", "glm_4v", "mistral3", "cogvlm2")
+@caught_by("rows_equal_the_models", "glm4v", "chatglm_4v", "mistral3", "cogvlm2")
 def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     """Patch by patch, where the matrix has channel by channel."""
     from seesay.encoders.towers.downsampler import PatchMerger
@@ -832,18 +832,18 @@ def patches_of_a_group_are_joined_whole(patch: Patch) -> None:
     patch.setattr(PatchMerger, "forward", lambda self, x: self.merging_layer(x.reshape(-1, math.prod(self.group))))
 
 
-@caught_by("positions_equal_the_models", "glm_4v", "cogvlm")
-@caught_by("logits_equal_the_models", "glm_4v", "cogvlm")
+@caught_by("positions_equal_the_models", "chatglm_4v", "cogvlm")
+@caught_by("logits_equal_the_models", "chatglm_4v", "cogvlm")
 def rows_of_a_picture_count_up(patch: Patch) -> None:
     patch.setattr(eva_clip.EvaClipFamily, "positions", Family.positions)
 
 
-@caught_by("rows_equal_the_models", "glm_4v")
+@caught_by("rows_equal_the_models", "chatglm_4v")
 def learned_rows_are_not_divided(patch: Patch) -> None:
     patch.setattr(projected_vit, "partial", lambda *_args, **_options: None)
 
 
-@caught_by("rows_equal_the_models", "glm_4v", "cogvlm")
+@caught_by("rows_equal_the_models", "chatglm_4v", "cogvlm")
 def the_learned_rows_change_places(patch: Patch) -> None:
     patch.setattr(eva_clip, "_START_ROW", -1)
     patch.setattr(eva_clip, "_END_ROW", -2)

@@ -61,7 +61,7 @@ FIELDS = {
         "vision_config.hidden_act", "vision_config.patch_size", "text_config.rope_parameters.partial_rotary_factor",
         "text_config.rope_parameters.mrope_section", "video_token_id",
     ),
-    "glm_4v": (
+    "chatglm_4v": (
         "vision_config.image_size", "vision_config.patch_size", "vision_config.num_heads", "vision_config.hidden_size",
         "vision_config.num_positions", "vision_config.scaling_factor", "vision_config.in_channels", "vision_config",
         "vision_config.num_hidden_layers", "vision_config.hidden_act", "ffn_hidden_size",

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from reference.glm_4v import EvaClip
+from reference.chatglm_4v import EvaClip
 from reference.vision_language import Inputs, Json, Processor, VisionLanguage, read_picture, scale
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM

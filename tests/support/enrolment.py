@@ -72,7 +72,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
     "glm4v": Tiny(architecture="Glm4vForConditionalGeneration"),
-    "glm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
+    "chatglm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
     "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
     "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),

@@ -50,7 +50,7 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
 
         return QwenVL.load(path).to(dtype), QwenVLProcessor(path, visual=config["visual"])
     if architecture == "ChatGLMModel":
-        from reference.glm_4v import Glm4V, Glm4VProcessor
+        from reference.chatglm_4v import Glm4V, Glm4VProcessor
 
         return Glm4V.load(path).to(dtype), Glm4VProcessor(path, vision=config["vision_config"])
     if architecture == "CogVLMForCausalLM":

@@ -991,9 +991,9 @@ def _qwen_vl(path: Path) -> None:
     _save_reference(path, QwenVL(config), config, settings, tokenizer, "qwen")
 
 
-def _glm_4v(path: Path) -> None:
+def _chatglm_4v(path: Path) -> None:
     """As published, with a class token of its own axis. Rows of pictures have one position."""
-    from reference.glm_4v import Glm4V
+    from reference.chatglm_4v import Glm4V
 
     template = CHATML.replace("@image@", "<|begin_of_image|><|endoftext|><|end_of_image|>")
     tokenizer = make_tokenizer(
@@ -1413,7 +1413,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen3_vl": _qwen3_vl,
     "glm4v": _glm4v,
     "glm46v": _glm46v,
-    "glm_4v": _glm_4v,
+    "chatglm_4v": _chatglm_4v,
     "cogvlm": _cogvlm(),
     "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
     "llava": _llava,

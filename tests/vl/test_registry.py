@@ -16,7 +16,7 @@ from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import list_backbones
 from seesay.llm.models.module_probe import check_config
 from seesay.vl.families.chatglm import ChatGLM
-from seesay.vl.families.glm4v_9b import OriginalGlm4V
+from seesay.vl.families.chatglm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava
 from seesay.vl.families.pixtral import Pixtral
 from seesay.vl.families.text import LlamaLike

@@ -2,7 +2,7 @@
 are of the updates, a convolution that joins squares of four patches, a gated projector, and a learned row on either
 side.
 
-Read from files of THUDM/glm-4v-9b, which the docstrings name; `tests/golden/glm_4v` has numbers of these files."""
+Read from files of THUDM/glm-4v-9b, which the docstrings name; `tests/golden/chatglm_4v` has numbers of these files."""
 
 from __future__ import annotations
 
