@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 from seesay.install_command import install_command
 
@@ -52,7 +51,7 @@ class RequestError(SeesayError):
         self.message = message
         self.param = param
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.code, self.message, self.param)
 
 
@@ -77,7 +76,7 @@ class MissingExtraError(SeesayError, ImportError):
         self.package = package
         self.extra = extra
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(type(self), package=self.package, extra=self.extra), (self.feature,)
 
 

@@ -29,7 +29,7 @@ def install_command(extra: str) -> str:
     return _install_again(_read_origin(distribution), extra) or _install_packages(distribution, extra)
 
 
-def _read_origin(distribution: Distribution) -> dict[str, Any]:
+def _read_origin(distribution: Distribution) -> dict[str, object]:
     """Return what pip noted of the place that it installed from; nothing for an index."""
     import json
 

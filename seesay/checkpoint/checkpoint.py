@@ -274,7 +274,7 @@ class Checkpoint:
         keep(key, made)
         return self._describe(made)
 
-    def _read_described(self) -> dict[str, Any]:
+    def _read_described(self) -> dict[str, object]:
         config = self.hf_config()
         if self._converted.config is self.config and self.code is None:
             check_added(config, self.added)
@@ -389,7 +389,7 @@ class Checkpoint:
             raise CheckpointError(f"{self.path}: tensor {name!r} is missing from the checkpoint") from None
 
 
-def _read_checked(file: Path) -> dict[str, Any] | None:
+def _read_checked(file: Path) -> dict[str, object] | None:
     data = read_object(file)
     if data is not None:
         check_file(file, data)
@@ -400,7 +400,7 @@ def _serialize(config: Mapping[str, object]) -> bytes:
     return json.dumps(config, sort_keys=True, default=str).encode()
 
 
-def _with_known_names(config: dict[str, Any]) -> dict[str, Any]:
+def _with_known_names(config: dict[str, object]) -> dict[str, object]:
     """Replace, in place, values that Transformers knows by another name: rotary scaling 'su' is 'longrope'."""
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for rotary in (part.get("rope_scaling"), part.get("rope_parameters")):

@@ -46,7 +46,7 @@ def read_cached(key: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def keep(key: str, value: dict[str, Any], *, max_bytes: int = _MAX_BYTES) -> None:
+def keep(key: str, value: dict[str, object], *, max_bytes: int = _MAX_BYTES) -> None:
     """Keep a JSON object under `key`, and delete the oldest ones where all take more than `max_bytes`. Does nothing
     where nothing can be written."""
     with suppress(OSError, RuntimeError):

@@ -58,7 +58,7 @@ _TAGGED_FLOATS = {name: float(name) for name in ("Infinity", "-Infinity", "NaN")
 """Numbers that JSON does not have. Transformers writes them as {"__float__": "Infinity"}."""
 
 
-def _read_tagged_float(data: dict[str, Any]) -> Any:
+def _read_tagged_float(data: dict[str, object]) -> object:
     tag = data.get("__float__")
     return _TAGGED_FLOATS.get(tag, data) if len(data) == 1 and isinstance(tag, str) else data
 

@@ -65,7 +65,7 @@ def list_options(config: PretrainedConfig) -> dict[str, Any]:
         }
 
     general = PretrainedConfig().to_dict().keys()
-    options: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=str))
+    options: dict[str, object] = json.loads(json.dumps(config.to_dict(), default=str))
     return drop_general(options)
 
 
@@ -73,8 +73,8 @@ def as_plain(config: PretrainedConfig) -> dict[str, Any]:
     """Return the values of a configuration and of its parts, as JSON."""
     from transformers import PretrainedConfig
 
-    values: dict[str, Any] = {}
-    parts: dict[str, Any] = {}
+    values: dict[str, object] = {}
+    parts: dict[str, object] = {}
     for name in ("model_type", *vars(config), *config.attribute_map):
         if name.startswith("_"):
             continue

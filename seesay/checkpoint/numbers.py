@@ -92,7 +92,7 @@ def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth:
             )
 
 
-def _items(value: Any) -> list[Any]:
+def _items(value: object) -> list[Any]:
     """Return the numbers in `value`. An empty list gives one entry that is not a number."""
     if not isinstance(value, list):
         return [value]

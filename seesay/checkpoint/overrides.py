@@ -58,7 +58,7 @@ def check_added(config: PretrainedConfig, added: Mapping[str, object], where: st
             )
 
 
-def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, Any]:
+def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
     added = {}
     for name, value in overrides.items():
         inner = config.get(name)
@@ -108,7 +108,7 @@ def _unite(first: object, second: Mapping[str, object], where: str) -> dict[str,
     return {**first, **second}
 
 
-def _merge(base: Mapping[str, object], changes: Mapping[str, object], where: str) -> dict[str, Any]:
+def _merge(base: Mapping[str, object], changes: Mapping[str, object], where: str) -> dict[str, object]:
     merged = dict(base)
     for key, value in _name_rotary(base, changes, where).items():
         inner = merged.get(key)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,7 @@ def read_safetensors(content: bytes) -> Iterator[GivenTensor]:
         yield GivenTensor(name=name, dtype=stored.dtype, shape=stored.shape, data=data[start:stop])
 
 
-def _make_unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _make_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")

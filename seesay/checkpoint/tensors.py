@@ -138,7 +138,7 @@ class NoWeightsError(CheckpointError):
     """There are no safetensors files in a folder."""
 
 
-def find_shards(folder: Path, index: dict[str, Any] | None) -> list[Path]:
+def find_shards(folder: Path, index: dict[str, object] | None) -> list[Path]:
     """Return the safetensors files of a folder, those that `index` lists if there is one. Raises `CheckpointError` if
     there are none (`NoWeightsError`), or one is missing or outside of the folder."""
     if index is not None:

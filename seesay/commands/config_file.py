@@ -52,7 +52,7 @@ def _find_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpa
     return parser
 
 
-def _read(path: Path, command: argparse.ArgumentParser) -> Mapping[str, Any]:
+def _read(path: Path, command: argparse.ArgumentParser) -> Mapping[str, object]:
     import yaml
 
     try:

@@ -54,7 +54,7 @@ def _read_adapters(pairs: Sequence[str]) -> dict[str, str] | None:
     return adapters or None
 
 
-def _read_overrides(text: str) -> dict[str, Any]:
+def _read_overrides(text: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -64,7 +64,7 @@ def _read_overrides(text: str) -> dict[str, Any]:
     return value
 
 
-def _read_map(text: str) -> Any:
+def _read_map(text: str) -> object:
     return json.loads(text) if text.lstrip().startswith("{") else text
 
 
@@ -136,7 +136,7 @@ def _make_options(config: type, names: Mapping[str, str]) -> tuple[EngineOption,
     return tuple(options)
 
 
-def _kind_of(field: Field[Any], hint: object) -> dict[str, Any]:
+def _kind_of(field: Field[Any], hint: object) -> dict[str, object]:
     """Return the arguments of `add_argument` for a field of this type."""
     kinds = [kind for kind in _alternatives(hint) if kind is not type(None)]
     if kinds == [bool]:
@@ -150,7 +150,7 @@ def _kind_of(field: Field[Any], hint: object) -> dict[str, Any]:
     return {"type": number if kinds == [float] else str, "metavar": _METAVARS.get(field.name, "VALUE")}
 
 
-def _alternatives(hint: object) -> tuple[Any, ...]:
+def _alternatives(hint: object) -> tuple[object, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 

@@ -124,7 +124,7 @@ def _read_tag(form: Mapping[str, object]) -> Grammar:
     return Grammar(kind="structural_tag", source=_dump(tag, "response_format"))
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, where: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -138,7 +138,7 @@ def _dump(value: object, where: str) -> str:
         raise ConfigError(f"{where} must be plain JSON: {str(error)[:100]}") from error
 
 
-def _as_plain(value: object) -> Any:
+def _as_plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):

@@ -159,7 +159,7 @@ def options_are_refused_by_name(subject: Subject) -> None:
     assert "'sharpness' is unknown" in listed, listed
     for option in family.options.get(IMAGE, ()):
         assert option in listed, f"{option} is not among the options that an error names: {listed}"
-        wrong: tuple[Any, ...] = (0, -5, "many", True) if "_ratio_" in option else (0, -5, 2.5, "many", True)
+        wrong: tuple[object, ...] = (0, -5, "many", True) if "_ratio_" in option else (0, -5, 2.5, "many", True)
         for value in (0, 1, -5, "many") if option in family.switches else wrong:
             message = _refusal(family, picture, {option: value})
             assert option in message, f"{option}={value!r}: {message}"
@@ -219,7 +219,7 @@ def keys_follow_options(subject: Subject) -> dict[Modality, set[str]]:
     unchanging: dict[Modality, set[str]] = {}
     for modality in family.modalities:
         unused = set(family.options.get(modality, ()))
-        seen: list[tuple[bytes, dict[str, Any], list[tuple[Features, Any] | None]]] = []
+        seen: list[tuple[bytes, dict[str, object], list[tuple[Features, object] | None]]] = []
         of_kind = [item for item in media if item.modality is modality]
         for options in ({}, *option_sets(family, modality)):
             try:

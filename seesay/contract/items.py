@@ -89,7 +89,7 @@ def render(family: Family, media: list[DecodedMedia]) -> RenderedPrompt:
     return RenderedPrompt(text=text + "<|im_end|>", media=parts, markers=tuple(spans))
 
 
-def build(subject: Subject, media: list[DecodedMedia], options: dict[str, Any] | None = None) -> MultimodalInput:
+def build(subject: Subject, media: list[DecodedMedia], options: dict[str, object] | None = None) -> MultimodalInput:
     """Return the prompt of `render`, through the prompt builder."""
     prepared = [
         prepare(subject.family, item, {**share_options(subject.family, item, media), **(options or {})})

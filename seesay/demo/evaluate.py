@@ -82,10 +82,10 @@ def share_right(judged: Sequence[tuple[Example, bool]]) -> float:
 
 def messages_for(example: Example) -> list[dict[str, Any]]:
     """Return the conversation up to the measured question as OpenAI messages. The first question has the media."""
-    media: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": image}} for image in example.images]
+    media: list[dict[str, object]] = [{"type": "image_url", "image_url": {"url": image}} for image in example.images]
     if example.clip:
         media.append({"type": "video_url", "video_url": {"url": list(example.clip), "fps": CLIP_FPS}})
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, object]] = []
     if example.system is not None:
         messages.append({"role": "system", "content": example.system})
     for turn, (question, answer) in enumerate(example.turns[: example.asked + 1]):

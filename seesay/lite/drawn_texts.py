@@ -9,7 +9,6 @@ import json
 import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 import yaml
 
@@ -54,7 +53,7 @@ def _draw_csv(rng: random.Random) -> str:
     return "\n".join(lines)
 
 
-def _draw_value(rng: random.Random, depth: int) -> Any:
+def _draw_value(rng: random.Random, depth: int) -> object:
     kind = rng.randrange(8 if depth else 5)
     if kind < 3:
         return (rng.choice(_GOODS), rng.randint(-5, 10_000), round(rng.uniform(0, 1), 4))[kind]
@@ -65,7 +64,7 @@ def _draw_value(rng: random.Random, depth: int) -> Any:
     return {name: _draw_value(rng, depth - 1) for name in rng.sample(_FIELDS, rng.randint(1, 5))}
 
 
-def _draw_object(rng: random.Random) -> dict[str, Any]:
+def _draw_object(rng: random.Random) -> dict[str, object]:
     return {name: _draw_value(rng, 3) for name in rng.sample(_FIELDS, 8)}
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 from seesay.demo.evaluate import messages_for
 from seesay.demo.photo_stand_ins import make_stand_in
@@ -91,7 +90,7 @@ def _show_stand_in(index: int) -> Conversation:
     """Return a question about an imitation of a photo, without an answer: no model has seen it."""
     rng = random.Random(f"seesay-lite/picture/{index}")
     picture = make_stand_in(rng, _SIZES[index % len(_SIZES)])
-    content: list[dict[str, Any]] = [
+    content: list[dict[str, object]] = [
         {"type": "image_url", "image_url": {"url": picture.image}},
         {"type": "text", "text": rng.choice(_QUESTIONS)},
     ]

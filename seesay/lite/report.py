@@ -32,7 +32,7 @@ class Report:
     scores: tuple[dict[str, float], dict[str, float]] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             "model": self.model,
             "method": self.method,
             "settings": dict(self.settings),
@@ -72,7 +72,7 @@ class Report:
         return "\n".join(lines) + "\n"
 
 
-def _before_after(before: object, after: object) -> dict[str, Any]:
+def _before_after(before: object, after: object) -> dict[str, object]:
     return {"before": before, "after": after}
 
 

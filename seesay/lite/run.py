@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,7 +129,9 @@ def digest_prompts(prompts: Sequence[Prompt]) -> str:
     return digest(*pieces).hex()
 
 
-def _describe(opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, object]) -> dict[str, Any]:
+def _describe(
+    opened: Opened, settings: LiteSettings, method: Method, options: Mapping[str, object]
+) -> dict[str, object]:
     """Return the settings that determine the result, without the calibration set, to tell runs apart."""
     return {
         **options,
@@ -196,10 +197,10 @@ def _quantize_layers(
 
 def _quantize_layer(
     layer: PlainLayer, method: Method, passage: Passage | None
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> tuple[dict[str, Tensor], dict[str, object]]:
     """Return the tensors of the quantized layer by their names in the checkpoint, and notes for the report."""
     statistics: Mapping[str, InputStatistics] = {}
-    notes: dict[str, Any] = {}
+    notes: dict[str, object] = {}
     if passage is not None and method.needs_inputs:
         calibrated, notes = method.prepare(layer, passage.calibrate(layer, method))
         statistics = calibrated.statistics

@@ -219,14 +219,14 @@ def copy_files(source: Path, target: Path, suffixes: Iterable[str], *, leave_out
                 raise CheckpointError(f"cannot copy {file}: {error}") from None
 
 
-def _read_settings(path: Path) -> dict[str, Any] | None:
+def _read_settings(path: Path) -> dict[str, object] | None:
     """Return the settings of the run that was begun in a folder."""
     hidden = path / _HIDDEN
     with _reading(hidden):
         return read_object(hidden / _SETTINGS) if hidden.is_dir() else None
 
 
-def _as_read(settings: Mapping[str, object]) -> dict[str, Any]:
+def _as_read(settings: Mapping[str, object]) -> dict[str, object]:
     """Return settings as they are read again: a tuple becomes a list."""
     return dict(json.loads(json.dumps(settings)))
 

@@ -52,7 +52,7 @@ def _pooled(request: GenerationRequest | RequestError, pooling: Literal["mean", 
 
 
 def _embed(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> list[Any]:
-    found: list[Any] = [None] * len(requests)
+    found: list[object] = [None] * len(requests)
     with closing(RequestBatch(engine, requests, streams=False).deltas()) as deltas:
         for index, delta in deltas:
             if delta.error is not None:

@@ -22,8 +22,8 @@ def take_template_options(
     no template is applied.
     """
     given = {name: arguments[name] for name in _NAMES if arguments.get(name) is not None}
-    fields: dict[str, Any] = {}
-    options: dict[str, Any] = {}
+    fields: dict[str, object] = {}
+    options: dict[str, object] = {}
     for name, value in given.items():
         if name == "chat_template_kwargs":
             if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

@@ -300,7 +300,7 @@ class APIClient:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.api_server_url!r})"
 
-    def _get(self, path: str, key: str) -> Any:
+    def _get(self, path: str, key: str) -> object:
         """Return the value of `key` in the answer to `GET path`."""
         with self._explain():
             return _take(_read_json(self._http.get(path)), key)
@@ -363,11 +363,11 @@ def _clean_url(url: str) -> str:
     return url.replace("://0.0.0.0", "://127.0.0.1", 1)
 
 
-def _without_none(body: Mapping[str, object]) -> dict[str, Any]:
+def _without_none(body: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in body.items() if value is not None}
 
 
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def _events(lines: Iterator[str]) -> Iterator[dict[str, object]]:
     """Yield the JSON objects of server-sent events up to `[DONE]`. Raises APIError when the stream ends before that."""
     for line in lines:
         if not line.startswith("data:"):
@@ -385,7 +385,7 @@ def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     raise APIError("the answer broke off: the stream ended without [DONE]")
 
 
-def _read_json(response: httpx.Response) -> dict[str, Any]:
+def _read_json(response: httpx.Response) -> dict[str, object]:
     """Return the JSON object in an answer. Raise `APIError` for an error status, and for any other content.
 
     Gateways and other servers may report errors with status 200: an object under "error" is an error with any status.

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,7 +88,7 @@ def _work(calls: _Calls) -> None:
     calls.queue.put(None)
 
 
-def run_call(future: Future[T], call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def run_call(future: Future[T], call: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Run a call unless it was cancelled, and set its result or exception on `future`."""
     if not future.set_running_or_notify_cancel():
         return

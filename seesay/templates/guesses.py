@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from seesay.templates import builtin
 
@@ -227,8 +226,8 @@ def _architecture(config: Mapping[str, object]) -> str | None:
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
 
 
-def _value_at(config: Mapping[str, object], key: str) -> Any:
-    value: Any = config
+def _value_at(config: Mapping[str, object], key: str) -> object:
+    value: object = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

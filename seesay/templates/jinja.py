@@ -158,12 +158,12 @@ class JinjaTemplate(ChatTemplate):
             return messages
         return [Message(role="system", parts=(TextPart(text=self._meta or ""),)), *messages]
 
-    def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, Any]:
+    def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, object]:
         """Return a message in the form that templates of Transformers expect, with its texts shielded."""
         has_media = any(isinstance(part, MediaPart) for part in message.parts)
         has_several = len(message.parts) > 1 and message.role != "tool"  # results are seldom taken as lists
         as_list = self._takes_lists and (has_media or not self._takes_strings or has_several)
-        content: Any
+        content: object
         if as_list:
             media = [part for part in message.parts if isinstance(part, MediaPart)]
             inline = {id(part): markers[part.modality] for part in media if self._is_inline(part)}
@@ -172,7 +172,7 @@ class JinjaTemplate(ChatTemplate):
             content = flatten(message, write_media=lambda part: markers[part.modality], shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
 
-    def _bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, Any]:
+    def _bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, object]:
         """Return the other keys of a message, calls and ids in the form that the template takes."""
         if extra.get("tool_calls"):
             extra = {**extra, "tool_calls": self._tool_support.bring_calls(extra["tool_calls"])}
@@ -247,10 +247,10 @@ class JinjaTemplate(ChatTemplate):
                 self._has_default_system = shared == len(before) and alone.endswith(after) and alone != before + after
         return self._has_default_system
 
-    def _plain(self, role: str, text: str) -> dict[str, Any]:
+    def _plain(self, role: str, text: str) -> dict[str, object]:
         return {"role": role, "content": text if self._takes_strings else [{"type": "text", "text": text}]}
 
-    def _try(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str | None:
+    def _try(self, messages: list[dict[str, object]], tools: list[dict[str, object]] | None = None) -> str | None:
         """Return what the template makes of a conversation that finds something out, or None where it refuses. Raises
         `CheckpointError` for a template that was stopped: each further probe would take as long."""
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _encoder = json.JSONEncoder(ensure_ascii=False)
 
@@ -76,7 +76,7 @@ def _add_text(text: str, pieces: list[str], slice_chars: int) -> None:
     pieces.append('"')
 
 
-def _add_list(values: list[Any] | tuple[Any, ...], pieces: list[str], sizes: PieceSizes) -> None:
+def _add_list(values: list[object] | tuple[object, ...], pieces: list[str], sizes: PieceSizes) -> None:
     before = "["
     for start in range(0, len(values), sizes.batch):
         batch = values[start : start + sizes.batch]

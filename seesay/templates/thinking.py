@@ -72,7 +72,7 @@ def choose_thinking(
             is_on, name = effort != "none", "reasoning_effort"
     if is_on is None:
         return Thinking({}, max_tokens)
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     switch = next((switch for switch in _SWITCHES if switch in variables), None)
     if switch is not None:
         options[switch] = is_on

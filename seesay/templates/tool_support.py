@@ -125,9 +125,9 @@ class ToolSupport:
             return False
         return len(given) > len(without) and not any(quoted in given for quoted in ("'type'", '"type": "text"'))
 
-    def _round(self, call_id: str, *, is_object: bool) -> list[dict[str, Any]]:
+    def _round(self, call_id: str, *, is_object: bool) -> list[dict[str, object]]:
         """Return a question, a call and its result."""
-        arguments: Any = {_KEY: _VALUE} if is_object else json.dumps({_KEY: _VALUE})
+        arguments: object = {_KEY: _VALUE} if is_object else json.dumps({_KEY: _VALUE})
         call = {"id": call_id, "type": "function", "function": {"name": _NAME, "arguments": arguments}}
         return [
             {"role": "user", "content": self._content("hi")},
@@ -135,7 +135,7 @@ class ToolSupport:
             {"role": "tool", "tool_call_id": call_id, "content": self._content(_RESULT)},
         ]
 
-    def _content(self, text: str) -> Any:
+    def _content(self, text: str) -> object:
         return text if self._takes_strings else [{"type": "text", "text": text}]
 
 
@@ -151,7 +151,7 @@ def _is_well_written(text: str, *, is_object: bool) -> bool:
     return f'"{_KEY}": "{_VALUE}"' in text
 
 
-def _bring_call(call: object, takes_objects: bool, takes_long_ids: bool) -> Any:
+def _bring_call(call: object, takes_objects: bool, takes_long_ids: bool) -> object:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call
@@ -163,7 +163,7 @@ def _bring_call(call: object, takes_objects: bool, takes_long_ids: bool) -> Any:
     return call
 
 
-def _read_arguments(text: str) -> Any:
+def _read_arguments(text: str) -> object:
     """Return the object that is `text`, or `text` itself if it is not a JSON object."""
     if sum(map(text.count, ",[{")) > _MAX_ARGUMENT_VALUES:
         raise RequestError(

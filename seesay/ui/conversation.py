@@ -63,7 +63,7 @@ def files_of(turns: Sequence[Turn]) -> list[str]:
 
 def make_messages(turns: Sequence[Turn], system_prompt: str) -> list[dict[str, Any]]:
     """Return OpenAI messages for `turns`, of which the last has no answer yet. Reads the files."""
-    messages: list[dict[str, Any]] = []
+    messages: list[dict[str, object]] = []
     if system_prompt.strip():
         messages.append({"role": "system", "content": system_prompt.strip()})
     for turn in turns:
@@ -86,7 +86,7 @@ def find_file(turns: Sequence[Turn], system_prompt: str, message_index: int, par
     return Path(files[part_index]).name if part_index < len(files) else None
 
 
-def _file_part(path: str) -> dict[str, Any]:
+def _file_part(path: str) -> dict[str, object]:
     kind = "video" if is_video(path) else "image"
     mime = mimetypes.guess_type(path)[0] or ""
     if not mime.startswith(f"{kind}/"):

@@ -152,7 +152,7 @@ class Handlers:
             raise gr.Error("This conversation cannot be read.", print_exception=False) from None
         return make_messages(talk.turns), gr.update(**_READY), gr.skip(), gr.skip()
 
-    def _import(self, talk: Conversation, path: object) -> Any:
+    def _import(self, talk: Conversation, path: object) -> object:
         try:
             if not isinstance(path, str) or not self._uploads.accepts(path):
                 raise ValueError("it was not uploaded")

@@ -56,7 +56,7 @@ def _turn_as_json(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _seen_as_json(seen: Seen) -> dict[str, Any]:
+def _seen_as_json(seen: Seen) -> dict[str, object]:
     details = seen.usage.get("prompt_tokens_details")
     num_vision = details.get("vision_tokens") if isinstance(details, Mapping) else None
     return {
@@ -68,7 +68,7 @@ def _seen_as_json(seen: Seen) -> dict[str, Any]:
     }
 
 
-def _report_as_json(report: Mapping[str, object]) -> dict[str, Any]:
+def _report_as_json(report: Mapping[str, object]) -> dict[str, object]:
     return {
         **_numbers(report, _REPORT),
         "modality": "video" if report.get("modality") == "video" else "image",

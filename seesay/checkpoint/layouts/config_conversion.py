@@ -41,7 +41,7 @@ def _as_llama(config: Mapping[str, object], **changes: object) -> ConvertedConfi
 def _read_internlm(config: Mapping[str, object]) -> ConvertedConfig:
     """InternLM is Llama with a bias in attention. Later configurations say how its positions are turned in `rotary`:
     {"base": …, "type": "origin" or "dynamic"}."""
-    changes: dict[str, Any] = {"attention_bias": bool(config.get("bias", True))}
+    changes: dict[str, object] = {"attention_bias": bool(config.get("bias", True))}
     rotary = config.get("rotary", {})
     kind = rotary.get("type", "origin") if isinstance(rotary, Mapping) else None
     if not isinstance(rotary, Mapping) or kind not in ("origin", "dynamic"):

@@ -74,21 +74,21 @@ def read_deepseek_vl(config: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _read_part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
+def _read_part(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     part = config.get(name)
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")
     return part
 
 
-def _read_params(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
+def _read_params(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     part = config.get("params")
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name}.params must be an object, got {str(part)[:40]!r}")
     return part
 
 
-def _read_tower(params: Mapping[str, object], kind: str) -> dict[str, Any]:
+def _read_tower(params: Mapping[str, object], kind: str) -> dict[str, object]:
     """Return the configuration of the tower called `model_name`. Fields of Transformers' configuration beside it count
     more."""
     name = params.get("model_name")
@@ -103,7 +103,7 @@ def _read_tower(params: Mapping[str, object], kind: str) -> dict[str, Any]:
     return {**known, **given, "image_size": read_count(params, "image_size"), "model_type": kind}
 
 
-def _read_statistics(params: Mapping[str, object]) -> dict[str, Any] | None:
+def _read_statistics(params: Mapping[str, object]) -> dict[str, object] | None:
     """Return what a tower does with pixels in 0 … 1 before it takes them; None if nothing."""
     mean, std = params.get("pixel_mean"), params.get("pixel_std")
     return None if mean is None or std is None else {"image_mean": mean, "image_std": std}

@@ -124,7 +124,7 @@ def read_cogvlm(config: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _read_eva_clip(config: Mapping[str, object]) -> dict[str, Any]:
+def _read_eva_clip(config: Mapping[str, object]) -> dict[str, object]:
     """Return the tower's configuration as that of a CLIP."""
     vision = {**_part(config, "vision_config"), "model_type": "clip_vision_model"}
     for ours, theirs in (("num_attention_heads", "num_heads"), ("num_channels", "in_channels")):
@@ -140,7 +140,7 @@ def _read_eva_clip(config: Mapping[str, object]) -> dict[str, Any]:
     return vision
 
 
-def _compose(config: Mapping[str, object], decoder: str, vision: Mapping[str, object], tower: str) -> dict[str, Any]:
+def _compose(config: Mapping[str, object], decoder: str, vision: Mapping[str, object], tower: str) -> dict[str, object]:
     text = {name: value for name, value in config.items() if name not in _NOT_OF_TEXT}
     return {
         "architectures": config.get("architectures"),
@@ -151,7 +151,7 @@ def _compose(config: Mapping[str, object], decoder: str, vision: Mapping[str, ob
     }
 
 
-def _part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
+def _part(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     part = config.get(name)
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")

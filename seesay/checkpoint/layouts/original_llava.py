@@ -145,7 +145,7 @@ def _read_points(config: Mapping[str, object], side: int) -> list[list[int]]:
     return [[height, width] for width, height in given]
 
 
-def _check(config: Mapping[str, object], supported: Mapping[str, tuple[Any, ...]]) -> None:
+def _check(config: Mapping[str, object], supported: Mapping[str, tuple[object, ...]]) -> None:
     for name, allowed in supported.items():
         if name in config and config[name] not in allowed:
             listed = " or ".join(map(str, allowed))

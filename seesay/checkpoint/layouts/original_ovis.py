@@ -58,7 +58,7 @@ def read_ovis(config: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _read_part(config: Mapping[str, object], name: str) -> Mapping[str, Any]:
+def _read_part(config: Mapping[str, object], name: str) -> Mapping[str, object]:
     part = config.get(name)
     if not isinstance(part, Mapping):
         raise CheckpointError(f"{name} must be an object, got {str(part)[:40]!r}")

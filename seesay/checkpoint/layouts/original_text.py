@@ -124,5 +124,5 @@ def read_chatglm(config: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
-def _without_code(config: Mapping[str, object]) -> dict[str, Any]:
+def _without_code(config: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in config.items() if name not in ("attn_implementation", "auto_map")}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 from seesay.checkpoint.quantization.packed import read_pack_quantized
 from seesay.checkpoint.quantization.quantization import Format, Quantization, Strategy
@@ -64,7 +64,7 @@ def _expect_plain_matrices(settings: Settings) -> None:
     settings.expect("sparsity_config.format", form or None, None, "dense")
 
 
-def _read_group(settings: Settings) -> Mapping[str, Any]:
+def _read_group(settings: Settings) -> Mapping[str, object]:
     groups = settings.get("config_groups")
     if not isinstance(groups, Mapping) or len(groups) != 1:
         raise settings.refused("config_groups: there must be one group of layers")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from seesay.checkpoint.files import read_object
 from seesay.checkpoint.quantization import modelopt
@@ -41,7 +40,7 @@ def read_quantization(file: Path, config: Mapping[str, object], in_flight: InFli
     return Quantization(format=in_flight, strategy="channel", is_stored=False)
 
 
-def _find(file: Path, config: Mapping[str, object]) -> tuple[Path, Any]:
+def _find(file: Path, config: Mapping[str, object]) -> tuple[Path, object]:
     """Return the settings, None for a plain model, and the file that has them."""
     for part in (config, config.get("text_config"), config.get("llm_config")):
         if isinstance(part, Mapping) and "quantization_config" in part:

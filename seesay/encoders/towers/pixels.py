@@ -64,7 +64,7 @@ class PatchLoader:
             start += sum(in_item)
         return out
 
-    def load_tiles(self, item: Mapping[str, Any], size: Size) -> Tensor:
+    def load_tiles(self, item: Mapping[str, object], size: Size) -> Tensor:
         """Return the tiles of `size` that chains make of frames: uint8 [tiles, height, width, 3]."""
         program = find_program(item, (1, 1))
         counts = _count_vectors(item, program)

@@ -63,7 +63,7 @@ class StepHolder:
     def during(
         self,
         caches: Sequence[LayerCache],
-        plans: tuple[Any, Any],
+        plans: tuple[object, object],
         slots: torch.Tensor,
         faults: torch.Tensor,
         dtype: torch.dtype,
@@ -202,7 +202,7 @@ def _probe(
     return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value_dim)), None
 
 
-def _note_mask(*_: Any, mask_function: Callable[..., Any], **__: Any) -> None:
+def _note_mask(*_: object, mask_function: Callable[..., Any], **__: object) -> None:
     _probes[-1].masks.append(mask_function)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -76,7 +75,7 @@ class ModuleDecoder:
             hidden = run_decoder(self._decoder, inputs.positions, **tokens)
         return hidden if wanted is None else hidden.index_select(0, wanted)
 
-    def _plan(self, layout: RowLayout | DecodeRows) -> tuple[Any, Any]:
+    def _plan(self, layout: RowLayout | DecodeRows) -> tuple[object, object]:
         """Return the plans of layers without a window, and of those with one. In the latter, a token of a picture sees
         those of it that follow, and of those before no more than the window has."""
         runs = layout.runs if isinstance(layout, RowLayout) else None

@@ -31,7 +31,7 @@ class PlainDeepseekForCausalLM(DeepseekOcr2TextPreTrainedModel):  # type: ignore
     def get_output_embeddings(self) -> torch.nn.Module:
         return self.lm_head
 
-    def forward(self, **inputs: Any) -> Any:
+    def forward(self, **inputs: object) -> Any:
         """Return logits [B, T, vocab] of what the decoder takes."""
         return CausalLMOutputWithPast(logits=self.lm_head(self.model(**inputs).last_hidden_state))
 

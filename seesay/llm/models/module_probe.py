@@ -162,7 +162,7 @@ def attending(model: PreTrainedModel, name: str) -> Iterator[None]:
 def set_attention(model: PreTrainedModel, name: str) -> str:
     """Let the decoder of `model` attend with the function registered as `name`. Returns the name before."""
     decoder = model.get_decoder()
-    found: list[Any] = [getattr(module, "config", None) for module in decoder.modules()]
+    found: list[object] = [getattr(module, "config", None) for module in decoder.modules()]
     configs = {id(config): config for config in found if hasattr(config, "_attn_implementation")}
     before: str = decoder.config._attn_implementation
     for config in configs.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import DecoderKind, find_kind, list_backbones
@@ -188,7 +188,7 @@ def _make_layers(
     return tuple(rotaries), tuple(layers)
 
 
-def _of_layer_type(parameters: dict[str, Any], kind: str) -> dict[str, Any]:
+def _of_layer_type(parameters: dict[str, object], kind: str) -> dict[str, object]:
     found = parameters.get(kind)
     if not isinstance(found, dict):
         raise CheckpointError(f"rope_parameters={parameters!r} has nothing for the layers of type {kind!r}")

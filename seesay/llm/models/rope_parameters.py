@@ -71,7 +71,7 @@ def can_scale_dynamically(config: ModelConfig) -> bool:
     return "rope_theta" in read_rope_parameters(config)
 
 
-def scale_dynamically(parameters: dict[str, Any], factor: float) -> dict[str, Any]:
+def scale_dynamically(parameters: dict[str, object], factor: float) -> dict[str, Any]:
     """Return `parameters` with dynamic NTK of this factor in place of their own scaling. Raises `CheckpointError` for
     layers of several kinds, whose lengths differ."""
     if "rope_theta" not in parameters:

@@ -74,7 +74,7 @@ def load_kimi(folder: Path) -> Any:
     return wrap_converted(tokenizer, folder, {key: config[key] for key in config if key != "added_tokens_decoder"})
 
 
-def _read_config(folder: Path, file: str, expected: str) -> Mapping[str, Any]:
+def _read_config(folder: Path, file: str, expected: str) -> Mapping[str, object]:
     """Return the folder's tokenizer_config.json. Raises `CheckpointError` for a tokenizer of another class."""
     config = read_object(folder / "tokenizer_config.json") or {}
     if (kind := config.get("tokenizer_class", expected)) != expected:

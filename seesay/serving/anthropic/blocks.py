@@ -48,7 +48,7 @@ class BlockWriter:
         if self._block is None:
             return []
         text, index = "".join(self._pieces), len(self.blocks)
-        filled: dict[str, Any]
+        filled: dict[str, object]
         if self._block["type"] == "tool_use":
             filled = {"input": _read_input(text)}
         else:
@@ -66,12 +66,12 @@ class BlockWriter:
         start = {"type": "content_block_start", "index": len(self.blocks), "content_block": block}
         return [*ended, _make_event(start)]
 
-    def _add(self, text: str, delta: dict[str, Any]) -> bytes:
+    def _add(self, text: str, delta: dict[str, object]) -> bytes:
         self._pieces.append(text)
         return _make_event({"type": "content_block_delta", "index": len(self.blocks), "delta": delta})
 
 
-def _read_input(text: str) -> dict[str, Any]:
+def _read_input(text: str) -> dict[str, object]:
     """Return the input of a call. One that was cut off has the values that are complete."""
     value = from_json(text or "{}", allow_partial=True)
     return value if isinstance(value, dict) else {}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
@@ -34,7 +33,7 @@ def check_tools(messages: Sequence[object]) -> None:
     _check_all_answered(calls)
 
 
-def _blocks_of(message: object, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _blocks_of(message: object, where: str) -> Iterator[tuple[str, Mapping[str, object]]]:
     content = message.get("content") if isinstance(message, Mapping) else None
     if isinstance(content, list):
         for index, block in enumerate(content):

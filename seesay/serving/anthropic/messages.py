@@ -50,7 +50,7 @@ _KINDS = {
 def make_router(state: ServerState) -> APIRouter:
     """Return the routes. Errors under their paths have Anthropic's envelope."""
     state.envelopes.register(_PREFIX, make_envelope)
-    errors: dict[int | str, dict[str, Any]] = {
+    errors: dict[int | str, dict[str, object]] = {
         status: {"model": MessagesErrorResponse, "description": "an error"} for status in ("4XX", "5XX")
     }
     router = make_api_router("Anthropic", responses=errors)
@@ -105,14 +105,14 @@ def _make_error_event(error: ApiError) -> bytes:
 
 def _read_prompt(
     state: ServerState, body: CountTokensRequest, tools: Tools
-) -> tuple[tuple[Message, ...], dict[str, Any]]:
+) -> tuple[tuple[Message, ...], dict[str, object]]:
     """Return the messages, and the options of the chat template."""
     media = body.media_options(state.engine.family)
     prompt = media.fill_messages(read_conversation(body.system, body.messages, state.settings.media))
     return prompt, {**_continue_final(prompt), **tools.for_template(state.engine.chat_template)}
 
 
-def _continue_final(prompt: tuple[Message, ...]) -> dict[str, Any]:
+def _continue_final(prompt: tuple[Message, ...]) -> dict[str, object]:
     """Return the template's option for a final assistant turn, which is continued as the beginning of the answer.
     Raises `ApiError` if it ends in whitespace."""
     last = prompt[-1]
@@ -201,7 +201,7 @@ class _Reply:
         yield _event({"type": "message_stop"})
 
     def _make_start(self) -> bytes:
-        nothing_yet: dict[str, Any] = {
+        nothing_yet: dict[str, object] = {
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -209,7 +209,7 @@ class _Reply:
         }
         return _event({"type": "message_start", "message": {**self._head, **nothing_yet}})
 
-    def _make_stop(self, last: OutputDelta, *, has_calls: bool) -> dict[str, Any]:
+    def _make_stop(self, last: OutputDelta, *, has_calls: bool) -> dict[str, object]:
         """Return the stop reason, and the stop sequence that was found."""
         if last.finish_reason == "length":
             usage = last.usage or Usage()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -100,8 +99,8 @@ def _make_answer(
     logprobs: Sequence[Mapping[int, float]],
     delta: OutputDelta,
     prompt_logprobs: PromptLogprobs | None,
-) -> dict[str, Any]:
-    details: dict[str, Any] = {"finish_reason": delta.finish_reason and {"type": delta.finish_reason}}
+) -> dict[str, object]:
+    details: dict[str, object] = {"finish_reason": delta.finish_reason and {"type": delta.finish_reason}}
     if request_id := body.rid or body.request_id:
         details["id"] = request_id
     if delta.usage is not None:
@@ -120,10 +119,12 @@ def _make_logprobs(
     token_ids: Sequence[int],
     logprobs: Sequence[Mapping[int, float]],
     prompt_logprobs: PromptLogprobs | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the log-probabilities that `meta_info` has."""
     count = body.top_logprobs_num
-    found: dict[str, Any] = {"output_token_logprobs": [[finite(entry[i]), i] for i, entry in zip(token_ids, logprobs)]}
+    found: dict[str, object] = {
+        "output_token_logprobs": [[finite(entry[i]), i] for i, entry in zip(token_ids, logprobs)]
+    }
     if count is not None:
         found["output_top_logprobs"] = [_rank(entry, count) for entry in logprobs]
     if prompt_logprobs is None:

@@ -73,7 +73,7 @@ def _piece(
     input_tokens: int | None = None,
     cached_tokens: int | None = None,
     finish_reason: str | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     return {
         "text": text,
         "tokens": tokens,

@@ -213,7 +213,7 @@ class ChatReply:
         reason = find_finish_reason(last.finish_reason or "", has_calls=has_calls)
         return self._make_chunk(index, {}, finish_reason=reason, details=details)
 
-    def _make_parts(self, index: int, parts: list[dict[str, Any]], delta: OutputDelta) -> list[bytes]:
+    def _make_parts(self, index: int, parts: list[dict[str, object]], delta: OutputDelta) -> list[bytes]:
         """Return the events of an answer with more than text. The first has the tokens of the delta, also where they
         make no text yet."""
         if not parts and not (delta.token_ids and (self._returns_ids or self._wants_logprobs)):
@@ -267,6 +267,6 @@ class ChatReply:
         seesay = {} if details is None else {"seesay": details}
         return self._encode({"choices": [choice], **usage, **seesay})
 
-    def _encode(self, rest: dict[str, Any]) -> bytes:
+    def _encode(self, rest: dict[str, object]) -> bytes:
         """Return a chunk: the fields that all have, and the others."""
         return f"data: {self._head_json},{encode_json(rest)[1:]}\n\n".encode()

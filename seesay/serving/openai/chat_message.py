@@ -16,7 +16,7 @@ def make_message(answer: ReadAnswer, *, begin: str = "") -> dict[str, Any]:
     no text."""
     text = begin + answer.content
     content = text if text or not answer.calls else None
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    message: dict[str, object] = {"role": "assistant", "content": content, "refusal": None}
     if answer.reasoning:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
@@ -46,8 +46,8 @@ class MessageStream:
             parts += self._parser.finish()
         return self._make_deltas(parts)
 
-    def _make_deltas(self, parts: Sequence[AnswerPart]) -> list[dict[str, Any]]:
-        deltas: list[dict[str, Any]] = []
+    def _make_deltas(self, parts: Sequence[AnswerPart]) -> list[dict[str, object]]:
+        deltas: list[dict[str, object]] = []
         for part in parts:
             match part:
                 case ContentText():

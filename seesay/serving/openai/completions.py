@@ -200,7 +200,7 @@ class CompletionReply:
     def make_completion(self, answers: Sequence[Answer]) -> dict[str, Any]:
         """Return the `Completion` as JSON."""
         tally = Tally(num_per_prompt=self._num_choices)
-        choices: list[dict[str, Any]] = []
+        choices: list[dict[str, object]] = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
         for which in range(len(self._prompts)):
@@ -224,7 +224,7 @@ class CompletionReply:
         details = {"seesay": make_details(tally)} if self._wants_timings else {}
         return {**self._head, "choices": choices, "usage": make_usage(tally), **details}
 
-    def _make_logprobs(self, which: int, answer: Answer, given: PromptLogprobs | None) -> dict[str, Any] | None:
+    def _make_logprobs(self, which: int, answer: Answer, given: PromptLogprobs | None) -> dict[str, object] | None:
         if self._num_top is None:
             return None
         of_echo = self._make_echo_logprobs(which, given) or {}

@@ -133,7 +133,7 @@ def make_router(state: ServerState) -> APIRouter:
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
             vector = shape_embedding(answer.last.pooled, dimensions=body.dimensions, normalize=body.normalize)
-            encoded: Any = vector.tolist()
+            encoded: object = vector.tolist()
             if body.encoding_format == "base64":
                 encoded = base64.b64encode(vector.astype("<f4").tobytes()).decode()
             data.append({"object": "embedding", "index": index, "embedding": encoded})

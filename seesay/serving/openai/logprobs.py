@@ -96,7 +96,7 @@ class TokenSpeller:
     def prompt_entries(self, logprobs: PromptLogprobs) -> list[dict[str, Any] | None]:
         """Return `prompt_logprobs` as vLLM does: by token id, of the prompt's token and the most likely ones; null for
         the first position and where a picture or video is."""
-        found: list[dict[str, Any] | None] = [None]
+        found: list[dict[str, object] | None] = [None]
         for ids, values, rank in zip(*(part.tolist() for part in logprobs.as_arrays()), strict=True):
             if ids[0] == NO_TOKEN:
                 found.append(None)
@@ -112,10 +112,10 @@ class TokenSpeller:
         """Return the field `prompt_logprobs`, where it was asked for."""
         return {} if logprobs is None else {"prompt_logprobs": self.prompt_entries(logprobs)}
 
-    def _ranked(self, token_id: int, logprob: float, rank: int) -> dict[str, Any]:
+    def _ranked(self, token_id: int, logprob: float, rank: int) -> dict[str, object]:
         return {"logprob": finite(logprob), "rank": rank, "decoded_token": self.text_of(token_id)}
 
-    def _entry(self, token_id: int, logprob: float) -> dict[str, Any]:
+    def _entry(self, token_id: int, logprob: float) -> dict[str, object]:
         spelled = self.bytes_of(token_id)
         return {"token": spelled.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(spelled)}
 

@@ -138,7 +138,7 @@ class SamplingFields(RestrictionFields):
         return super().field_names(*prompts).naming(name_format(self._formats))
 
     @property
-    def _formats(self) -> dict[str, Any]:
+    def _formats(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in FIELD_NAMES}
 
     @property

@@ -60,7 +60,7 @@ class _Turn:
     calls: list[dict[str, Any]] = field(default_factory=list)
 
     def as_message(self) -> Message:
-        extra: dict[str, Any] = {}
+        extra: dict[str, object] = {}
         if self.calls:
             extra["tool_calls"] = self.calls
         if self.reasoning:
@@ -197,7 +197,7 @@ def _read_part(part: object, where: str) -> TextPart | MediaPart:
     return TextPart(text=part["text"])
 
 
-def _read_image(part: dict[str, Any], where: str) -> MediaPart:
+def _read_image(part: dict[str, object], where: str) -> MediaPart:
     if part.get("file_id") is not None or not isinstance(part.get("image_url"), str):
         raise bad_request(
             f"{where}.image_url must be a URL, got {show(part.get('image_url'))}; file_id is not supported",

@@ -30,7 +30,7 @@ class OutputWriter:
         self._pieces: list[str] = []
         self._logprobs: list[dict[str, Any]] = []
 
-    def write(self, part: AnswerPart, logprobs: Sequence[dict[str, Any]] = ()) -> list[bytes]:
+    def write(self, part: AnswerPart, logprobs: Sequence[dict[str, object]] = ()) -> list[bytes]:
         """Add a part of the answer, with the log-probabilities of its tokens if it is text, and return its events."""
         match part:
             case ContentText():
@@ -107,7 +107,7 @@ class OutputWriter:
         return [self._make_event("output_item.added", output_index=len(self.items), item=begun)]
 
 
-def _make_part(name: str, text: str, logprobs: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_part(name: str, text: str, logprobs: list[dict[str, object]]) -> dict[str, Any]:
     if name == "reasoning_text":
         return {"type": name, "text": text}
     return {"type": name, "text": text, "annotations": [], "logprobs": logprobs}

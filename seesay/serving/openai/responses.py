@@ -145,7 +145,7 @@ class ResponseReply:
         writer.finish(_find_status(answer.last))
         return await self._finish(writer.items, answer.last)
 
-    async def _finish(self, items: list[dict[str, Any]], last: OutputDelta) -> dict[str, Any]:
+    async def _finish(self, items: list[dict[str, object]], last: OutputDelta) -> dict[str, Any]:
         tally = Tally()
         tally.add(0, last)
         status = _find_status(last)
@@ -171,7 +171,7 @@ class ResponseReply:
             response["seesay"] = make_details(tally)
         return response
 
-    def _make_response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+    def _make_response(self, status: str, output: list[dict[str, object]]) -> dict[str, Any]:
         config = self.request.gen_config
         return {
             "id": self._id,

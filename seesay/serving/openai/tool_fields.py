@@ -192,7 +192,7 @@ def _read_name(fields: Mapping[str, object], place: str, functions: Sequence[Fun
     return check_choice(fields.get("name"), functions, f"{place}.name")
 
 
-def _read_typed(value: object, place: str, types: Sequence[str], keys: Sequence[str]) -> Mapping[str, Any]:
+def _read_typed(value: object, place: str, types: Sequence[str], keys: Sequence[str]) -> Mapping[str, object]:
     """Return `value`, an object of one of `types` that has `keys` at most."""
     if not isinstance(value, dict):
         raise bad_request(f"{place} must be an object with a type, got {show(value)}", place)
@@ -204,7 +204,7 @@ def _read_typed(value: object, place: str, types: Sequence[str], keys: Sequence[
     return value
 
 
-def _as_object(value: object, place: str, keys: str) -> Mapping[str, Any]:
+def _as_object(value: object, place: str, keys: str) -> Mapping[str, object]:
     if not isinstance(value, dict):
         raise bad_request(f"{place} must be an object with {keys}, got {show(value)}", place)
     return value

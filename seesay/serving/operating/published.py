@@ -53,7 +53,7 @@ def publish_schemas(app: FastAPI, state: ServerState) -> None:
     app.openapi = make_schema  # type: ignore[method-assign]
 
 
-def _describe_streams(components: dict[str, Any]) -> None:
+def _describe_streams(components: dict[str, object]) -> None:
     """Add the models of streamed events. FastAPI does not find them by itself."""
     for model in _STREAMED_MODELS:
         described = model.model_json_schema(ref_template="#/components/schemas/{model}")

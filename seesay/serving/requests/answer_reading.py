@@ -144,7 +144,7 @@ def _read_honoured(answer_format: Mapping[str, object] | None) -> Grammar:
     return grammar
 
 
-def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Mapping[str, Any] | None:
+def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Mapping[str, object] | None:
     """Return the grammar of the calls. other: the form of an answer that is not calls; None for free text. Without the
     package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
     for a schema that must be honoured and cannot be."""
@@ -163,7 +163,7 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
     return format.call_grammar(held, "required" if is_forced else "auto", tools.is_parallel, other)
 
 
-def _hold(function: Function, *, is_forced: bool) -> dict[str, Any]:
+def _hold(function: Function, *, is_forced: bool) -> dict[str, object]:
     """Return the function with a schema that a grammar can honour: its own, or that of any object."""
     held = function.as_json()
     root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)

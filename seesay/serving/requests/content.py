@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError, show
@@ -114,7 +113,7 @@ def check_source(source: object, limits: MediaLimits, param: str) -> None:
         )
 
 
-def _clean(message: object, where: str) -> Mapping[str, Any]:
+def _clean(message: object, where: str) -> Mapping[str, object]:
     if not isinstance(message, dict):
         raise bad_request(f"{where} must be an object with role and content, got {show(message)}", where)
     role = message.get("role")

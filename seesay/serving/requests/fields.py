@@ -102,7 +102,7 @@ class StrictModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_many_fields(cls, data: Any) -> Any:
+    def _refuse_many_fields(cls, data: object) -> object:
         if isinstance(data, dict):
             _check_keys(data, _MAX_FIELDS, "fields")
         return data

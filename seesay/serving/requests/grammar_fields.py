@@ -67,7 +67,7 @@ def name_format(given: Mapping[str, Any]) -> dict[str, str]:
     return {"response_format": name, **({f"response_format.{key}": name} if key else {})}
 
 
-def check_format(form: Mapping[str, Any], names: FieldNames) -> Form:
+def check_format(form: Mapping[str, object], names: FieldNames) -> Form:
     """Return `form`. Raises `ApiError` 400, in the client's `names`, for one that is not a `response_format`."""
     try:
         read_grammar(form)

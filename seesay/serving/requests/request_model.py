@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -43,7 +43,7 @@ class RequestModel(StrictModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unsupported(cls, data: Any) -> Any:
+    def _refuse_unsupported(cls, data: object) -> object:
         if not isinstance(data, dict) or data.keys().isdisjoint(cls.refused):
             return data
         for name, (neutral, why) in cls.refused.items():
@@ -59,8 +59,8 @@ class RequestModel(StrictModel):
                 options[option] = next((name for name in fields if self._find(name) is not None), fields[0])
         return FieldNames(options={k: v for k, v in options.items() if k != v}, prompts=prompts)
 
-    def _find(self, path: str) -> Any:
-        value: Any = self
+    def _find(self, path: str) -> object:
+        value: object = self
         for name in path.split("."):
             value = getattr(value, name, None)
         return value

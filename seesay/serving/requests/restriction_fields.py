@@ -65,7 +65,7 @@ class RestrictionFields(AnswerFields):
             "repetition_ngram_threshold": self.repetition_ngram_threshold,
         }
 
-    def _processors(self) -> list[str | dict[str, Any]]:
+    def _processors(self) -> list[str | dict[str, object]]:
         return [
             given if isinstance(given, str) else given.model_dump(exclude_none=True)
             for given in self.logits_processors or ()

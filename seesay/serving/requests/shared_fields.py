@@ -93,7 +93,7 @@ class EngineFields(RequestModel):
         return {"priority": self.priority or 0, "cache_salt": self.cache_salt or ""}
 
     @property
-    def _single_options(self) -> dict[str, Any]:
+    def _single_options(self) -> dict[str, object]:
         """Options of pictures that are fields themselves."""
         return {}
 
@@ -191,5 +191,5 @@ class ChatFields(PromptFields):
         }
 
     @property
-    def _single_options(self) -> dict[str, Any]:
+    def _single_options(self) -> dict[str, object]:
         return {} if self.max_dynamic_patch is None else {"max_dynamic_patch": self.max_dynamic_patch}

@@ -149,7 +149,7 @@ def check_choice(name: object, functions: Sequence[Function], where: str) -> str
 def _check_size(schema: Mapping[str, object], where: str) -> None:
     """Raise `ApiError` 400 for a schema that is too deep, or has too many values."""
     num_left = MAX_SCHEMA_VALUES
-    level: list[Any] = [schema]
+    level: list[object] = [schema]
     for _ in range(MAX_SCHEMA_DEPTH):
         num_left -= len(level)
         if num_left < 0:

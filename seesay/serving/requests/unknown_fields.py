@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -56,7 +56,7 @@ def _walk(value: object, hint: object, where: str, dropped: list[str]) -> None:
             _walk(item, Union[tuple(items)], f"{where}[{index}]", dropped)  # noqa: UP007 - the types are not known here
 
 
-def _walk_object(value: dict[str, Any], model: type[BaseModel], where: str, dropped: list[str]) -> None:
+def _walk_object(value: dict[str, object], model: type[BaseModel], where: str, dropped: list[str]) -> None:
     known = {**dict.fromkeys(getattr(model, "refused", ())), **model.model_fields}
     for key in list(value):
         place = f"{where}.{key}" if where else key
@@ -67,21 +67,21 @@ def _walk_object(value: dict[str, Any], model: type[BaseModel], where: str, drop
             _walk(value[key], field.annotation, place, dropped)
 
 
-def _find_model(value: dict[str, Any], hint: object) -> type[BaseModel] | None:
+def _find_model(value: dict[str, object], hint: object) -> type[BaseModel] | None:
     """Return the model of an object. In a union, it is the one with the object's `type` or `role`."""
     models = [option for option in _options(hint) if isinstance(option, type) and issubclass(option, BaseModel)]
     fitting = [model for model in models if all(value.get(name) in tags for name, tags in _tags(model))]
     return fitting[0] if len(fitting) == 1 else models[0] if len(models) == 1 else None
 
 
-def _tags(model: type[BaseModel]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+def _tags(model: type[BaseModel]) -> Iterator[tuple[str, tuple[object, ...]]]:
     for name in ("type", "role"):
         field = model.model_fields.get(name)
         if field is not None and field.is_required() and get_origin(field.annotation) is Literal:
             yield name, get_args(field.annotation)
 
 
-def _options(hint: object) -> Iterator[Any]:
+def _options(hint: object) -> Iterator[object]:
     """Yield the members of a union, or the type itself if it is not a union."""
     origin = get_origin(hint)
     if origin is Annotated:

@@ -94,9 +94,9 @@ def _with_definitions(schema: object, root: Mapping[str, object]) -> Any:
     return {**schema, **found}
 
 
-def _follow(root: Mapping[str, object], pointer: str) -> Any:
+def _follow(root: Mapping[str, object], pointer: str) -> object:
     """Return what a reference names; True, which allows everything, where that is not there."""
-    found: Any = root
+    found: object = root
     for part in pointer.split("/")[1:]:
         if not isinstance(found, Mapping) or part not in found:
             return True

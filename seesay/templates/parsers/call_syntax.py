@@ -98,7 +98,7 @@ def _write_lazy(
     # A tag whose content has no bound must have an end. Calls without one begin with a marker each.
     content = [syntax.begin.removeprefix(marker), *(calls if syntax.end else calls[:1]), syntax.end]
     *pieces, last = _split_all(content, special_ids)
-    end: Any = ""
+    end: object = ""
     if syntax.end:
         end = last["value"] if last["type"] == "const_string" else last
     else:

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from seesay.templates.parsers.arguments import Argument, find_kind, list_arguments, takes_any, to_json
 from seesay.templates.parsers.call_sink import MAX_NAME_CHARS, CallSink
@@ -127,7 +126,7 @@ class TaggedCalls(ToolFormat):
         if find_kind(argument.schema) != "text":
             return [before, json_form(argument.schema), self._behind_value]
         # The text ends where its end tag begins, and the gap before that is a part of what is read.
-        text: dict[str, Any] = {"type": "any_text"}
+        text: dict[str, object] = {"type": "any_text"}
         form: Form = {"type": "tag", "begin": before, "content": text, "end": self.value_end}
         return [form, self.gap]
 

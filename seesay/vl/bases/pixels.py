@@ -141,7 +141,7 @@ class PixelSettings:
         return {"mean": self.mean, "std": self.std, "rescale_factor": self.rescale_factor}
 
 
-def _find_defaults(settings: Mapping[str, object], where: object, processor: str) -> dict[str, Any]:
+def _find_defaults(settings: Mapping[str, object], where: object, processor: str) -> dict[str, object]:
     named = settings.get("image_processor_type") or settings.get("video_processor_type") or processor
     if (known := DEFAULTS.get(str(named).removesuffix("Fast"))) is not None:
         (mean, std), resample = known

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import ErrorCode, RequestError
@@ -161,7 +161,7 @@ class MediaFrontend:
             raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
         known = DECODE_OPTIONS[modality]
         options = family.resolve_options(modality, {k: v for k, v in part.options.items() if k not in known})
-        chosen: Mapping[str, Any] = {k: v for k, v in part.options.items() if k in known}
+        chosen: Mapping[str, object] = {k: v for k, v in part.options.items() if k in known}
         if modality is Modality.VIDEO:
             limit = self._limits.max_frames
             chosen = fill_sampling_options(chosen, family.default_sampling, limit=limit)

@@ -51,7 +51,7 @@ class ModuleVisionFamily(ModuleTextFamily):
         return {Modality.IMAGE: self.processor.marker} if self._has_processor else {}
 
     @cached_property
-    def _settings(self) -> Mapping[str, Any]:
+    def _settings(self) -> Mapping[str, object]:
         return self.processor.settings
 
     @property

@@ -116,7 +116,7 @@ def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) 
 # --- (text, media) ---------------------------------------------------------------------------------------------------
 
 
-def _parse_pair(pair: tuple[Any, ...]) -> tuple[str, list[MediaPart]]:
+def _parse_pair(pair: tuple[object, ...]) -> tuple[str, list[MediaPart]]:
     if len(pair) != 2:
         _fail(f"a tuple prompt has two elements, (text, image) or (text, [images]); this one has {len(pair)}")
     first, second = pair
@@ -222,7 +222,7 @@ def _parse_message(message: Mapping[str, object], where: str) -> Message:
         _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
     if role not in _ROLES:
         _fail(f"{where} has the unknown role {show(role)}; known are {', '.join(_ROLES)}", f"{where}.role")
-    extra: dict[str, Any] = {}
+    extra: dict[str, object] = {}
     for key, value in message.items():
         if key in ("role", "content") or value is None:
             continue  # clients send back the empty fields of the answers they got
