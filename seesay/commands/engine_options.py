@@ -32,7 +32,7 @@ class EngineOption:
     target: str
     help: str
     kind: Mapping[str, Any]
-    read: Callable[[Any], Any] | None = None
+    read: Callable[[Any], object] | None = None
 
     def add_to(self, group: argparse._ArgumentGroup) -> None:
         group.add_argument(self.name, default=argparse.SUPPRESS, help=self.help.replace("%", "%%"), **self.kind)
@@ -80,7 +80,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "quantization": {"metavar": "{fp8,int8}"},  # its error says how to get 4 bits
     "tp": {"type": integer, "metavar": "N"},
 }
-_READERS: Mapping[str, Callable[[Any], Any]] = {
+_READERS: Mapping[str, Callable[[Any], object]] = {
     "adapters": _read_adapters,
     "custom_module_map": _read_map,
     "hf_overrides": _read_overrides,

@@ -24,7 +24,7 @@ def check_types(config: object) -> None:
 
     NumPy's numbers are accepted as numbers. bool, infinity and NaN are not, nor is a string with unpaired surrogates.
     """
-    cls: Callable[..., Any] = type(config)
+    cls: Callable[..., object] = type(config)
     defaults = cls.__dict__
     for name, (is_valid, need) in _checks_of(cls).items():
         value = getattr(config, name)
@@ -88,7 +88,7 @@ def accept_defaults(others: Mapping[str, Sequence[object]]) -> Callable[[type[T]
 
 
 @functools.cache
-def _checks_of(cls: Callable[..., Any]) -> dict[str, tuple[_Check, str]]:
+def _checks_of(cls: Callable[..., object]) -> dict[str, tuple[_Check, str]]:
     return {name: (_make_check(hint), _describe(hint)) for name, hint in get_type_hints(cls).items()}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from seesay.errors import ConfigError
 
-_PLAIN: dict[Any, Callable[[Any], Any]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
+_PLAIN: dict[type, Callable[[Any], object]] = {str: str, Integral: int, Real: float, os.PathLike: os.fspath}
 
 
 def as_plain(name: str, value: object) -> Any:

@@ -226,8 +226,8 @@ def _toggle(is_open: bool) -> Any:
 
 
 def _on(
-    event: Callable[..., Any],
-    handler: Callable[..., Any],
+    event: Callable[..., object],
+    handler: Callable[..., object],
     inputs: list[Any],
     outputs: list[Any] | None,
     *,

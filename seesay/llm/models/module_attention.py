@@ -202,7 +202,7 @@ def _probe(
     return query.new_zeros((query.shape[0], query.shape[2], query.shape[1], value_dim)), None
 
 
-def _note_mask(*_: object, mask_function: Callable[..., Any], **__: object) -> None:
+def _note_mask(*_: object, mask_function: Callable[..., object], **__: object) -> None:
     _probes[-1].masks.append(mask_function)
 
 
