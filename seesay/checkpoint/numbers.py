@@ -75,21 +75,22 @@ def check_numbers(file: Path, config: Mapping[str, Any], *, at: str = "", depth:
         if isinstance(value, Mapping):
             if depth < _MAX_DEPTH:
                 check_numbers(file, value, at=f"{place}.", depth=depth + 1)
-        elif value is None:
-            continue
-        elif name in _COUNTS:
-            least, most = int(name not in _MAY_BE_NONE), _COUNTS[name]
-            if not all(_is_whole(item) and least <= item <= most for item in _items(value)):
-                raise CheckpointError(f"{file}: {place} must be an integer from {least} to {most}, got {_show(value)}")
-        elif name in _POSITIVE:
-            if not all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value)):
-                raise CheckpointError(
-                    f"{file}: {place} must be a number above 0, at most {_POSITIVE[name]:g}, got {_show(value)}"
-                )
-        elif name in _FROM_ZERO and (not _is_finite(value) or not 0 <= value <= _FROM_ZERO[name]):
-            raise CheckpointError(
-                f"{file}: {place} must be a number from 0 to {_FROM_ZERO[name]:g}, got {_show(value)}"
-            )
+        elif value is not None and (rule := _find_broken_rule(name, value)):
+            raise CheckpointError(f"{file}: {place} must be {rule}, got {_show(value)}")
+
+
+def _find_broken_rule(name: str, value: Any) -> str | None:
+    """Return what the field must be, where `value` is not; None for a plausible value and for unknown fields."""
+    if name in _COUNTS:
+        least, most = int(name not in _MAY_BE_NONE), _COUNTS[name]
+        is_right = all(_is_whole(item) and least <= item <= most for item in _items(value))
+        return None if is_right else f"an integer from {least} to {most}"
+    if name in _POSITIVE:
+        is_right = all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value))
+        return None if is_right else f"a number above 0, at most {_POSITIVE[name]:g}"
+    if name in _FROM_ZERO and (not _is_finite(value) or not 0 <= value <= _FROM_ZERO[name]):
+        return f"a number from 0 to {_FROM_ZERO[name]:g}"
+    return None
 
 
 def _items(value: object) -> list[Any]:

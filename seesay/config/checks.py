@@ -99,12 +99,7 @@ def _make_check(hint: Any) -> _Check:
     if origin in _PLAIN:
         return _PLAIN[origin]
     if origin in (Union, UnionType):
-        checks = [_make_check(argument) for argument in arguments if argument is not NoneType]
-        takes_none = NoneType in arguments
-        if len(checks) == 1:  # the most frequent
-            [only] = checks
-            return lambda value: only(value) if value is not None else takes_none
-        return lambda value: any(check(value) for check in checks) if value is not None else takes_none
+        return _make_union_check(arguments)
     if origin is Literal:
         return lambda value: any(type(value) is type(known) and value == known for known in arguments)
     if origin is Callable:
@@ -114,9 +109,22 @@ def _make_check(hint: Any) -> _Check:
         check = _make_check(arguments[0])
         return lambda value: isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(check, value))
     if origin is Mapping:
-        key, entry = map(_make_check, arguments)
-        return lambda value: isinstance(value, Mapping) and all(key(k) and entry(v) for k, v in value.items())
+        return _make_mapping_check(arguments)
     return lambda value: isinstance(value, origin)
+
+
+def _make_union_check(arguments: tuple[Any, ...]) -> _Check:
+    checks = [_make_check(argument) for argument in arguments if argument is not NoneType]
+    takes_none = NoneType in arguments
+    if len(checks) == 1:  # the most frequent
+        [only] = checks
+        return lambda value: only(value) if value is not None else takes_none
+    return lambda value: any(check(value) for check in checks) if value is not None else takes_none
+
+
+def _make_mapping_check(arguments: tuple[Any, ...]) -> _Check:
+    key, entry = map(_make_check, arguments)
+    return lambda value: isinstance(value, Mapping) and all(key(k) and entry(v) for k, v in value.items())
 
 
 def _describe(hint: Any) -> str:

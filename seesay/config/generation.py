@@ -90,6 +90,11 @@ class GenerationConfig:
         require(is_enough, "best_of", self.best_of, f"must be in [n, {MAX_ANSWERS}], with n={self.n}")
         if self.response_format is not None and self.grammar is not None and self.ignore_eos:
             raise ConfigError("ignore_eos=True cannot be combined with response_format: the grammar says where it ends")
+        self._check_sampling()
+        self._check_lists()
+        self._check_counts()
+
+    def _check_sampling(self) -> None:
         require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "must be at least 1")
         require(0 < self.top_p <= 1, "top_p", self.top_p, "must be in (0, 1]")
         require(self.top_k >= 0, "top_k", self.top_k, "must be at least 0 (0 turns it off)")
@@ -103,6 +108,8 @@ class GenerationConfig:
         )
         for name in ("presence_penalty", "frequency_penalty"):
             require(-2 <= getattr(self, name) <= 2, name, getattr(self, name), "must be in [-2, 2]")
+
+    def _check_lists(self) -> None:
         biases = (self.logit_bias or {}).items()
         is_bias = all(token_id >= 0 and -100 <= bias <= 100 for token_id, bias in biases)
         require(is_bias, "logit_bias", self.logit_bias, "must map token ids to numbers in [-100, 100]")
@@ -114,6 +121,8 @@ class GenerationConfig:
         for name in ("stop_token_ids", "bad_token_ids"):
             ids = getattr(self, name) or ()
             require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
+
+    def _check_counts(self) -> None:
         for name in ("min_new_tokens", "max_thinking_tokens"):
             count = getattr(self, name)
             require(count is None or count >= 0, name, count, "must be at least 0")

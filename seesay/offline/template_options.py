@@ -10,6 +10,7 @@ from seesay.errors import RequestError
 from seesay.values import GenerationRequest
 
 _NAMES = ("chat_template_kwargs", "tools", "documents", "enable_thinking", "reasoning_effort")
+_OF_THOUGHTS: Mapping[str, type] = {"enable_thinking": bool, "reasoning_effort": str}
 _OWN = ("self", "messages", "markers", "tools", "add_generation_prompt", "continue_final")
 
 
@@ -26,25 +27,33 @@ def take_template_options(
     options: dict[str, object] = {}
     for name, value in given.items():
         if name == "chat_template_kwargs":
-            if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-                raise TypeError(f"chat_template_kwargs must be a dict with names as keys, got {value!r:.100}")
-            if own := sorted(set(value) & {*_OWN}):
-                raise ValueError(f"chat_template_kwargs: {own[0]!r} cannot be set")
-            options.update(value)
-        elif name in ("enable_thinking", "reasoning_effort"):
-            kind = bool if name == "enable_thinking" else str
+            options.update(_read_variables(value))
+        elif name in _OF_THOUGHTS:
+            kind = _OF_THOUGHTS[name]
             if not isinstance(value, kind):
                 raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
             fields[name] = value
-        elif not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) for item in value):
-            raise TypeError(f"{name} must be a list of dicts, got {value!r:.100}")
         else:
-            options[name] = list(value)
+            options[name] = _read_dicts(name, value)
     if given and not do_preprocess:
         raise ValueError(f"{next(iter(given))} requires do_preprocess=True: raw text has no chat template")
     if options:
         fields["template_options"] = options
     return fields, {name: value for name, value in arguments.items() if name not in _NAMES}
+
+
+def _read_variables(value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise TypeError(f"chat_template_kwargs must be a dict with names as keys, got {value!r:.100}")
+    if own := sorted(set(value) & {*_OWN}):
+        raise ValueError(f"chat_template_kwargs: {own[0]!r} cannot be set")
+    return value
+
+
+def _read_dicts(name: str, value: object) -> list[Mapping[str, object]]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) for item in value):
+        raise TypeError(f"{name} must be a list of dicts, got {value!r:.100}")
+    return list(value)
 
 
 def with_template_options(

@@ -97,6 +97,15 @@ class ServerSettings:
     def __post_init__(self) -> None:
         check_types(self)
         check_parser_names(self.tool_call_parser, self.reasoning_parser)
+        self._check_numbers()
+        self._check_keys()
+        self._check_names()
+        if (self.ssl_keyfile is not None) and self.ssl_certfile is None:
+            raise ConfigError("ssl_keyfile requires ssl_certfile")
+        if "*" in self.cors_origins and self.cors_credentials:
+            raise ConfigError("cors_credentials requires cors_origins other than '*': any web page could use a session")
+
+    def _check_numbers(self) -> None:
         least: dict[str, float] = {
             "port": 0, "num_frontends": 1, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1,
             "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0, "frontend_timeout_s": 1,
@@ -112,19 +121,19 @@ class ServerSettings:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.port > 65535:
             raise ConfigError(f"port must be at most 65535, got {self.port}")
+
+    def _check_keys(self) -> None:
         for name in ("api_keys", "admin_keys"):
             for key in getattr(self, name):
                 if not key or not key.isascii() or key != key.strip():
                     raise ConfigError(f"{name}: a key must be non-empty ASCII text without leading or trailing spaces")
         if set(self.api_keys) & set(self.admin_keys):
             raise ConfigError("admin_keys: a key must not be one of api_keys: its holder could replace the weights")
+
+    def _check_names(self) -> None:
         if self.allowed_weights_path is not None and not Path(self.allowed_weights_path).is_dir():
             raise ConfigError(f"allowed_weights_path must be an existing folder, got {self.allowed_weights_path!r}")
         if self.model_name == "" or "" in self.model_aliases:
             raise ConfigError("model_name, model_aliases: a name must not be empty")
         if self.log_level.upper() not in LEVELS:
             raise ConfigError(f"log_level must be one of {', '.join(LEVELS)}, got {self.log_level!r}")
-        if (self.ssl_keyfile is not None) and self.ssl_certfile is None:
-            raise ConfigError("ssl_keyfile requires ssl_certfile")
-        if "*" in self.cors_origins and self.cors_credentials:
-            raise ConfigError("cors_credentials requires cors_origins other than '*': any web page could use a session")

@@ -75,15 +75,18 @@ class ToolSupport:
                     found.append(Message(role="user", parts=tuple(moved)))
                 moved = []
             if message.role == "tool":
-                media = [part for part in message.parts if isinstance(part, MediaPart)]
-                if media and not all(self._has_place(part.modality) for part in media):
-                    moved += media
-                    texts = tuple(part for part in message.parts if isinstance(part, TextPart))
-                    message = replace(message, parts=texts)
+                media = self._media_without_place(message)
+                moved += media
+                message = _without_media(message) if media else message
             found.append(message)
         if moved:
             found.append(Message(role="user", parts=tuple(moved)))
         return found
+
+    def _media_without_place(self, message: Message) -> list[MediaPart]:
+        """Return the media of a tool message: all of them, or none where the template has a place for each."""
+        media = [part for part in message.parts if isinstance(part, MediaPart)]
+        return [] if all(self._has_place(part.modality) for part in media) else media
 
     # --- probes ----------------------------------------------------------------------------------------------------
 
@@ -137,6 +140,10 @@ class ToolSupport:
 
     def _content(self, text: str) -> object:
         return text if self._takes_strings else [{"type": "text", "text": text}]
+
+
+def _without_media(message: Message) -> Message:
+    return replace(message, parts=tuple(part for part in message.parts if isinstance(part, TextPart)))
 
 
 def _is_well_written(text: str, *, is_object: bool) -> bool:

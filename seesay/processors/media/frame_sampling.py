@@ -74,12 +74,9 @@ class FrameSampling:
         """Check options as a user gave them. `nframes` is rounded to an even number. Raises `RequestError` that names
         the wrong one."""
         counts = {"num_frames": num_frames, "nframes": nframes, "min_frames": min_frames, "max_frames": max_frames}
-        given = [name for name in ("fps", "num_frames", "nframes") if {**counts, "fps": fps}[name] is not None]
-        if len(given) > 1:
-            raise _bad_option(given[1], f"{given[0]} and {given[1]} exclude each other: give one of them")
+        _check_exclusive({"fps": fps, "num_frames": num_frames, "nframes": nframes})
         for name, rate in (("fps", fps), ("sample_fps", sample_fps)):
-            if rate is not None and not (_is_number(rate) and 0 < rate <= _LARGEST):
-                raise _bad_option(name, f"{name} must be a number above 0, got {show(rate)}")
+            _check_rate(name, rate)
         for name, value in counts.items():
             _check_count(name, value, limit)
         if min_frames is not None and max_frames is not None and min_frames > max_frames:
@@ -199,6 +196,17 @@ def _check_count(name: str, value: object, limit: int) -> None:
             f"{name}={value} is more than the {limit} frames allowed: take fewer, or raise MediaLimits.max_frames",
             name,
         )
+
+
+def _check_exclusive(options: Mapping[str, object]) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise _bad_option(given[1], f"{given[0]} and {given[1]} exclude each other: give one of them")
+
+
+def _check_rate(name: str, rate: float | None) -> None:
+    if rate is not None and not (_is_number(rate) and 0 < rate <= _LARGEST):
+        raise _bad_option(name, f"{name} must be a number above 0, got {show(rate)}")
 
 
 def _check_range(start_s: float | None, end_s: float | None) -> None:

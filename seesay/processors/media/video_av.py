@@ -72,26 +72,13 @@ def list_packets(
     Of a file that is cut off, or damaged, those before that place are listed. `check_header` gets what the header
     declares, and may raise before the packets are read. Raises ValueError for a video without frames.
     """
-    import av
-
     times: list[int | None] = []
     keys: list[int] = []
     with _opened(content, kind) as (container, stream):
         header = _read_header(container, stream)
         if check_header is not None:
             check_header(header)
-        packets = container.demux(stream)
-        while True:
-            try:
-                packet = next(packets, None)
-            except av.FFmpegError:
-                if not times:
-                    raise
-                packet = None
-            if packet is None:
-                break
-            if packet.size == 0 or packet.is_discard:
-                continue
+        for packet in _iter_packets(container, stream):
             times.append(packet.pts)
             if packet.is_keyframe and packet.pts is not None:
                 keys.append(packet.pts)
@@ -114,6 +101,21 @@ def list_packets(
         time_base=time_base,
         is_counted=is_counted,
     )
+
+
+def _iter_packets(container: Any, stream: Any) -> Iterator[Any]:
+    """Yield the packets of frames that are shown, until the end or a damaged place. Raises if there is none before."""
+    import av
+
+    has_any = False
+    try:
+        for packet in container.demux(stream):
+            if packet.size > 0 and not packet.is_discard:
+                has_any = True
+                yield packet
+    except av.FFmpegError:
+        if not has_any:
+            raise
 
 
 def _read_header(container: Any, stream: Any) -> VideoInfo:

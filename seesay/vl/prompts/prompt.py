@@ -55,14 +55,29 @@ def render_raw(
     found = [(Modality(str(match.lastgroup)), match.span()) for match in re.finditer(pattern, text)]
     for modality, parts in queues.items():
         spelled = [text[start:stop] for kind, (start, stop) in found if kind is modality]
-        if len(spelled) != len(parts):
-            _fail(
-                f"the text has {len(spelled)} {shown[modality]} for {len(parts)} {modality.value} item(s): without "
-                "a chat template it must contain one for each"
-            )
-        numbers = [int(number) for each in spelled for number in re.findall(r"\d+", each)]
-        if numbers and numbers != [*range(1, len(parts) + 1)]:
-            _fail(f"the text numbers its {modality.value} items {numbers[:8]}: they must count up from 1, without gaps")
+        _check_places(spelled, len(parts), modality, shown[modality])
+    return _place(text, found, queues, markers)
+
+
+def _check_places(spelled: Sequence[str], num_items: int, modality: Modality, shown: str) -> None:
+    """Raise RequestError unless there is a marker for each item, and their numbers, if any, count up from 1."""
+    if len(spelled) != num_items:
+        _fail(
+            f"the text has {len(spelled)} {shown} for {num_items} {modality.value} item(s): without "
+            "a chat template it must contain one for each"
+        )
+    numbers = [int(number) for each in spelled for number in re.findall(r"\d+", each)]
+    if numbers and numbers != [*range(1, num_items + 1)]:
+        _fail(f"the text numbers its {modality.value} items {numbers[:8]}: they must count up from 1, without gaps")
+
+
+def _place(
+    text: str,
+    found: Sequence[tuple[Modality, tuple[int, int]]],
+    queues: Mapping[Modality, list[MediaPart]],
+    markers: Mapping[Modality, str],
+) -> RenderedPrompt:
+    """Return the prompt with the model's own marker at each found place."""
     pieces: list[str] = []
     spans: list[tuple[int, int]] = []
     placed: list[MediaPart] = []
