@@ -69,7 +69,7 @@ def _find(name: str, claims: Mapping[str, type[Family]]) -> list[type[Family]]:
 
 
 def _list_checks(folder: Path, families: Sequence[type[Family]], plugins: Sequence[str]) -> Iterator[Named]:
-    """Yield the checks of a checkpoint. Those of answers come last: an engine is started for them."""
+    """Yield the checks of a checkpoint. Checks of answers come last: they start an engine."""
     import torch
 
     opened = open_model(folder, EngineConfig(device_type="cpu", plugins=tuple(plugins)))

@@ -1,4 +1,4 @@
-"""The model that is to be quantized: opened, checked, not loaded."""
+"""The model to quantize: opened, checked, not loaded."""
 
 from __future__ import annotations
 

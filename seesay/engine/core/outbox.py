@@ -25,7 +25,7 @@ class Outbox:
         self._lock = threading.Lock()
 
     def open(self, request_ids: Sequence[int]) -> bool:
-        """Take requests that are to be computed. Returns False if the core has failed: they end with an error."""
+        """Take requests to compute. Returns False if the core has failed: they end with an error."""
         with self._lock:
             fault = self.fault
             if fault is None:

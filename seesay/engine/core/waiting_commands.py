@@ -18,7 +18,7 @@ class WaitingCommands:
         self._waiting: list[tuple[Command, Future[None]]] = []
 
     def __bool__(self) -> bool:
-        """Whether there are any: requests that come now are held."""
+        """Whether commands wait: requests that arrive now are held."""
         return bool(self._waiting)
 
     def add(self, command: Command, done: Future[None]) -> None:

@@ -24,7 +24,7 @@ from seesay.values import GenerationRequest
 
 
 class AnswerOptions(NamedTuple):
-    """How one request for a prompt is to be answered."""
+    """The options for the answer to one request."""
 
     params: SamplingParams
     detokenizer: IncrementalDetokenizer
@@ -47,7 +47,7 @@ class AnswerOptionsReader:
         return self.read(request).params.ending_token_ids
 
     def read(self, request: GenerationRequest) -> AnswerOptions:
-        """Return how a request is to be answered. Raises `RequestError`."""
+        """Return the answer options of a request. Raises `RequestError`."""
         config = request.gen_config
         check_single(config)
         if self._is_prefix_lm and config.prompt_logprobs is not None and not request.pooling:

@@ -19,7 +19,7 @@ def count_choices(config: GenerationConfig) -> int:
 
 
 def check_single(config: GenerationConfig) -> None:
-    """Raise `RequestError` for a configuration of several answers, where one is to be given."""
+    """Raise `RequestError` for a configuration of several answers, where only one is supported."""
     for name, value in (("best_of", config.best_of), ("n", config.n)):
         if value not in (None, 1):
             raise RequestError(

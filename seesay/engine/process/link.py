@@ -145,7 +145,7 @@ class Link(Generic[S, R]):
             return True
 
     def receive(self) -> R:
-        """Return the next message; call it when `wait` says that there is one. Raises `LinkClosedError` when it is cut
+        """Return the next message; call it when `wait` reports one. Raises `LinkClosedError` when it is cut
         short, `msgspec.DecodeError` for an unknown kind of message."""
         payload, *places = self._incoming.recv_multipart(zmq.NOBLOCK)
         with self._reader.reading(self._find_shared(places[0]) if places else None):

@@ -152,7 +152,7 @@ class Writer:
             del message  # its arrays are not to live until the next one comes
 
     def _take(self) -> _Message | None:
-        """Wait for a message to write; None when none is to be written any more."""
+        """Wait for a message to write; None when the writer has failed or is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._error)
             if self._error is not None:

@@ -18,7 +18,7 @@ class ResumePoints(Protocol):
 
 
 class EveryToken:
-    """Those of layers that attend to keys and values alone: every token is one."""
+    """Resume points of layers that attend to keys and values alone: every token is one."""
 
     def find_last(self, keys: Sequence[BlockKey], num_tokens: int) -> int:
         del keys

@@ -15,13 +15,13 @@ class Joint:
         self._norm, self._scale = norm, scale
 
     def prepare(self, output: torch.Tensor) -> torch.Tensor:
-        """Return what is to be added for an output [T, hidden], which may be changed."""
+        """Return the summand for an output [T, hidden], which may be changed in place."""
         if self._norm is not None:
             output = self._norm(output)
         return output if self._scale == 1.0 else output.mul_(self._scale)
 
     def add_product(self, residual: torch.Tensor, linear: Linear, x: torch.Tensor) -> None:
-        """Add what is to be added for linear(x), which has a few rows, to the residual in place."""
+        """Add the summand for linear(x), which has a few rows, to the residual in place."""
         if linear.fused is None or len(x) > linear.max_fused_rows:
             residual.add_(self.prepare(linear(x)))
         elif self._norm is None and self._scale == 1.0:

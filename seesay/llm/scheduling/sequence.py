@@ -199,7 +199,7 @@ class Sequence:
 
     @property
     def wants_answer(self) -> bool:
-        """Whether tokens are to be generated; else the prompt is computed for its outputs alone."""
+        """Whether to generate tokens; else the prompt is computed for its outputs alone."""
         return self.params.max_new_tokens > 0
 
     @property
