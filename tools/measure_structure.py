@@ -97,9 +97,13 @@ def _large_classes(trees: dict[Path, ast.Module], package: Path) -> Iterator[tup
     for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                methods = sum(isinstance(member, _FUNCTIONS) for member in node.body)
+                methods = sum(isinstance(member, _FUNCTIONS) and not _is_overload(member) for member in node.body)
                 if methods > MOST_METHODS:
                     yield methods, f"{_short(path, package)}:{node.lineno} {node.name} {methods}"
+
+
+def _is_overload(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(each, ast.Name) and each.id == "overload" for each in function.decorator_list)
 
 
 def _places(found: Iterator[tuple[int, str]]) -> tuple[str, ...]:

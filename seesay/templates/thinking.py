@@ -64,13 +64,12 @@ def choose_thinking(
         _fail(f"reasoning_effort must be one of {', '.join(EFFORTS)}, got {effort[:60]!r}", "reasoning_effort")
     if max_tokens is not None and not has_thoughts:
         _fail("max_thinking_tokens: this model has no thoughts that could be limited", "max_thinking_tokens")
-    is_on, name = enable_thinking, "enable_thinking"
-    if effort is not None:
-        if enable_thinking is not None and enable_thinking == (effort == "none"):
-            _fail(f"enable_thinking={enable_thinking} and reasoning_effort={effort!r} contradict", "reasoning_effort")
-        if enable_thinking is None:
-            is_on, name = effort != "none", "reasoning_effort"
-    if is_on is None:
+    _check_agreement(enable_thinking, effort)
+    if enable_thinking is not None:
+        is_on, name = enable_thinking, "enable_thinking"
+    elif effort is not None:
+        is_on, name = effort != "none", "reasoning_effort"
+    else:
         return Thinking({}, max_tokens)
     options: dict[str, object] = {}
     switch = next((switch for switch in _SWITCHES if switch in variables), None)
@@ -85,6 +84,11 @@ def choose_thinking(
     elif effort is not None and is_on and max_tokens is None and has_thoughts:
         max_tokens = EFFORT_TOKENS[effort]
     return Thinking(options, max_tokens)
+
+
+def _check_agreement(enable_thinking: bool | None, effort: str | None) -> None:
+    if None not in (enable_thinking, effort) and enable_thinking == (effort == "none"):
+        _fail(f"enable_thinking={enable_thinking} and reasoning_effort={effort!r} contradict", "reasoning_effort")
 
 
 def _fail(message: str, param: str) -> None:

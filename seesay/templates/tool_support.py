@@ -75,18 +75,13 @@ class ToolSupport:
                     found.append(Message(role="user", parts=tuple(moved)))
                 moved = []
             if message.role == "tool":
-                media = self._media_without_place(message)
+                media = _media_without_place(message, self._has_place)
                 moved += media
                 message = _without_media(message) if media else message
             found.append(message)
         if moved:
             found.append(Message(role="user", parts=tuple(moved)))
         return found
-
-    def _media_without_place(self, message: Message) -> list[MediaPart]:
-        """Return the media of a tool message: all of them, or none where the template has a place for each."""
-        media = [part for part in message.parts if isinstance(part, MediaPart)]
-        return [] if all(self._has_place(part.modality) for part in media) else media
 
     # --- probes ----------------------------------------------------------------------------------------------------
 
@@ -140,6 +135,12 @@ class ToolSupport:
 
     def _content(self, text: str) -> object:
         return text if self._takes_strings else [{"type": "text", "text": text}]
+
+
+def _media_without_place(message: Message, has_place: Callable[[Modality], bool]) -> list[MediaPart]:
+    """Return the media of a tool message: all of them, or none where the template has a place for each."""
+    media = [part for part in message.parts if isinstance(part, MediaPart)]
+    return [] if all(has_place(part.modality) for part in media) else media
 
 
 def _without_media(message: Message) -> Message:
