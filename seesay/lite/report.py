@@ -23,8 +23,8 @@ class Report:
 
     model: str
     method: str
-    settings: Mapping[str, Any]
-    layers: list[dict[str, Any]] = field(default_factory=list)
+    settings: Mapping[str, object]
+    layers: list[dict[str, object]] = field(default_factory=list)
     tower: dict[str, float] = field(default_factory=dict)
     num_calibration_tokens: int = 0
     num_held_out: int = 0

@@ -9,8 +9,8 @@ from typing import Any
 from seesay.checkpoint.fields import read_count
 from seesay.errors import CheckpointError
 
-_SIGLIP: Mapping[str, Any] = {"hidden_act": "gelu", "num_attention_heads": 16, "vision_use_head": False}
-_TOWERS: Mapping[str, Mapping[str, Any]] = {
+_SIGLIP: Mapping[str, object] = {"hidden_act": "gelu", "num_attention_heads": 16, "vision_use_head": False}
+_TOWERS: Mapping[str, Mapping[str, object]] = {
     "siglip_large_patch16_384": {
         **_SIGLIP,
         "hidden_size": 1024,

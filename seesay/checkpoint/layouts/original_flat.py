@@ -14,14 +14,14 @@ from seesay.errors import CheckpointError
 _MOST_QUERIES = 1 << 12
 _MOST_POSITIONS = 1 << 20
 _MINICPMV_DECODERS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
-_PHI3_V_OPTIONS: Mapping[str, Any] = {
+_PHI3_V_OPTIONS: Mapping[str, object] = {
     "hd_transform_order": "sub_glb",
     "projection_cls": "mlp",
     "type_feature": "patch",
     "use_hd_transform": True,
     "with_learnable_separator": True,
 }
-_EVA_CLIP: Mapping[str, Any] = {
+_EVA_CLIP: Mapping[str, object] = {
     "model_type": "llava",
     "vision_feature_layer": -1,
     "vision_feature_select_strategy": "default",

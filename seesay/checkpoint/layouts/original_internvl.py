@@ -10,7 +10,7 @@ from typing import Any
 
 from seesay.errors import CheckpointError
 
-_TOWER: Mapping[str, Any] = {
+_TOWER: Mapping[str, object] = {
     "hidden_act": "gelu",
     "hidden_size": 3200,
     "image_size": 224,
@@ -24,7 +24,7 @@ _TOWER: Mapping[str, Any] = {
 }
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _BICUBIC = 3
-_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "pad2square": (False,),
     "ps_version": ("v1", "v2"),
     "use_backbone_lora": (0,),

@@ -9,7 +9,7 @@ from typing import Any
 
 from seesay.errors import CheckpointError
 
-_CLIP_LARGE: Mapping[str, Any] = {
+_CLIP_LARGE: Mapping[str, object] = {
     "model_type": "clip_vision_model",
     "hidden_size": 1024,
     "image_size": 336,
@@ -18,7 +18,7 @@ _CLIP_LARGE: Mapping[str, Any] = {
     "num_hidden_layers": 24,
     "patch_size": 14,
 }
-_SIGLIP: Mapping[str, Any] = {
+_SIGLIP: Mapping[str, object] = {
     "model_type": "siglip_vision_model",
     "hidden_size": 1152,
     "image_size": 384,
@@ -28,7 +28,7 @@ _SIGLIP: Mapping[str, Any] = {
     "patch_size": 14,
     "vision_use_head": False,
 }
-TOWERS: Mapping[str, Mapping[str, Any]] = {
+TOWERS: Mapping[str, Mapping[str, object]] = {
     "openai/clip-vit-large-patch14": {**_CLIP_LARGE, "image_size": 224},
     "openai/clip-vit-large-patch14-336": _CLIP_LARGE,
     "google/siglip-so400m-patch14-384": _SIGLIP,
@@ -43,7 +43,7 @@ _CLIP_STATISTICS = {
 _HALVES = {"image_mean": (0.5, 0.5, 0.5), "image_std": (0.5, 0.5, 0.5)}
 
 _DECODERS = {"LlavaLlama": "llama", "LlavaMistral": "mistral", "LlavaQwen": "qwen2"}
-_SUPPORTED: Mapping[str, tuple[Any, ...]] = {
+_SUPPORTED: Mapping[str, tuple[object, ...]] = {
     "mm_projector_type": ("mlp2x_gelu",),
     "mm_resampler_type": (None,),
     "mm_use_im_start_end": (False,),

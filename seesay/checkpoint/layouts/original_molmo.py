@@ -14,7 +14,7 @@ NUM_ADDED_TOKENS = 128
 _FEATURE_LAYERS = (-2, -9)
 _NUM_TOWER_LAYERS = 23
 """Of CLIP's 24: the last one is not published."""
-_EXPECTED: Mapping[str, Any] = {
+_EXPECTED: Mapping[str, object] = {
     "clip_qkv": None,
     "layer_norm_type": "rms",
     "moe_num_experts": None,

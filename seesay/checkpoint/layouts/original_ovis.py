@@ -9,7 +9,7 @@ from typing import Any
 from seesay.errors import CheckpointError
 
 _TOKENIZER = "aimv2_visual_tokenizer"
-_EXPECTED: Mapping[str, tuple[Any, ...]] = {
+_EXPECTED: Mapping[str, tuple[object, ...]] = {
     "backbone_kwargs": ({},),
     "depths": (None,),
     "drop_cls_token": (False,),

@@ -9,7 +9,7 @@ from typing import Any
 from seesay.checkpoint.fields import read_count, read_number
 from seesay.errors import CheckpointError
 
-_GLM_OPTIONS: Mapping[str, Any] = {
+_GLM_OPTIONS: Mapping[str, object] = {
     "add_bias_linear": False,
     "apply_residual_connection_post_layernorm": False,
     "original_rope": True,
@@ -43,8 +43,8 @@ def read_bloom(config: Mapping[str, object]) -> dict[str, Any]:
     return {**_without_code(config), "max_position_embeddings": config.get("seq_length") or 2048}
 
 
-_MPT_OPTIONS: Mapping[str, Any] = {"no_bias": True, "tie_word_embeddings": True}
-_MPT_ATTENTION: Mapping[str, Any] = {
+_MPT_OPTIONS: Mapping[str, object] = {"no_bias": True, "tie_word_embeddings": True}
+_MPT_ATTENTION: Mapping[str, object] = {
     "alibi": True,
     "attn_type": "multihead_attention",
     "prefix_lm": False,

@@ -22,7 +22,7 @@ class Argument:
     """An argument of a function, and its schema, which has the definitions that it refers to."""
 
     name: str
-    schema: Any
+    schema: object
     is_required: bool
 
 
