@@ -15,6 +15,9 @@ The fields of `EngineConfig` and `VisionConfig`, and the options of `seesay chat
 unsupported one is refused by name.
 """
 
+_OF_THE_MACHINE = {"thread_num": "one per core, 4 to 16"}
+"""Defaults that are computed from the machine, in words: the page is the same everywhere."""
+
 
 def make_options_page() -> str:
     """Return the page as Markdown."""
@@ -34,5 +37,5 @@ def _make_rows(config: Any, options: tuple[EngineOption, ...]) -> Iterator[str]:
     names, descriptions = {option.target: f"`{option.name}`" for option in options}, describe_fields(config)
     for field in fields(config):
         description = descriptions.get(field.name, "").replace("|", "\\|")
-        default = describe_default(field) or "None"
+        default = _OF_THE_MACHINE.get(field.name) or describe_default(field) or "None"
         yield f"| `{field.name}` | {names.get(field.name, '')} | {default} | {description} |\n"

@@ -79,6 +79,12 @@ def test_the_page_has_all_options(pytestconfig: pytest.Config) -> None:
     assert all(f"| `{field.name}` |" in page for field in fields(EngineConfig))
 
 
+def test_the_page_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of threads is that of the cores by default."""
+    monkeypatch.setattr(VisionConfig.__dataclass_fields__["thread_num"], "default", 11)
+    assert make_options_page() == PAGE.read_text(encoding="utf-8")
+
+
 # --- options have an effect -------------------------------------------------------------------------------------------
 
 
