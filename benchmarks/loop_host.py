@@ -27,6 +27,7 @@ from seesay.config import VisionConfig
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.process import kinds
 from seesay.engine.process.service import Service
+from seesay.engine.process.writer import Done
 from seesay.engine.token_messages import TokenRequest
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
@@ -50,8 +51,10 @@ class Encoding:
         self._num_left = num_requests
         self._encoder = msgspec.msgpack.Encoder()
 
-    def send(self, message: kinds.ToFrontend) -> None:
+    def send(self, message: kinds.ToFrontend, done: Done | None = None) -> None:
         self._encoder.encode(message)
+        if done is not None:
+            done(None)
         if isinstance(message, kinds.Outputs):
             self._num_left -= sum(output.finish_reason is not None for output in message.outputs)
             if not self._num_left:

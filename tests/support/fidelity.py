@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
 from enrolment import CHECKPOINTS, ENROLLED, MODULES, OWN_CODE, VISION_MODULES, Tiny
 
 HERE = Path(__file__).parents[1]
@@ -53,7 +52,7 @@ and videos where a family takes them.
 What holds for all of them by choice:
 
 * Pictures are turned upright by their EXIF data.
-* Transparent parts of pictures are put on white, as all of these processors of Transformers {version} do, but for
+* Transparent parts of pictures are put on white, as all of these processors of Transformers do, but for
   DeepSeek-VL's, which refuse such pictures. Code that was published with weights mostly drops the alpha channel, and
   `transparency="drop"` does.
 
@@ -61,7 +60,7 @@ What holds for all of them by choice:
 _TRANSFORMERS = """\
 ## Compared with Transformers
 
-Version {version}. *{name}* is the name of the checkpoint in the tests.
+CI takes the newest release. *Name* is the name of the checkpoint in the tests.
 
 """
 _REFERENCES = """\
@@ -81,11 +80,10 @@ _GOLDEN = """\
 
 def print_page() -> Iterator[str]:
     """Yield the parts of the page."""
-    version = transformers.__version__
     references = find_references()
     own = {name: tiny for name, tiny in CHECKPOINTS.items() if reference_of(name, tiny, references) is None}
-    yield _HEAD.format(version=version)
-    yield _TRANSFORMERS.format(version=version, name="Name")
+    yield _HEAD
+    yield _TRANSFORMERS
     columns = ("name", "architecture", "takes", "class of Transformers", "differs by choice")
     yield _table(columns, (_describe(name, tiny) for name, tiny in own.items()))
     modules = [*MODULES.items(), *VISION_MODULES.items(), *OWN_CODE.items()]

@@ -35,15 +35,21 @@ class Given(torch.nn.Module):
 
     def forward(self, *_: object, inputs_embeds: torch.Tensor, **options: object) -> _Output:
         self.inputs = {"inputs_embeds": inputs_embeds, **options}
-        return _Output((inputs_embeds,))
+        return _Output(inputs_embeds)
 
 
-class _Output(tuple[torch.Tensor]):
-    """A decoder's output with nothing but hidden states."""
+class _Output:
+    """A decoder's output with nothing but hidden states. The modules around it take it as a tuple, as a mapping or by
+    attributes, depending on the release of Transformers."""
 
-    @property
-    def last_hidden_state(self) -> torch.Tensor:
-        return self[0]
+    def __init__(self, hidden: torch.Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def keys(self) -> tuple[str, ...]:
+        return ("last_hidden_state",)
+
+    def __getitem__(self, key: str | int) -> torch.Tensor:
+        return self.last_hidden_state if isinstance(key, str) else (self.last_hidden_state,)[key]
 
     def __getattr__(self, name: str) -> None:
         """No caches, router logits or other outputs."""
