@@ -54,13 +54,12 @@ class Baichuan13B(LlamaForCausalLM):  # type: ignore[misc]  # Transformers' clas
         loaded: Baichuan13B = model.eval()
         return loaded
 
-    def forward(self, input_ids: Tensor, attention_mask: Any = None, past_key_values: Any = None, **more: Any) -> Any:
+    def forward(self, input_ids: Tensor, attention_mask: Any = None, **more: Any) -> Any:
         """A text alone: nothing is padded."""
-        num_known = past_key_values.get_seq_length() if past_key_values is not None else 0
+        cache = more.get("cache", more.get("past_key_values"))  # the first name since Transformers 5.24
+        num_known = cache.get_seq_length() if cache is not None else 0
         keys = torch.arange(num_known + input_ids.shape[1])
         distances = keys[None] - keys[num_known:, None]
         slopes = torch.tensor(list_slopes(self.config.num_attention_heads))[:, None, None]
         bias = (slopes * distances).masked_fill(distances > 0, float("-inf"))
-        return super().forward(
-            input_ids=input_ids, attention_mask=bias[None].to(self.dtype), past_key_values=past_key_values, **more
-        )
+        return super().forward(input_ids=input_ids, attention_mask=bias[None].to(self.dtype), **more)

@@ -84,6 +84,7 @@ class OrbitModel(OrbitPreTrainedModel):
         **options: Any,
     ) -> BaseModelOutputWithPast:
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        past_key_values = options.get("cache", past_key_values)  # the name since Transformers 5.24
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         if position_ids is None:
