@@ -25,6 +25,7 @@ def begin_decode_kernel(
     lens_ptr,
     stretches_ptr,
     faults_ptr,
+    valid_ptr,
     tables_ptr,
     num_rows,
     scratch_slot,
@@ -49,6 +50,7 @@ def begin_decode_kernel(
     tl.store(lens_ptr + row, (length + 1).to(tl.int32))
     tl.store(stretches_ptr + row, tl.load(fields + STRETCH).to(tl.float64, bitcast=True))
     tl.store(faults_ptr + row, 0.0)
+    tl.store(valid_ptr + row, slot != scratch_slot)
     num_blocks = length // block_size + 1
     for first in range(0, num_blocks, BLOCK):
         places = first + tl.arange(0, BLOCK)
@@ -73,7 +75,7 @@ def begin_decode(
     state: int64 [S + 1, C], block_table: int32 [S + 1, M]; slot S is padding, whose length stays. tables: int32
     [≥ n, M], whose first n rows get the rows' blocks as far as they are used, and are the last of what is returned:
     ids int64 [n], positions int64 [axes, n], places in the KV cache int64 [n], lengths int32 [n], stretches float64
-    [n], zeros float32 [n].
+    [n], zeros float32 [n], and whether rows are not padding, bool [n].
     """
     num_rows, device = len(slots), slots.device
     assert state.is_contiguous() and block_table.is_contiguous() and tables.is_contiguous()
@@ -82,6 +84,7 @@ def begin_decode(
     lens = torch.empty(num_rows, dtype=torch.int32, device=device)
     stretches = torch.empty(num_rows, dtype=torch.float64, device=device)
     faults = torch.empty(num_rows, dtype=torch.float32, device=device)
+    is_valid = torch.empty(num_rows, dtype=torch.bool, device=device)
     begin_decode_kernel[(num_rows,)](
         state,
         block_table,
@@ -92,6 +95,7 @@ def begin_decode(
         lens,
         stretches,
         faults,
+        is_valid,
         tables,
         num_rows,
         len(state) - 1,
@@ -102,7 +106,7 @@ def begin_decode(
         BLOCK=256,
         num_warps=2,
     )
-    return ids, positions, places, lens, stretches, faults, tables[:num_rows]
+    return ids, positions, places, lens, stretches, faults, is_valid, tables[:num_rows]
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """The decoder as the runner knows it: computes steps, and owns the weights. Does not know requests.
 
-Input is packed: the tokens of all rows of a step after one another, no batch axis and no padding.
+Input is packed: the tokens of all rows of a step after one another, with no batch axis. Padding comes last.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class ModelInput:
     id's.
     media_rows: the rows of media (see `DecoderTraits.media_rows`); None where there are none.
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
+    is_valid: bool [T], false for padding: nothing reads what the decoder computes for it, so experts need not. None:
+    there is no padding.
     """
 
     input_ids: torch.Tensor
@@ -46,6 +48,7 @@ class ModelInput:
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None
     media_rows: RowSplit | None = None
+    is_valid: torch.Tensor | None = None
 
 
 class Decoder(Protocol):

@@ -82,6 +82,7 @@ class DecodeGraphs:
             layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
             faults=given.faults,
             stretches=None if traits.length_scaling is None else given.stretches,
+            is_valid=given.is_valid,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)

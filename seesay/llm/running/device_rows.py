@@ -28,8 +28,8 @@ NUM_COLUMNS = OPTIONS + DRAW_OPTIONS
 
 class DecodeInput(NamedTuple):
     """The input of one token of each of n rows: input_ids int64 [n], positions int64 [axes, n], slot_mapping int64 [n],
-    kv_lens int32 [n], stretches float64 [n], faults float32 [n] of zeros (see `ModelInput`), block_table int32
-    [n, M]."""
+    kv_lens int32 [n], stretches float64 [n], faults float32 [n] of zeros and is_valid bool [n] (see `ModelInput`),
+    block_table int32 [n, M]."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -37,6 +37,7 @@ class DecodeInput(NamedTuple):
     kv_lens: torch.Tensor
     stretches: torch.Tensor
     faults: torch.Tensor
+    is_valid: torch.Tensor
     block_table: torch.Tensor
 
 
@@ -193,8 +194,8 @@ def begin_decode(
     lengths = picked[:, LENGTH]
     block_table = rows.block_table.index_select(0, slots)
     blocks = block_table.gather(1, (lengths // block_size)[:, None])[:, 0].long()
-    is_anybody = (slots < rows.num_slots).long()
-    rows.state[:, LENGTH].index_copy_(0, slots, lengths + is_anybody)
+    is_valid = slots < rows.num_slots
+    rows.state[:, LENGTH].index_copy_(0, slots, lengths + is_valid.long())
     return DecodeInput(
         input_ids=picked[:, TOKEN],
         positions=(lengths + picked[:, OFFSET]).expand(num_axes, -1),
@@ -202,6 +203,7 @@ def begin_decode(
         kv_lens=(lengths + 1).int(),
         stretches=picked[:, STRETCH].view(torch.float64),
         faults=torch.zeros(len(slots), device=slots.device),
+        is_valid=is_valid,
         block_table=block_table,
     )
 

@@ -251,6 +251,8 @@ def make_step_input(
         "sampling_slots": step.slots[sampling],
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
+    if padding is not None:
+        arrays["is_valid"] = np.arange(num_tokens) < first
     if traits.length_scaling is not None:
         stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
         arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
@@ -276,6 +278,7 @@ def make_step_input(
         splice_rows=there.get("splice_rows"),
         splice_embeddings=_join_pieces(step.splices, device),
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
+        is_valid=there.get("is_valid"),
     )
     return StepInput(model, there["last_tokens"], there["sampling_slots"])
 
@@ -469,4 +472,5 @@ def make_blank_input(
         slot_mapping=zeros + scratch_block * block_size,
         layout=layout,
         faults=zeros.float(),
+        is_valid=zeros == 0,
     )
