@@ -11,7 +11,7 @@ import pytest
 from seesay.errors import RequestError
 from seesay.values import Expansion, MediaPart, MediaSize, Modality, RenderedPrompt
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
-from seesay.vl.family import MediaPlan
+from seesay.vl.family import NUMBER, MediaPlan, Wording
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 
@@ -178,3 +178,54 @@ def test_raw_text_that_does_not_fit(text: str, modalities: list[str], message: s
         render_raw(text, media(*modalities), MARKERS)
     with pytest.raises(RequestError, match="takes no image"):
         render_raw(IMAGE_TOKEN, media("image"), {})
+
+
+# --- wordings around media --------------------------------------------------------------------------------------------
+
+
+class LiteralTokenizer(CharTokenizer):
+    """Notes what it was given."""
+
+    rendered: RenderedPrompt
+
+    def encode_prompt(self, rendered: Any, **options: Any) -> Any:
+        self.rendered = rendered
+        return super().encode_prompt(rendered, **options)
+
+
+def mark(text: str) -> tuple[str, list[tuple[int, int]], list[tuple[int, int]]]:
+    """The text without its signs, and where its `{literals}` and `<markers>` are."""
+    plain, places = "", dict[str, list[int]](zip("{}<>", ([], [], [], []), strict=True))
+    for letter in text:
+        if letter in places:
+            places[letter].append(len(plain))
+        else:
+            plain += letter
+    literals, markers = (list(zip(places[a], places[b], strict=True)) for a, b in ("{}", "<>"))
+    return plain, literals, markers
+
+
+WORDED = Wording(before=f"P{NUMBER}: ", marker="(I)", after="\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "wordings", "expected"),
+    [
+        ("{a}<[I]>b", [WORDED], "{a}P1: <(I)>\nb"),
+        ("<[I]>{eos}|", [WORDED], "P1: <(I)>\n{eos}|"),
+        ("{a}b{c}<[I]>{d}{e}<[I]>f{g}", [WORDED] * 2, "{a}b{c}P1: <(I)>\n{d}{e}P2: <(I)>\nf{g}"),
+        ("{a}<[I]>{b}<[I]>{c}", [None, WORDED], "{a}<[I]>{b}P2: <(I)>\n{c}"),
+        ("{a}<[I]>{b}<[I]>{c}", [WORDED, None], "{a}P1: <(I)>\n{b}<[I]>{c}"),
+        ("x<[I]><[I]>", [WORDED] * 2, "xP1: <(I)>\nP2: <(I)>\n"),
+    ],
+)
+def test_wordings_move_markers_and_typed_special_tokens(text: str, wordings: Any, expected: str) -> None:
+    """A typed special token behind a picture stays where it is typed, and the token of the template behind it whole."""
+    plain, literals, markers = mark(text)
+    parts = media(*["image"] * len(markers))
+    rendered = RenderedPrompt(text=plain, media=parts, markers=tuple(markers), literals=tuple(literals))
+    tokenizer: Any = LiteralTokenizer()
+    tokens = tokenize(rendered, tokenizer, wordings)
+    found = tokenizer.rendered
+    assert (found.text, [*found.literals], [*found.markers]) == mark(expected)
+    assert found.media == parts and len(tokens.ranges) == len(markers)
