@@ -146,7 +146,8 @@ class Service:
                 next_beat_s = time.monotonic() + self._beat_s
                 self._beat()
                 self._memory_return.return_if_due()
-            ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())))))
+            # Rounded up: a wait that ends before the beat is due would be followed by one of no time, again and again.
+            ready = dict(poller.poll(max(0, int(1000 * (next_beat_s - time.monotonic())) + 1)))
             num_frontends = len(self._frontends)
             if self._listener is not None and self._listener.fileno() in ready:
                 self._let_in(self._listener)
@@ -242,8 +243,7 @@ class Service:
                 given = kinds.restore_features(features) if error is None else error.restore()
                 core.give_features(frontend.number(request_id), item_index, given)
             case kinds.Do():
-                arguments = (frontend, message)
-                threading.Thread(target=self._do, args=arguments, name="seesay-command", daemon=True).start()
+                self._begin(frontend, message)
             case kinds.Join():
                 frontend.remove_folder()
                 with self._status_lock:  # a change is sent before this, or after it
@@ -269,6 +269,14 @@ class Service:
             if restored.group_id is not None and restored.keeps_blocks:
                 frontend.groups.add(restored.group_id)
             self._core.submit([restored])
+
+    def _begin(self, frontend: Frontend, message: kinds.Do) -> None:
+        """Do what a frontend asks for in a thread."""
+        thread = threading.Thread(target=self._do, args=(frontend, message), name="seesay-command", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system starts no thread now
+            frontend.tell(partial(kinds.Done, message.number, None, describe_failure(error)), self._core)
 
     def _do(self, frontend: Frontend, message: kinds.Do) -> None:
         """Do what a frontend asks for, and tell it how that ended."""
