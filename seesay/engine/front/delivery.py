@@ -71,9 +71,9 @@ class Delivery:
             return
         try:
             self._threads.submit(self._give_features, request_id, item_index, answer.load_features[item_index])
-        except RuntimeError:  # the engine is being closed, or no thread can be started
-            error = RequestError(ErrorCode.CLOSED, "the engine was closed before the media was encoded")
-            self._core.give_features(request_id, item_index, error)
+        except RuntimeError as error:  # the engine is being closed, or no thread can be started
+            refusal = RequestError(ErrorCode.CLOSED, f"the media cannot be decoded again now: {error}")
+            self._core.give_features(request_id, item_index, refusal)
 
     def on_encoding(self, item_hash: bytes) -> None:
         """Let the next request with media be prepared."""
