@@ -151,9 +151,10 @@ def _check(
     for name, value in data.items():
         place = f"{at}{name}"
         rule = rules.get(name)
-        if rule is _LAYERS and not knows_layers:  # code of the checkpoint may have others
+        if rule is None:
+            if isinstance(value, Mapping) and depth < _MAX_DEPTH and name not in _OF_OTHERS:
+                _check(file, value, rules, f"{place}.", knows_layers=knows_layers, depth=depth + 1)
+        elif rule is _LAYERS and not knows_layers:  # code of the checkpoint may have others
             continue
-        if rule is not None and value is not None and not rule.is_valid(value):
+        elif value is not None and not rule.is_valid(value):
             raise CheckpointError(f"{file}: {place} must be {rule.need}, got {show(value)}")
-        if rule is None and isinstance(value, Mapping) and depth < _MAX_DEPTH and name not in _OF_OTHERS:
-            _check(file, value, rules, f"{place}.", knows_layers=knows_layers, depth=depth + 1)

@@ -5,7 +5,7 @@ model has a place in it. For decoders, heads and towers alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -14,6 +14,7 @@ import torch
 from seesay.checkpoint import find_stored_names, is_buffer
 from seesay.checkpoint.parts import Part, TensorError, Weight
 from seesay.checkpoint.source import TensorSource
+from seesay.checkpoint.tensors import TensorSlices
 from seesay.errors import CheckpointError
 
 _MAX_NAMES = 3
@@ -62,19 +63,27 @@ def load_weights(
     groups = list(groups)
     stored_as = find_names(checkpoint, name_of)
     if is_partial:
-        groups = [group for group in groups if any(part.tensor in stored_as for w in group.weights for part in w.parts)]
-    parts = [part for group in groups for weight in group.weights for part in weight.parts]
+        groups = [group for group in groups if any(part.tensor in stored_as for part in _parts_of(group))]
+    parts = [part for group in groups for part in _parts_of(group)]
     if missing := next((part.tensor for part in parts if part.tensor not in stored_as), None):
-        names = find_stored_names(missing, checkpoint.tensor_names(), name_of, known)
-        told = " or ".join(map(repr, names[:_MAX_NAMES]))
-        beside = (f"{name.removesuffix('.weight')}.{kind}" for name in names for kind in _INSTEAD_OF_WEIGHT)
-        quantized = next((name for name in beside if name in checkpoint.tensor_names()), None)
-        hint = checkpoint.remedy if quantized is None else f"it has {quantized!r}, and {_UNDESCRIBED}"
-        raise CheckpointError(f"{checkpoint.path}: tensor {told} is missing from the checkpoint: {hint}")
+        raise _make_missing_error(checkpoint, find_stored_names(missing, checkpoint.tensor_names(), name_of, known))
     _check_expected(checkpoint, [part.tensor for part in parts], stored_as, ignored)
     for part in parts:
         check_stored(checkpoint, part, stored_as[part.tensor])
     _Loading(groups, stored_as, device, dtype, checks_finite=checks_finite).run(checkpoint)
+
+
+def _parts_of(group: WeightGroup) -> Iterator[Part]:
+    return (part for weight in group.weights for part in weight.parts)
+
+
+def _make_missing_error(checkpoint: TensorSource, names: Sequence[str]) -> CheckpointError:
+    """Return the error for a missing tensor, which would have one of these names in the checkpoint."""
+    expected = " or ".join(map(repr, names[:_MAX_NAMES]))
+    beside = (f"{name.removesuffix('.weight')}.{kind}" for name in names for kind in _INSTEAD_OF_WEIGHT)
+    quantized = next((name for name in beside if name in checkpoint.tensor_names()), None)
+    hint = checkpoint.remedy if quantized is None else f"it has {quantized!r}, and {_UNDESCRIBED}"
+    return CheckpointError(f"{checkpoint.path}: tensor {expected} is missing from the checkpoint: {hint}")
 
 
 def find_names(checkpoint: TensorSource, name_of: Callable[[str], str | None]) -> dict[str, str]:
@@ -156,18 +165,22 @@ class _Loading:
             return
         for name, tensor in checkpoint.slices(self._wanted, self._device):
             for index, weight, number in self._wanted[name]:
-                if not hasattr(weight, "data"):
-                    self._allocate(weight)
-                part, place = weight.places()[number]
-                for picks, target in part.regions():
-                    place[target].copy_(tensor.read(picks))
-                if weight.offset:
-                    place.add_(weight.offset)
-                if weight.has_unit_rows:
-                    place.div_(place.norm(dim=1, keepdim=True).clamp_(min=1e-12))
+                self._copy(tensor, weight, number)
                 self._missing[index] -= 1
                 if self._missing[index] == 0:
                     self._finish(self._groups[index], checkpoint)
+
+    def _copy(self, tensor: TensorSlices, weight: Weight, number: int) -> None:
+        """Copy the weight's part with this number from a stored tensor to its place."""
+        if not hasattr(weight, "data"):
+            self._allocate(weight)
+        part, place = weight.places()[number]
+        for picks, target in part.regions():
+            place[target].copy_(tensor.read(picks))
+        if weight.offset:
+            place.add_(weight.offset)
+        if weight.has_unit_rows:
+            place.div_(place.norm(dim=1, keepdim=True).clamp_(min=1e-12))
 
     def _allocate(self, weight: Weight) -> None:
         weight.data = torch.empty(weight.shape, dtype=weight.dtype or self._dtype, device=self._device)

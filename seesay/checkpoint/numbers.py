@@ -84,13 +84,16 @@ def _find_broken_rule(name: str, value: Any) -> str | None:
     if name in _COUNTS:
         least, most = int(name not in _MAY_BE_NONE), _COUNTS[name]
         is_right = all(_is_whole(item) and least <= item <= most for item in _items(value))
-        return None if is_right else f"an integer from {least} to {most}"
-    if name in _POSITIVE:
+        need = f"an integer from {least} to {most}"
+    elif name in _POSITIVE:
         is_right = all(_is_finite(item) and 0 < item <= _POSITIVE[name] for item in _items(value))
-        return None if is_right else f"a number above 0, at most {_POSITIVE[name]:g}"
-    if name in _FROM_ZERO and (not _is_finite(value) or not 0 <= value <= _FROM_ZERO[name]):
-        return f"a number from 0 to {_FROM_ZERO[name]:g}"
-    return None
+        need = f"a number above 0, at most {_POSITIVE[name]:g}"
+    elif name in _FROM_ZERO:
+        is_right = _is_finite(value) and 0 <= value <= _FROM_ZERO[name]
+        need = f"a number from 0 to {_FROM_ZERO[name]:g}"
+    else:
+        return None
+    return None if is_right else need
 
 
 def _items(value: object) -> list[Any]:

@@ -44,18 +44,24 @@ def check_added(config: PretrainedConfig, added: Mapping[str, object], where: st
     overrides that config.json has no field for."""
     from transformers import PretrainedConfig
 
-    fields = {*type(config)().to_dict(), *config.attribute_map, *_GENERAL, *_ROTARY} if added else set()
+    if not added:
+        return
+    fields = {*type(config)().to_dict(), *config.attribute_map, *_GENERAL, *_ROTARY}
     parts = {name: part for name, part in vars(config).items() if isinstance(part, PretrainedConfig)}
     for name, value in added.items():
         if name in parts and isinstance(value, Mapping):
             check_added(parts[name], value, f"{where}.{name}")
         elif name not in fields:
-            found = next((place for place, part in parts.items() if name in type(part)().to_dict()), None)
-            advice = "" if found is None else f": it is a field of {found}, so write {{'{found}': {{'{name}': …}}}}"
             raise CheckpointError(
                 f"{where}.{name}: neither config.json nor {type(config).__name__} of Transformers has a field of this "
-                f"name{advice}"
+                f"name{_advise_part(name, parts)}"
             )
+
+
+def _advise_part(name: str, parts: Mapping[str, PretrainedConfig]) -> str:
+    """Return how to write the override of a field that one of the parts has; empty if none has it."""
+    found = next((place for place, part in parts.items() if name in type(part)().to_dict()), None)
+    return "" if found is None else f": it is a field of {found}, so write {{'{found}': {{'{name}': …}}}}"
 
 
 def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -> dict[str, object]:
@@ -71,8 +77,23 @@ def _find_added(config: Mapping[str, object], overrides: Mapping[str, object]) -
 
 def _place(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return `overrides` nested as `config` is."""
-    placed = dict(overrides)
     part = next((name for name in _TEXT_PARTS if isinstance(config.get(name), Mapping)), None)
+    placed = _rename_parts(config, overrides, part)
+    if part is None or not isinstance(placed.get(part, {}), Mapping):
+        return placed
+    moved = {name: value for name, value in placed.items() if _belongs_to_part(name, config, config[part])}
+    if moved:
+        # Some versions of Transformers have written the text model's fields at both places.
+        stay = config.keys() - {*_ROTARY}
+        placed = {name: value for name, value in placed.items() if name in stay or name not in moved}
+        placed[part] = _unite(placed.get(part, {}), moved, f"{_WHERE}.{part}")
+    return placed
+
+
+def _rename_parts(config: Mapping[str, Any], overrides: Mapping[str, Any], part: str | None) -> dict[str, Any]:
+    """Return `overrides` of a text model under the name that `config` has for it: `part`, or the root if that has the
+    text model's fields."""
+    placed = dict(overrides)
     for name in _TEXT_PARTS:
         given = placed.get(name)
         if name in config or not isinstance(given, Mapping):
@@ -83,21 +104,14 @@ def _place(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str,
         elif any(size in config for size in _SIZES):
             del placed[name]
             placed = _unite(placed, given, _WHERE)
-    if part is None or not isinstance(placed.get(part, {}), Mapping):
-        return placed
-    inner = config[part]
-    moved = {
-        name: value
-        for name, value in placed.items()
-        if name not in _GENERAL
-        and (name in _OF_TEXTS or (name in inner and config.get(name, inner[name]) == inner[name]))
-    }
-    if moved:
-        # Some versions of Transformers have written the text model's fields at both places.
-        stay = config.keys() - {*_ROTARY}
-        placed = {name: value for name, value in placed.items() if name in stay or name not in moved}
-        placed[part] = _unite(placed.get(part, {}), moved, f"{_WHERE}.{part}")
     return placed
+
+
+def _belongs_to_part(name: str, config: Mapping[str, Any], inner: Mapping[str, Any]) -> bool:
+    """Return whether the root's field `name` describes the text model, whose own fields are `inner`."""
+    if name in _GENERAL:
+        return False
+    return name in _OF_TEXTS or (name in inner and config.get(name, inner[name]) == inner[name])
 
 
 def _unite(first: object, second: Mapping[str, object], where: str) -> dict[str, Any]:
@@ -112,39 +126,50 @@ def _merge(base: Mapping[str, object], changes: Mapping[str, object], where: str
     merged = dict(base)
     for key, value in _name_rotary(base, changes, where).items():
         inner = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(inner, Mapping):
+        if not isinstance(inner, Mapping) or value is None:
+            merged[key] = value
+        elif isinstance(value, Mapping):
             if key in _ROTARY and any(kind in value for kind in _KINDS):  # by either name
                 inner = {name: stored for name, stored in inner.items() if name not in _KINDS}
             merged[key] = _merge(inner, value, f"{where}.{key}")
-        elif isinstance(inner, Mapping) and value is not None:
-            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
         else:
-            merged[key] = value
+            raise CheckpointError(f"{where}.{key} must be a dict, as in config.json, got {value!r}")
     return merged
 
 
 def _name_rotary(base: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Return `changes` with the rotary embedding's settings under the names of `base`, which has either
     `rope_parameters`, or `rope_scaling` and `rope_theta`: where there are both, Transformers reads one of them."""
+    if isinstance(stored := base.get("rope_parameters"), Mapping):
+        return _name_parameters(stored, changes, where)
+    if isinstance(changes.get("rope_parameters"), Mapping) and isinstance(base.get("rope_scaling"), Mapping):
+        return _name_scaling(changes, where)
+    return changes
+
+
+def _name_parameters(stored: Mapping[str, Any], changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return `changes` with the older names' settings under `rope_parameters`, which are `stored`."""
     named = dict(changes)
-    stored = base.get("rope_parameters")
-    if isinstance(stored, Mapping):
-        for name in ("rope_scaling", "rope_theta"):
-            if name not in named:
-                continue
-            value = named.pop(name)
-            change = {name: value} if name == "rope_theta" else value
-            if not isinstance(change, Mapping) or (
-                stored and all(isinstance(item, Mapping) for item in stored.values())
-            ):
-                raise CheckpointError(
-                    f"{where}.{name}: config.json has rope_parameters instead, whose fields ({', '.join(stored)}) are "
-                    "to be overridden: write {'rope_parameters': {…}}"
-                )
-            named["rope_parameters"] = _unite(named.get("rope_parameters", {}), change, f"{where}.rope_parameters")
-    elif isinstance(named.get("rope_parameters"), Mapping) and isinstance(base.get("rope_scaling"), Mapping):
-        change = dict(named.pop("rope_parameters"))
-        if "rope_theta" in change:
-            named = _unite(named, {"rope_theta": change.pop("rope_theta")}, where)
-        named["rope_scaling"] = _unite(named.get("rope_scaling", {}), change, f"{where}.rope_scaling")
+    by_kind_of_layer = bool(stored) and all(isinstance(item, Mapping) for item in stored.values())
+    for name in ("rope_scaling", "rope_theta"):
+        if name not in named:
+            continue
+        value = named.pop(name)
+        change = {name: value} if name == "rope_theta" else value
+        if by_kind_of_layer or not isinstance(change, Mapping):
+            raise CheckpointError(
+                f"{where}.{name}: config.json has rope_parameters instead, whose fields ({', '.join(stored)}) are "
+                "to be overridden: write {'rope_parameters': {…}}"
+            )
+        named["rope_parameters"] = _unite(named.get("rope_parameters", {}), change, f"{where}.rope_parameters")
+    return named
+
+
+def _name_scaling(changes: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return `changes` with the settings of `rope_parameters` under `rope_scaling` and `rope_theta`."""
+    named = dict(changes)
+    change = dict(named.pop("rope_parameters"))
+    if "rope_theta" in change:
+        named = _unite(named, {"rope_theta": change.pop("rope_theta")}, where)
+    named["rope_scaling"] = _unite(named.get("rope_scaling", {}), change, f"{where}.rope_scaling")
     return named

@@ -38,15 +38,7 @@ class RemoteCode:
         found = config.get("auto_map")
         if not isinstance(found, Mapping) or not any(name in found for name in _MODELS):
             return None
-        classes = {}
-        for name in (CONFIG, *_MODELS):
-            if name in found:
-                match = _REFERENCE.fullmatch(found[name]) if isinstance(found[name], str) else None
-                if match is None:
-                    raise CheckpointError(
-                        f"{folder / 'config.json'}: auto_map.{name} must be 'file.Class', got {str(found[name])[:80]!r}"
-                    )
-                classes[name] = f"{match[1]}.{match[2]}"
+        classes = {name: _read_reference(folder, name, found[name]) for name in (CONFIG, *_MODELS) if name in found}
         model = next(name for name in _MODELS if name in classes)
         takes_pictures = model in WITH_PICTURES or isinstance(config.get("vision_config"), Mapping)
         return cls(folder=folder, classes=classes, model=model, takes_pictures=takes_pictures)
@@ -89,3 +81,13 @@ def _locked(folder: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _read_reference(folder: Path, name: str, value: object) -> str:
+    """Return "module.Class" of an entry `name` of auto_map."""
+    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise CheckpointError(
+            f"{folder / 'config.json'}: auto_map.{name} must be 'file.Class', got {str(value)[:80]!r}"
+        )
+    return f"{match[1]}.{match[2]}"

@@ -52,22 +52,14 @@ class GivenTensor:
 
         if not isinstance(name, str):
             raise CheckpointError(f"{SOURCE}: the name of a tensor must be a string, got {type(name).__name__}")
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
-            value = torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            raise CheckpointError(
-                f"{SOURCE}: {name!r} must be a dense torch tensor or a NumPy array of numbers, "
-                f"got {type(value).__name__}"
-            )
-        if value.is_meta:
-            raise CheckpointError(f"{SOURCE}: {name!r} is on the meta device: give a tensor that has numbers")
-        torch_name = str(value.dtype).removeprefix("torch.")
+        tensor = _read_tensor(name, value)
+        torch_name = str(tensor.dtype).removeprefix("torch.")
         names = {torch: stored for stored, torch in _TORCH_NAMES.items()}
         if torch_name not in names:
             raise CheckpointError(f"{SOURCE}: {name!r} is of type {torch_name}, which no checkpoint has")
-        own = value.detach().to(device="cpu", memory_format=torch.contiguous_format, copy=True).contiguous()
+        own = tensor.detach().to(device="cpu", memory_format=torch.contiguous_format, copy=True).contiguous()
         data = own.flatten().view(torch.uint8).numpy() if own.numel() else np.empty(0, np.uint8)
-        return cls(name=name, dtype=names[torch_name], shape=tuple(value.shape), data=data)
+        return cls(name=name, dtype=names[torch_name], shape=tuple(tensor.shape), data=data)
 
     @property
     def stored(self) -> StoredTensor:
@@ -82,6 +74,21 @@ class GivenTensor:
         if data.ctypes.data % dtype.itemsize or not data.flags.writeable:
             data = data.copy()
         return torch.from_numpy(data).view(dtype).view(self.shape)
+
+
+def _read_tensor(name: str, value: object) -> torch.Tensor:
+    """Return a torch tensor or NumPy array as a dense torch tensor. Raises `CheckpointError` for anything else."""
+    import torch
+
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
+        value = torch.from_numpy(np.ascontiguousarray(value, value.dtype.newbyteorder("=")))
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        raise CheckpointError(
+            f"{SOURCE}: {name!r} must be a dense torch tensor or a NumPy array of numbers, got {type(value).__name__}"
+        )
+    if value.is_meta:
+        raise CheckpointError(f"{SOURCE}: {name!r} is on the meta device: give a tensor that has numbers")
+    return value
 
 
 def iterate_given(source: object) -> Iterator[GivenTensor]:

@@ -88,6 +88,12 @@ def find_stored_names(
         return [known[own]]
     if (beside := _find_beside(own, stored, name_of)) is not None:
         return [beside]
+    return _find_prefixed(own, stored, name_of) or [own]
+
+
+def _find_prefixed(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> list[str]:
+    """Return the names that begin as a stored one does and that the model calls `own`: the longest if the prefix has a
+    part of `own`, else all, the shortest first."""
     prefixes = {""} | {name[: end + 1] for name in stored for end, char in enumerate(name) if char == "."}
     parts = own.split(".")
     for first in (*range(1, len(parts)), 0):  # the parts before `first` are among those of the prefix
@@ -95,22 +101,15 @@ def find_stored_names(
         found = [prefix + tail for prefix in prefixes if name_of(prefix + tail) == own]
         if found:
             return [max(found, key=len)] if first else sorted(found, key=len)
-    return [own]
+    return []
 
 
 def _find_beside(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> str | None:
     """Return a name that differs from that of a nearest neighbour in its last part, in one small number or in both, and
     that the model calls `own`. So names are found that patterns change, such as `0.weight` for `linear_1.weight`."""
-    parts = own.split(".")
-    near: dict[int, list[str]] = {}
-    for name in stored:
-        if (model_name := name_of(name)) is not None:
-            pairs = zip(parts, model_name.split("."), strict=False)
-            near.setdefault(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), []).append(name)
-    if (nearest := max(near, default=0)) == 0:
-        return None
-    for name in near[nearest]:
-        for base in (name, f"{name.rpartition('.')[0]}.{parts[-1]}"):
+    last = own.rpartition(".")[2]
+    for name in _find_nearest(own, stored, name_of):
+        for base in (name, f"{name.rpartition('.')[0]}.{last}"):
             numbered = (
                 base[: at.start()] + str(n) + base[at.end() :] for at in _NUMBER.finditer(base) for n in range(10)
             )
@@ -118,6 +117,18 @@ def _find_beside(own: str, stored: Iterable[str], name_of: Callable[[str], str |
             if found is not None:
                 return found
     return None
+
+
+def _find_nearest(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> list[str]:
+    """Return the stored names whose names in the model share the most leading parts with `own`; at least one part."""
+    parts = own.split(".")
+    near: dict[int, list[str]] = {}
+    for name in stored:
+        if (model_name := name_of(name)) is not None:
+            pairs = zip(parts, model_name.split("."), strict=False)
+            near.setdefault(sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)), []).append(name)
+    nearest = max(near, default=0)
+    return near[nearest] if nearest else []
 
 
 def _renumber(name: str, model_name: str | None, own: str) -> str:
@@ -142,15 +153,7 @@ def find_shards(folder: Path, index: dict[str, object] | None) -> list[Path]:
     """Return the safetensors files of a folder, those that `index` lists if there is one. Raises `CheckpointError` if
     there are none (`NoWeightsError`), or one is missing or outside of the folder."""
     if index is not None:
-        weight_map = index.get("weight_map")
-        is_map = isinstance(weight_map, dict) and all(isinstance(v, str) for v in weight_map.values())
-        if not isinstance(weight_map, dict) or not is_map:
-            raise CheckpointError(f"{folder / INDEX_FILE}: 'weight_map' must map tensor names to file names")
-        files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
-        for file in files:
-            if not file.is_file():
-                raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it: download it")
-        return files
+        return _find_listed(folder, index)
     if (folder / SINGLE_FILE).is_file():
         return [folder / SINGLE_FILE]
     pickles = sorted(p.name for p in folder.iterdir() if p.suffix in PICKLE_SUFFIXES)
@@ -160,6 +163,17 @@ def find_shards(folder: Path, index: dict[str, object] | None) -> list[Path]:
             "Convert the checkpoint to safetensors"
         )
     raise NoWeightsError(f"{folder}: no weights: there is neither {SINGLE_FILE} nor {INDEX_FILE}")
+
+
+def _find_listed(folder: Path, index: dict[str, object]) -> list[Path]:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise CheckpointError(f"{folder / INDEX_FILE}: 'weight_map' must map tensor names to file names")
+    files = [inside(folder, name) for name in sorted(set(weight_map.values()))]
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: the shard is missing, but {INDEX_FILE} lists it: download it")
+    return files
 
 
 def update_framed(digest: Any, *parts: bytes) -> None:

@@ -116,9 +116,12 @@ def _read_text(config: Mapping[str, object]) -> dict[str, Any]:
     _check_experts(config)
     if (method := config.get("topk_method")) not in _METHODS:
         raise CheckpointError(f"topk_method must be one of {', '.join(_METHODS)}, got {str(method)[:40]!r}")
-    kept = {name: value for name, value in config.items() if name not in _CODE}
-    if has_latent:
-        return {**kept, "model_type": "deepseek_v2"}
+    own = {name: value for name, value in config.items() if name not in _CODE}
+    return {**own, "model_type": "deepseek_v2"} if has_latent else _read_plain_attention(own)
+
+
+def _read_plain_attention(config: Mapping[str, object]) -> dict[str, Any]:
+    """Return the configuration of a decoder without latent attention, with the kind of each layer's feed-forward."""
     num_layers = read_count(config, "num_hidden_layers", most=_MOST_LAYERS)
     num_dense = config["first_k_dense_replace"]
     if type(num_dense) is not int or not 0 <= num_dense <= num_layers:
@@ -126,7 +129,7 @@ def _read_text(config: Mapping[str, object]) -> dict[str, Any]:
             f"first_k_dense_replace must be an integer from 0 to {num_layers}, got {str(num_dense)[:40]!r}"
         )
     return {
-        **{name: value for name, value in kept.items() if name not in (*_LATENT, "first_k_dense_replace")},
+        **{name: value for name, value in config.items() if name not in (*_LATENT, "first_k_dense_replace")},
         "model_type": PLAIN_ATTENTION,
         "mlp_layer_types": ["dense"] * num_dense + ["sparse"] * (num_layers - num_dense),
     }

@@ -92,17 +92,27 @@ def read_cogvlm(config: Mapping[str, object]) -> dict[str, Any]:
     Llama 3, by whose vocabulary it is known: what its configuration leaves out is in its code. Raises `CheckpointError`
     naming a field that is not supported."""
     vision = _read_eva_clip(config)
-    heads, vocabulary = (read_count(config, name) for name in ("num_attention_heads", "vocab_size"))
+    vocabulary = read_count(config, "vocab_size")
     is_second = config.get("num_multi_query_heads") is not None or vocabulary >= _LLAMA3_VOCABULARY
+    return {
+        "architectures": config.get("architectures"),
+        **_EVA_CLIP,
+        "text_config": _make_cogvlm_text(config, is_second=is_second),
+        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
+        "vision_config": vision,
+        "has_expert_bias": is_second,
+        "image_token_index": _read_padding(config, vocabulary, _LLAMA3_PADDING if is_second else 0),
+        "row_divisor": 1.0,
+        "row_merge": 2 if is_second else 1,
+        "row_size": read_count(vision, "hidden_size"),
+    }
+
+
+def _make_cogvlm_text(config: Mapping[str, object], *, is_second: bool) -> dict[str, object]:
+    heads = read_count(config, "num_attention_heads")
     if is_second:
         heads = read_count({"num_multi_query_heads": 8, **config}, "num_multi_query_heads")
-    padding = config.get("pad_token_id", _LLAMA3_PADDING if is_second else 0)
-    if type(padding) is not int or not 0 <= padding < vocabulary:
-        raise CheckpointError(
-            f"pad_token_id stands at the places of pictures: it must be an integer from 0 to {vocabulary - 1}, got "
-            f"{str(padding)[:40]!r}"
-        )
-    text = {
+    return {
         "rms_norm_eps": 1e-5 if is_second else 1e-6,
         **{name: value for name, value in config.items() if name not in _NOT_OF_TEXT},
         "model_type": "llama",
@@ -110,18 +120,16 @@ def read_cogvlm(config: Mapping[str, object]) -> dict[str, Any]:
         "qkv_layout": "joined",
         "rope_theta": 500000.0 if is_second else 10000.0,
     }
-    return {
-        "architectures": config.get("architectures"),
-        **_EVA_CLIP,
-        "text_config": text,
-        "tie_word_embeddings": bool(config.get("tie_word_embeddings", False)),
-        "vision_config": vision,
-        "has_expert_bias": is_second,
-        "image_token_index": padding,
-        "row_divisor": 1.0,
-        "row_merge": 2 if is_second else 1,
-        "row_size": read_count(vision, "hidden_size"),
-    }
+
+
+def _read_padding(config: Mapping[str, object], vocabulary: int, default: int) -> int:
+    padding = config.get("pad_token_id", default)
+    if type(padding) is not int or not 0 <= padding < vocabulary:
+        raise CheckpointError(
+            f"pad_token_id stands at the places of pictures: it must be an integer from 0 to {vocabulary - 1}, got "
+            f"{str(padding)[:40]!r}"
+        )
+    return padding
 
 
 def _read_eva_clip(config: Mapping[str, object]) -> dict[str, object]:

@@ -130,19 +130,21 @@ def _read_cutting(config: Mapping[str, object], side: int, *, is_clip: bool) -> 
 
 
 def _read_points(config: Mapping[str, object], side: int) -> list[list[int]]:
-    """Return the resolutions as [height, width]. The published code has width first, some of it in a text, in which
-    "(1x1),...,(6x6)" are grids of tiles of `side` pixels."""
+    """Return the resolutions as [height, width]. The published code has width first."""
     given = config.get("image_grid_pinpoints")
-    if isinstance(given, str) and (ends := _GRIDS.fullmatch(given)) is not None:
-        first, last = ((int(ends[1]), int(ends[2])), (int(ends[3]), int(ends[4])))
-        columns, rows = (range(low, high + 1) for low, high in zip(first, last, strict=True))
-        given = [[column * side, row * side] for column in columns for row in rows]
-    elif isinstance(given, str):
-        given = [[int(width), int(height)] for width, height in re.findall(r"[(\[](\d{1,5}), ?(\d{1,5})[)\]]", given)]
-    if not isinstance(given, list) or not given or not all(isinstance(each, list) and len(each) == 2 for each in given):
-        given = str(config.get("image_grid_pinpoints"))[:80]
-        raise CheckpointError(f"image_grid_pinpoints must be a list of [width, height], got {given!r}")
-    return [[height, width] for width, height in given]
+    points = _parse_points(given, side) if isinstance(given, str) else given
+    if not isinstance(points, list) or not points or not all(isinstance(p, list) and len(p) == 2 for p in points):
+        raise CheckpointError(f"image_grid_pinpoints must be a list of [width, height], got {str(given)[:80]!r}")
+    return [[height, width] for width, height in points]
+
+
+def _parse_points(text: str, side: int) -> list[list[int]]:
+    """Return the resolutions [width, height] in a text; "(1x1),...,(6x6)" are grids of tiles of `side` pixels."""
+    if (ends := _GRIDS.fullmatch(text)) is None:
+        return [[int(width), int(height)] for width, height in re.findall(r"[(\[](\d{1,5}), ?(\d{1,5})[)\]]", text)]
+    columns = range(int(ends[1]), int(ends[3]) + 1)
+    rows = range(int(ends[2]), int(ends[4]) + 1)
+    return [[column * side, row * side] for column in columns for row in rows]
 
 
 def _check(config: Mapping[str, object], supported: Mapping[str, tuple[object, ...]]) -> None:

@@ -32,35 +32,10 @@ def read_molmo(config: Mapping[str, object]) -> dict[str, Any]:
     for name, value in _EXPECTED.items():
         if config.get(name, value) != value:
             raise CheckpointError(f"{name} must be {value!r}, got {str(config[name])[:40]!r}")
-    is_behind, norms_heads, has_bias = (
-        bool(config.get(name, False)) for name in ("norm_after", "attention_layer_norm", "qkv_bias")
-    )
-    if norms_heads != is_behind or has_bias == is_behind:
-        raise CheckpointError(
-            "norm_after, attention_layer_norm and qkv_bias must be true, true and false (OLMo 2) or false, false and "
-            f"true (Qwen2), got {is_behind}, {norms_heads} and {has_bias}"
-        )
-    numbers = {name: _count(config, name) for name in _SAME}
-    inner = _count(config, "intermediate_size")
-    if inner % 2:
-        raise CheckpointError(f"intermediate_size must be even, for two matrices are in one, got {inner}")
+    text = _read_text(config)
     vision = config.get("vision_config", {})
     if not isinstance(vision, Mapping):
         raise CheckpointError(f"vision_config must be an object, got {str(vision)[:40]!r}")
-    text = {
-        **{name: config.get(name, default) for name, default in _LEFT_OUT.items()},
-        **numbers,
-        "model_type": "olmo2" if is_behind else "qwen2",
-        "intermediate_size": inner // 2,
-        "hidden_act": "silu",
-        "rms_norm_eps": config.get("layer_norm_eps") or 1e-5,
-        "num_key_value_heads": config.get("num_key_value_heads") or numbers["num_attention_heads"],
-        "vocab_size": _count(config, "embedding_size" if config.get("embedding_size") is not None else "vocab_size"),
-        "tie_word_embeddings": False,
-        "qkv_layout": "joined",
-        "has_up_first": True,
-        "num_added_tokens": NUM_ADDED_TOKENS,
-    }
     return {
         "architectures": config.get("architectures"),
         "model_type": "llava",
@@ -75,6 +50,42 @@ def read_molmo(config: Mapping[str, object]) -> dict[str, Any]:
         "vision_feature_layer": list(_FEATURE_LAYERS),
         "vision_feature_select_strategy": "default",
     }
+
+
+def _read_text(config: Mapping[str, object]) -> dict[str, object]:
+    """Return the configuration of the decoder."""
+    kind = _read_kind(config)
+    numbers = {name: _count(config, name) for name in _SAME}
+    inner = _count(config, "intermediate_size")
+    if inner % 2:
+        raise CheckpointError(f"intermediate_size must be even, for two matrices are in one, got {inner}")
+    return {
+        **{name: config.get(name, default) for name, default in _LEFT_OUT.items()},
+        **numbers,
+        "model_type": kind,
+        "intermediate_size": inner // 2,
+        "hidden_act": "silu",
+        "rms_norm_eps": config.get("layer_norm_eps") or 1e-5,
+        "num_key_value_heads": config.get("num_key_value_heads") or numbers["num_attention_heads"],
+        "vocab_size": _count(config, "embedding_size" if config.get("embedding_size") is not None else "vocab_size"),
+        "tie_word_embeddings": False,
+        "qkv_layout": "joined",
+        "has_up_first": True,
+        "num_added_tokens": NUM_ADDED_TOKENS,
+    }
+
+
+def _read_kind(config: Mapping[str, object]) -> str:
+    """Return the `model_type` whose layers the options of norms and biases describe."""
+    is_behind, norms_heads, has_bias = (
+        bool(config.get(name, False)) for name in ("norm_after", "attention_layer_norm", "qkv_bias")
+    )
+    if norms_heads != is_behind or has_bias == is_behind:
+        raise CheckpointError(
+            "norm_after, attention_layer_norm and qkv_bias must be true, true and false (OLMo 2) or false, false and "
+            f"true (Qwen2), got {is_behind}, {norms_heads} and {has_bias}"
+        )
+    return "olmo2" if is_behind else "qwen2"
 
 
 def _count(config: Mapping[str, object], name: str) -> int:
