@@ -130,6 +130,20 @@ def test_a_step_too_large_for_memory_is_made_smaller(is_ahead: bool) -> None:
     world.settle()
 
 
+def test_no_exception_is_raised_in_what_the_thread_of_the_encoder_does() -> None:
+    """Falling asleep waits for the encoder, whose real worker reports its own exceptions: none may lose a picture."""
+    world = World(Setup(rate=1.0), random.Random(3))
+    while not world.worker.queue:
+        world.ask_any()
+        world.turn()
+    world.injector.strike = lambda name, _is_after: name == "store.put"
+    world.command(Sleep(level=1, running="abort"))
+    for _ in range(9):
+        world.turn()
+    assert world.loop.status.asleep and not world.loop.embeddings.store._in_flight, "nobody will encode these"
+    world.settle()
+
+
 def test_a_lost_device_ends_all_requests_with_the_reason() -> None:
     world = World(Setup(), random.Random(3))
     asked = [world.ask_any() for _ in range(5)]
