@@ -86,5 +86,5 @@ if __name__ == "__main__":
     else:
         import seesay
 
-        with seesay.serve(chat_template_config="qwen-tools", server_name="127.0.0.1", server_port=0) as server:
+        with seesay.serve(server_name="127.0.0.1", server_port=0) as server:
             main(f"{server.api_server_url}/v1")

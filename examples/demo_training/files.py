@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from demo_training import packing as pk
 from demo_training.network import IMAGE_MEAN, IMAGE_STD
 from seesay.demo.scenes import TRAINING_TASKS, make_example, training_seed
 from seesay.demo.vocabulary import WORDS
+from seesay.templates.builtin import find_file
 
 VOCABULARY = 1024
 SPECIAL_TOKENS = (
@@ -26,32 +28,6 @@ SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-
-CHAT_TEMPLATE = """\
-{%- for message in messages %}
-    {%- if loop.first and message.role != 'system' %}
-        {{- '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}
-    {%- endif %}
-    {{- '<|im_start|>' + message.role + '\\n' }}
-    {%- if message.content is string %}
-        {{- message.content }}
-    {%- else %}
-        {%- for part in message.content %}
-            {%- if part.type in ('image', 'image_url') %}
-                {{- '<|vision_start|><|image_pad|><|vision_end|>' }}
-            {%- elif part.type in ('video', 'video_url') %}
-                {{- '<|vision_start|><|video_pad|><|vision_end|>' }}
-            {%- elif part.type == 'text' %}
-                {{- part.text }}
-            {%- endif %}
-        {%- endfor %}
-    {%- endif %}
-    {{- '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|im_start|>assistant\\n' }}
-{%- endif %}
-"""
 
 
 def build_tokenizer() -> Tokenizer:
@@ -98,7 +74,9 @@ def write_processing_files(folder: Path, tokenizer: Tokenizer) -> None:
     """Tokenizer, chat template, generation defaults, image and video processor settings."""
     ids = special_ids(tokenizer)
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    template = find_file("qwen-tools")
+    assert template is not None
+    shutil.copyfile(template, folder / "chat_template.jinja")
     pixels: dict[str, Any] = {
         "patch_size": pk.PATCH_PX,
         "temporal_patch_size": pk.TEMPORAL_PATCH,

@@ -158,10 +158,10 @@ def _add_request_defaults(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--unknown-fields",
-        choices=("refuse", "ignore"),
-        default="refuse",
-        help="refuse requests with unknown fields (400), or ignore the fields and name them in a Warning header "
-        "(default: refuse)",
+        choices=("ignore", "refuse"),
+        default="ignore",
+        help="ignore unknown fields of requests and hints that change no answer, and name them in the header "
+        "x-seesay-ignored; or refuse such requests (default: ignore)",
     )
     group.add_argument(
         "--embedding-pooling",

@@ -45,7 +45,8 @@ class ServerSettings:
         the model's generation_config.json, 'openai' uses temperature 1 and nothing else.
     tool_call_parser, reasoning_parser: how the model writes calls and thoughts: a name of docs/answer_formats.md, or
         None, which finds it by the chat template.
-    unknown_fields: 'refuse' requests with unknown fields, or 'ignore' the fields and name them in a `Warning` header.
+    unknown_fields: 'ignore' unknown fields of requests, and hints that change no answer, and name them in the header
+        `x-seesay-ignored`; or 'refuse' such requests.
     embedding_pooling: the embedding of a prompt on /v1/embeddings where a request does not say: the 'mean' of the last
         hidden states, or the 'last' one.
     trust_request_chat_template: let requests bring a chat template along (`chat_template`). It runs in the sandbox, but
@@ -83,7 +84,7 @@ class ServerSettings:
     generation_defaults: Literal["model", "openai"] = "model"
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
-    unknown_fields: Literal["refuse", "ignore"] = "refuse"
+    unknown_fields: Literal["ignore", "refuse"] = "ignore"
     embedding_pooling: Literal["mean", "last"] = "mean"
     trust_request_chat_template: bool = False
     max_stored_responses: int = 256

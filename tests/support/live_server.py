@@ -55,7 +55,9 @@ class LiveServer:
 
 
 def make_settings(**options: Any) -> ServerSettings:
-    return ServerSettings(**{"model_name": MODEL, "host": "127.0.0.1", "port": 0, **options})
+    """The settings of tests: a loopback port; unknown fields are refused, so that a mistyped field fails a test."""
+    own = {"model_name": MODEL, "host": "127.0.0.1", "port": 0, "unknown_fields": "refuse"}
+    return ServerSettings(**{**own, **options})
 
 
 @contextlib.contextmanager

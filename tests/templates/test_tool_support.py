@@ -62,6 +62,10 @@ def test_a_template_with_tools(source: str) -> None:
     assert make(source).writes_tools and "look" in make(source).render([say("user", "hi")], tools=TOOLS).text
 
 
+def test_the_built_in_model_takes_tools() -> None:
+    assert BUILT_IN == QWEN_TOOLS
+
+
 def test_a_template_without_tools() -> None:
     assert not make(CHATML).writes_tools
     assert make(CHATML, tool_use=HERMES).writes_tools  # of named templates it is asked for tools

@@ -67,7 +67,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation, pictures included."""
-        reply = await off_loop(http, _Reply, state, body)
+        reply = await off_loop(http, _Reply, state, body, http)
         caller = caller_of(http.scope)
         if body.stream:
             return EventStream(reply.stream(caller), render_error=_make_error_event)
@@ -82,11 +82,11 @@ def make_router(state: ServerState) -> APIRouter:
         state.check_model(body.model)
         prompt, options = await off_loop(http, _read_prompt, state, body, read_tools(body.tools, body.tool_choice))
         config = state.defaults.make_config(max_new_tokens=1)
+        names = body.field_names("messages")
         request = GenerationRequest(
             prompt=prompt, gen_config=config, template_options=options, **body.request_options()
         )
-        names = body.field_names("messages")
-        state.check_thinking(request, names)
+        request = state.fit_thinking(request, names, http)
         return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request, names)).model_dump())
 
     return router
@@ -129,7 +129,7 @@ def _continue_final(prompt: tuple[Message, ...]) -> dict[str, object]:
 class _Reply:
     """The answer to one request, complete or streamed."""
 
-    def __init__(self, state: ServerState, body: MessagesRequest) -> None:
+    def __init__(self, state: ServerState, body: MessagesRequest, http: Request) -> None:
         """Read the body. Raises `ApiError` if it cannot be answered. Nothing is computed yet."""
         state.check_model(body.model)
         self._state = state
@@ -148,7 +148,7 @@ class _Reply:
             names=self.reading.names,
         )
         prompt, options = _read_prompt(state, body, tools)
-        self.request = GenerationRequest(
+        request = GenerationRequest(
             prompt=prompt,
             gen_config=config,
             template_options=options,
@@ -156,7 +156,7 @@ class _Reply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        state.check_thinking(self.request, self.reading.names)
+        self.request = state.fit_thinking(request, self.reading.names, http)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",

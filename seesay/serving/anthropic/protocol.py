@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, SkipValidation, field_validator, model_validator
@@ -11,8 +11,10 @@ from seesay.serving.anthropic.tool_fields import HAS_CHOICE, ToolChoice, ToolLis
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.fields import StopTexts, StrictModel, check_stop_words
 from seesay.serving.requests.grammar_fields import Format, check_format
+from seesay.serving.requests.request_model import pick_hints
 from seesay.serving.requests.shared_fields import EngineFields
 from seesay.serving.requests.thinking_fields import ThinkingOff, ThinkingOn, ThinkingOptions
+from seesay.serving.requests.tools import drop_server_tools
 
 # --- content ---------------------------------------------------------------------------------------------------------
 
@@ -99,7 +101,10 @@ InputMessage = Annotated[UserMessage | AssistantMessage, Field(discriminator="ro
 
 
 class OutputConfig(StrictModel):
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"effort": ()}
+
     format: Format | None = None
+    effort: None = Field(None, description="not supported: `thinking` says how much a model thinks")
 
 
 class CountTokensRequest(EngineFields):
@@ -116,6 +121,9 @@ class CountTokensRequest(EngineFields):
         "speed": (("standard",), "not supported, except standard"),
     }
 
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(
+        refused, "context_management", "cache_control", "user_profile_id", "workspace_id", "speed"
+    )
     rules: ClassVar[tuple[dict[str, Any], ...]] = (HAS_CHOICE,)
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "max_new_tokens": ("max_tokens",),
@@ -135,6 +143,10 @@ class CountTokensRequest(EngineFields):
     output_format: Format | None = Field(None, description="`{type: json_schema, schema}`")
     thinking: ThinkingOptions | None = Field(None, description="whether the model thinks, and how long at most")
     output_config: OutputConfig | None = Field(None, description="`{format}`: the newer place of output_format")
+
+    @classmethod
+    def drop_extra(cls, body: dict[str, Any]) -> Sequence[str]:
+        return drop_server_tools(body, ("custom",))
 
     @model_validator(mode="after")
     def _check_format(self) -> Self:
@@ -168,6 +180,10 @@ class MessagesRequest(CountTokensRequest):
         "service_tier": (("auto", "standard_only"), "not supported, except auto and standard_only"),
         "inference_geo": ((), "not supported"),
         "diagnostics": ((), "not supported"),
+    }
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **CountTokensRequest.hints,
+        **pick_hints(refused, "service_tier", "inference_geo", "diagnostics"),
     }
 
     max_tokens: int = Field(ge=1, description="longest answer, in tokens")

@@ -4,7 +4,7 @@ into `Tools`, whose errors name the field at fault."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SkipValidation
 
@@ -43,6 +43,8 @@ HAS_CHOICE = {
 class Tool(StrictModel):
     """A function that the model may call. input_schema: a JSON Schema of type object. strict: whether the input must be
     valid; false lets the model write any object."""
+
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"defer_loading": (False,)}
 
     type: Literal["custom"] | None = None
     name: Name

@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from seesay.processors.media.library_messages import request_id as media_request_id
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.requests.submission import ClientGoneError
-from seesay.serving.requests.unknown_fields import HEADER as WARNING_HEADER
-from seesay.serving.requests.unknown_fields import make_warning
+from seesay.serving.requests.unknown_fields import HEADER as IGNORED_HEADER
+from seesay.serving.requests.unknown_fields import list_names
 from seesay.serving.traffic.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay.access")
@@ -56,7 +56,7 @@ class ContextMiddleware:
                 # OpenAI's clients read x-request-id, Anthropic's request-id.
                 ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
                 if ignored := scope["state"].get("ignored_fields"):
-                    ids.append((WARNING_HEADER.encode(), make_warning(ignored).encode()))
+                    ids.append((IGNORED_HEADER.encode(), list_names(ignored).encode()))
                 message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 
@@ -74,6 +74,7 @@ class ContextMiddleware:
         finally:
             elapsed_s = time.perf_counter() - started_at
             self._metrics.observe_http(_endpoint_of(scope), status, elapsed_s)
+            self._metrics.observe_ignored(_endpoint_of(scope), len(scope["state"].get("ignored_fields", ())))
             logger.info("%s %s %s %d %.3f s", request_id, scope["method"], scope["path"], status, elapsed_s)
 
 

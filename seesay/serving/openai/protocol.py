@@ -1,11 +1,11 @@
 """Requests of OpenAI's chat and completions API as pydantic models, with our extensions.
 
-Every field has an effect or is refused with a 400 that names it. Unknown fields are refused too.
+Every field has an effect, is a hint, or is refused with a 400 that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, field_validator, model_validator
@@ -27,7 +27,7 @@ from seesay.serving.requests.fields import (
     needs,
 )
 from seesay.serving.requests.grammar_fields import FIELD_NAMES, Format, find_format, name_format
-from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.request_model import Refused, pick_hints
 from seesay.serving.requests.restriction_fields import RestrictionFields
 from seesay.serving.requests.shared_fields import (
     REFUSED,
@@ -36,10 +36,13 @@ from seesay.serving.requests.shared_fields import (
     PromptFields,
     refuse_two_values,
 )
+from seesay.serving.requests.tools import drop_server_tools
 
 
 class StreamOptions(StrictModel):
     """continuous_usage_stats (extension): `usage` in every event, with the tokens so far."""
+
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"include_obfuscation": (False,)}
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -189,6 +192,10 @@ class ChatCompletionRequest(ChatFields, SamplingFields):
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
 
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(
+        refused, "prediction", "verbosity", "store", "service_tier"
+    )
+
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (
         *SamplingFields.rules,
         needs("top_logprobs", "logprobs"),
@@ -218,6 +225,10 @@ class ChatCompletionRequest(ChatFields, SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension: variables of the chat template")
     add_generation_prompt: bool | None = Field(None, description="extension; default true")
     continue_final_message: bool | None = Field(None, description="extension: the last message begins the answer")
+
+    @classmethod
+    def drop_extra(cls, body: dict[str, Any]) -> Sequence[str]:
+        return drop_server_tools(body, ("function",))
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -264,6 +275,8 @@ class CompletionRequest(PromptFields, SamplingFields):
         "suffix": (("",), "not supported: the model does not insert text"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
+
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(refused, "service_tier")
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("max_tokens", "echo", {"const": 0}))
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"best_of": ("best_of", "n")}

@@ -11,7 +11,7 @@ from seesay.config import MediaLimits
 from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.content import check_media
-from seesay.serving.requests.tools import check_arguments
+from seesay.serving.requests.tools import read_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
 
@@ -121,13 +121,13 @@ class _Conversation:
         for key in ("call_id", "name", "arguments"):
             if not isinstance(item.get(key), str) or (key != "arguments" and not item[key]):
                 raise bad_request(f"{where}.{key} must be a string, got {show(item.get(key))}", f"{where}.{key}")
-        check_arguments(item["arguments"], f"{where}.arguments")
         call_id = item["call_id"]
         turn = self._begin_turn()
         if call_id in self._waiting:
             raise bad_request(f"{where}.call_id: {show(call_id)} is also the id of another call", f"{where}.call_id")
         self._waiting[call_id] = where
-        function = {"name": item["name"], "arguments": item["arguments"]}
+        arguments = read_arguments(item["arguments"], f"{where}.arguments")
+        function = {"name": item["name"], "arguments": arguments}
         turn.calls.append({"id": call_id, "type": "function", "function": function})
 
     def _add_result(self, item: Mapping[str, Any], where: str) -> None:

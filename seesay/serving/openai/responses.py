@@ -117,7 +117,7 @@ class ResponseReply:
         prompt = self._messages
         if body.instructions is not None:
             prompt = (Message(role="system", parts=(TextPart(text=body.instructions),)), *prompt)
-        self.request = GenerationRequest(
+        request = GenerationRequest(
             prompt=prompt,
             gen_config=config,
             template_options=self.reading.template_options,
@@ -125,7 +125,7 @@ class ResponseReply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        state.check_thinking(self.request, self.reading.names)
+        self.request = state.fit_thinking(request, self.reading.names, http)
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, SkipValidation, model_validator
@@ -12,9 +12,10 @@ from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, Toke
 from seesay.serving.openai.tool_fields import HAS_CHOICE, ResponseToolChoice, ResponseTools
 from seesay.serving.requests.fields import Metadata, StrictModel, needs
 from seesay.serving.requests.grammar_fields import Format, check_format
-from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.request_model import Refused, pick_hints
 from seesay.serving.requests.shared_fields import EngineFields
 from seesay.serving.requests.thinking_fields import ReasoningOptions, ThoughtLimitFields
+from seesay.serving.requests.tools import drop_server_tools
 
 LOGPROBS = "message.output_text.logprobs"
 Includes = Annotated[list[str], Field(fail_fast=True, json_schema_extra={"items": {"const": LOGPROBS}})]
@@ -97,10 +98,14 @@ class InputReasoning(StrictModel):
 
 
 class ResponseStreamOptions(StrictModel):
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"include_obfuscation": (False,)}
+
     include_obfuscation: Literal[False] = False
 
 
 class TextOptions(StrictModel):
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"verbosity": ()}
+
     format: Format | None = Field(None, description="text, json_object, json_schema, or as response_format")
     verbosity: None = None
 
@@ -118,6 +123,10 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
         "truncation": (("disabled",), "not supported, except disabled"),
         "service_tier": (("auto", "default"), "not supported, except auto and default"),
     }
+
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(
+        refused, "max_tool_calls", "context_management", "truncation", "service_tier"
+    )
 
     rules: ClassVar[tuple[dict[str, Any], ...]] = (needs("stream_options", "stream"), HAS_CHOICE)
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {
@@ -155,6 +164,15 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     prompt_cache_retention: str | None = Field(
         None, description="accepted, not used: prefixes stay cached while there is room"
     )
+
+    @classmethod
+    def drop_extra(cls, body: dict[str, Any]) -> Sequence[str]:
+        include = body.get("include")
+        others: list[str] = []
+        if isinstance(include, list) and all(isinstance(name, str) for name in include):
+            body["include"] = [name for name in include if name == LOGPROBS] or None
+            others = [f"include.{name}" for name in include if name != LOGPROBS]
+        return [*others, *drop_server_tools(body, ("function",))]
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -5,7 +5,7 @@ published schemas are as strict as the validation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -96,7 +96,13 @@ def needs(name: str, other: str, value: Mapping[str, object] = _NOT_NULL) -> dic
 
 
 class StrictModel(BaseModel):
-    """An object that refuses unknown fields and converts no types."""
+    """An object that refuses unknown fields and converts no types.
+
+    hints: fields of which some values are refused although they cannot change what an answer means here. Maps each to
+        the values that are accepted. Where unknown fields are ignored, the others are ignored too.
+    """
+
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
 

@@ -17,6 +17,11 @@ from seesay.serving.requests.fields import StrictModel
 Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
 
+def pick_hints(refused: Refused, *names: str) -> Mapping[str, tuple[object, ...]]:
+    """Return the `hints` of a model: these of the fields that it refuses."""
+    return {name: refused[name][0] for name in names}
+
+
 class RequestModel(StrictModel):
     """A request body.
 

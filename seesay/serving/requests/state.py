@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,8 @@ from seesay.serving.traffic.admission import Gate
 from seesay.serving.traffic.metrics import ServerMetrics
 
 if TYPE_CHECKING:
+    from fastapi import Request
+
     from seesay.engine.front.engine import AsyncEngine
     from seesay.serving.requests.field_names import FieldNames
     from seesay.values import GenerationRequest
@@ -103,12 +105,21 @@ class ServerState:
                 code="unsupported_parameter",
             )
 
-    def check_thinking(self, request: GenerationRequest, names: FieldNames) -> None:
-        """Raise `ApiError` 400, in the client's `names`, where the model cannot think as a request wants."""
+    def fit_thinking(self, request: GenerationRequest, names: FieldNames, http: Request) -> GenerationRequest:
+        """Return the request that thinks as far as the model does. Where nothing thinks and unknown fields are ignored,
+        its fields about thinking are too. Raises `ApiError` 400, in the client's `names`, where the model cannot think
+        as the request wants."""
         try:
             self.engine.check_thinking(request)
         except RequestError as error:
-            raise names.explain(error) from error
+            explained = names.explain(error)
+            ignored = http.scope["state"].get("ignored_fields")
+            if ignored is None or self.engine.answer_format.reasoning is not None:
+                raise explained from error
+            ignored.append(explained.param)
+            config = replace(request.gen_config, max_thinking_tokens=None)
+            return replace(request, enable_thinking=None, reasoning_effort=None, gen_config=config)
+        return request
 
     def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
         """Raise `ApiError` 400 for an entry that is not a token id of the model."""

@@ -42,6 +42,8 @@ class ThoughtLimitFields(RequestModel):
 class ReasoningOptions(StrictModel):
     """`reasoning` of the Responses API. Thoughts are not summarized: 'auto' gives none."""
 
+    hints: ClassVar[Mapping[str, tuple[object, ...]]] = {"summary": ("auto",), "generate_summary": ("auto",)}
+
     effort: Effort | None = None
     summary: Literal["auto"] | None = None
     generate_summary: Literal["auto"] | None = None

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic_core import from_json
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
@@ -17,10 +19,10 @@ from seesay.serving.errors import bad_request
 if TYPE_CHECKING:
     from seesay.templates.chat import ChatTemplate
 
-MAX_FUNCTIONS = 128
+MAX_FUNCTIONS = 1024
 MAX_SCHEMA_VALUES = 1 << 14
 MAX_SCHEMA_DEPTH = 48
-NAME_PATTERN = "^[a-zA-Z0-9_-]{1,64}$"
+NAME_PATTERN = "^[a-zA-Z0-9_.-]{1,128}$"
 _NAME = re.compile(NAME_PATTERN.replace("$", r"\Z"))
 _NO_PARAMETERS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
@@ -105,22 +107,50 @@ def make_function(
     )
 
 
-def check_arguments(text: str, where: str) -> None:
-    """Raise `ApiError` 400 for arguments of an earlier call that are not JSON text of an object. Empty ones are those
-    of a call without arguments. Chat templates that write arguments one by one could not be rendered with others."""
+def read_arguments(text: str, where: str) -> str:
+    """Return the arguments of an earlier call as JSON text of an object. Empty ones are those of a call without
+    arguments; of text that was cut off, the values that are complete. Raises `ApiError` 400 for any other text: chat
+    templates that write arguments one by one could not be rendered with it."""
     try:
-        value = json.loads(text or "{}")
+        value, is_whole = json.loads(text or "{}"), True
     except (ValueError, RecursionError) as error:
-        why = f"{where} must be JSON text of an object, got {show(text)}: {str(error)[:100]}"
-        raise bad_request(f"{why}; leave out a call that was cut off", where) from None
+        value, is_whole = _read_partial(text), False
+        if not isinstance(value, dict):
+            why = f"{where} must be JSON text of an object, got {show(text)}: {str(error)[:100]}"
+            raise bad_request(why, where) from None
     if not isinstance(value, dict):
         raise bad_request(f"{where} must be JSON text of an object, got {show(text)}", where)
+    return text if is_whole else json.dumps(value, ensure_ascii=False)
+
+
+def _read_partial(text: str) -> object:
+    try:
+        return from_json(text, allow_partial=True)
+    except ValueError:
+        return None
+
+
+def drop_server_tools(body: dict[str, Any], own_types: Collection[object]) -> list[str]:
+    """Remove from `body` the tools that their server has to run, such as a web search, where others of `own_types` are
+    beside them, and return their places."""
+    tools = body.get("tools")
+    if not isinstance(tools, list):
+        return []
+    foreign = {
+        index: tool["type"]
+        for index, tool in enumerate(tools)
+        if isinstance(tool, dict) and isinstance(tool.get("type"), str) and tool["type"] not in own_types
+    }
+    if not foreign or len(foreign) == len(tools):
+        return []
+    body["tools"] = [tool for index, tool in enumerate(tools) if index not in foreign]
+    return [f"tools[{index}].{kind}" for index, kind in foreign.items()]
 
 
 def check_name(name: object, where: str) -> None:
     """Raise `ApiError` 400 for a value that is not the name of a function."""
     if not isinstance(name, str) or _NAME.match(name) is None:
-        raise bad_request(f"{where} must be 1 to 64 letters, digits, _ or -, got {show(name)}", where)
+        raise bad_request(f"{where} must be 1 to 128 letters, digits, _, - or ., got {show(name)}", where)
 
 
 def check_functions(functions: Sequence[Function], param: str = "tools") -> tuple[Function, ...]:

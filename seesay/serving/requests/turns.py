@@ -7,7 +7,7 @@ from typing import Any
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
-from seesay.serving.requests.tools import check_arguments
+from seesay.serving.requests.tools import read_arguments
 from seesay.serving.requests.unknown_fields import refuse_unknown_fields
 
 _TEXT_FIELDS = ("name", "tool_call_id", "reasoning_content")
@@ -16,7 +16,8 @@ _ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
 
 def check_turns(messages: Sequence[Mapping[str, object]], param: str) -> None:
     """Check that names are texts, that tool calls are well-formed and the assistant's, and that the tool messages after
-    a turn with calls answer each of them once. Raises `ApiError` 400 that names the field at fault."""
+    a turn with calls answer each of them once. Completes arguments that were cut off, in place. Raises `ApiError` 400
+    that names the field at fault."""
     waiting: dict[str, str] = {}  # id → place of each call without a result so far
     for index, message in enumerate(messages):
         where = f"{param}[{index}]"
@@ -74,12 +75,13 @@ def _read_call(call: object, where: str) -> str:
         raise bad_request(f"{where}.type must be 'function', got {show(fields['type'])}", f"{where}.type")
     if not isinstance(fields["id"], str) or not fields["id"]:
         raise bad_request(f"{where}.id must be a non-empty string, got {show(fields['id'])}", f"{where}.id")
-    function = _read_object(fields["function"], ("name", "arguments"), f"{where}.function")
+    function = fields["function"]
+    _read_object(function, ("name", "arguments"), f"{where}.function")
     for name, value in function.items():
         if not isinstance(value, str):
             place = f"{where}.function.{name}"
             raise bad_request(f"{place} must be a string, got {show(value)}", place)
-    check_arguments(function["arguments"], f"{where}.function.arguments")
+    function["arguments"] = read_arguments(function["arguments"], f"{where}.function.arguments")
     return fields["id"]
 
 

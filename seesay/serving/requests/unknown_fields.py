@@ -1,6 +1,8 @@
 """Unknown fields of a body: refused by name; or dropped and reported, for clients that send more than is known here.
 
-A field is known if the request's model publishes it. Fields that are known but not supported are still refused.
+A field is known if the request's model publishes it. With the unknown ones go hints, which are fields that cannot
+change what an answer means on this server (`StrictModel.hints`), and what a model's `drop_extra` removes from its JSON.
+Other fields that are known but not supported are refused.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from pydantic import BaseModel
 
 from seesay.serving.errors import bad_request
 
-HEADER = "warning"
+HEADER = "x-seesay-ignored"
 
-_MAX_NAMED = 8
+_MAX_NAMED = 16
 _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\]-]")
 
 
@@ -32,23 +34,24 @@ def refuse_unknown_fields(
 
 
 def drop_unknown(body: object, model: type[BaseModel]) -> list[str]:
-    """Remove the unknown fields from `body`, which is parsed JSON, and return their paths."""
+    """Remove the unknown fields and the hints from `body`, which is parsed JSON, and return their paths."""
     dropped: list[str] = []
     _walk(body, model, "", dropped)
     return dropped
 
 
-def make_warning(names: Sequence[str]) -> str:
-    """Return a `Warning` header that names the ignored fields. Names may hold any characters."""
+def list_names(names: Sequence[str]) -> str:
+    """Return the value of the header that names the ignored fields. Names may hold any characters."""
     shown = [_PLAIN.sub("?", name[:80]) for name in names[:_MAX_NAMED]]
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return f'299 seesay "unknown fields were ignored: {", ".join(shown)}{more}"'
+    return f"{', '.join(shown)}{more}"
 
 
 def _walk(value: object, hint: object, where: str, dropped: list[str]) -> None:
     if isinstance(value, dict):
         model = _find_model(value, hint)
         if model is not None:
+            dropped += getattr(model, "drop_extra", _drop_nothing)(value)
             _walk_object(value, model, where, dropped)
     elif isinstance(value, list):
         items = [get_args(option)[0] for option in _options(hint) if get_origin(option) is list]
@@ -58,13 +61,23 @@ def _walk(value: object, hint: object, where: str, dropped: list[str]) -> None:
 
 def _walk_object(value: dict[str, object], model: type[BaseModel], where: str, dropped: list[str]) -> None:
     known = {**dict.fromkeys(getattr(model, "refused", ())), **model.model_fields}
+    hints: Mapping[str, Sequence[object]] = getattr(model, "hints", {})
     for key in list(value):
         place = f"{where}.{key}" if where else key
-        if key not in known:
+        if key not in known or _is_hint(value[key], hints.get(key)):
             del value[key]
             dropped.append(place)
         elif (field := known[key]) is not None:
             _walk(value[key], field.annotation, place, dropped)
+
+
+def _drop_nothing(_body: object) -> Sequence[str]:
+    return ()
+
+
+def _is_hint(value: object, neutral: Sequence[object] | None) -> bool:
+    """Return whether a field whose accepted values are `neutral` is a hint that has another value."""
+    return neutral is not None and value is not None and value not in neutral
 
 
 def _find_model(value: dict[str, object], hint: object) -> type[BaseModel] | None:

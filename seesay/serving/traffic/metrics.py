@@ -42,6 +42,7 @@ class ServerMetrics:
 
         self._http = counter("seesay_http_requests", "HTTP requests by endpoint and status", ("endpoint", "status"))
         self._http_s = histogram("seesay_http_request_seconds", "time to answer", _SECONDS, ("endpoint",))
+        self._ignored = counter("seesay_ignored_fields", "fields of requests that were ignored", ("endpoint",))
         self._answers = counter("seesay_answers", "answers of the engine by finish reason", ("reason",))
         self._prompt = counter("seesay_prompt_tokens", "prompt tokens")
         self._generated = counter("seesay_generated_tokens", "tokens generated")
@@ -67,6 +68,11 @@ class ServerMetrics:
         """Count a finished HTTP request."""
         self._http.labels(endpoint, str(status)).inc()
         self._http_s.labels(endpoint).observe(elapsed_s)
+
+    def observe_ignored(self, endpoint: str, num_fields: int) -> None:
+        """Count the fields of a request that were ignored. Their names are a client's, and must not become labels."""
+        if num_fields:
+            self._ignored.labels(endpoint).inc(num_fields)
 
     def observe_aborted(self, num_answers: int) -> None:
         """Count answers that were aborted because their HTTP request ended."""

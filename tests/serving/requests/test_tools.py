@@ -19,6 +19,7 @@ from templates.tool_templates import HERMES
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.requests.tools import read_arguments
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 SCHEMA = {
@@ -42,7 +43,7 @@ class Look(BaseModel):
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
-    """The built-in model with a chat template that has tools."""
+    """The built-in model with the chat template of Hermes."""
     template = Path(tmp_path_factory.mktemp("templates")) / "hermes.jinja"
     template.write_text(HERMES)
     config = EngineConfig(session_len=2048, device_type="cpu")
@@ -412,7 +413,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}, "odd": 1}]}, "tools[0].odd"),
     (CHAT, chat(name="two words"), "tools[0].function.name"),
-    (CHAT, chat(name="f" * 65), "tools[0].function.name"),
+    (CHAT, chat(name="f" * 129), "tools[0].function.name"),
     (CHAT, chat(name=""), "tools[0].function.name"),
     (CHAT, chat(odd=1), "tools[0].function.odd"),
     (CHAT, chat(description=3), "tools[0].function.description"),
@@ -432,14 +433,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "tools[0].input_schema.oneOf"),
     (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"properties": {"a": {"not": {}}}}}]},
      "tools[0].input_schema"),
-    (CHAT, history("{"), "messages[1].tool_calls[1].function.arguments"),
-    (CHAT, history('{"a": "b'), "messages[1].tool_calls[1].function.arguments"),
+    (CHAT, history("{a"), "messages[1].tool_calls[1].function.arguments"),
+    (CHAT, history("say"), "messages[1].tool_calls[1].function.arguments"),
     (CHAT, history("[1]"), "messages[1].tool_calls[1].function.arguments"),
     (CHAT, history("[" * 100_000), "messages[1].tool_calls[1].function.arguments"),
-    (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"},
+    (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "x"},
                            {"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].arguments"),
     (CHAT, {"tools": [TOOL, TOOL]}, "tools[1].function.name"),
-    (CHAT, {"tools": [TOOL] * 129}, "tools"),
+    (CHAT, {"tools": [TOOL] * 1025}, "tools"),
     (CHAT, {"tool_choice": "required"}, "tool_choice"),
     (CHAT, {"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
     (CHAT, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
@@ -485,6 +486,24 @@ def test_what_is_wrong_is_named(live: LiveServer, path: str, fields: dict[str, A
     error = post(live, path, {**minimal, **fields}, status=400)["error"]
     assert param in error["message"], error
     assert path == MESSAGES or error["param"] == param, error
+
+
+def test_a_call_that_was_cut_off_has_its_complete_values() -> None:
+    where = "arguments"
+    for text, expected in (("", ""), ("{", "{}"), ('{"a": "b', "{}"), ('{"a": 1, "b": [2, "c', '{"a": 1, "b": [2]}')):
+        assert read_arguments(text, where) == expected
+    assert read_arguments('{"a":  "ü"}', where) == '{"a":  "ü"}'
+
+
+def test_many_long_names(live: LiveServer) -> None:
+    names = [f"server.{number}.{'x' * 70}" for number in range(130)]
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    chosen = {"type": "function", "function": {"name": names[-1]}}
+    answer = post(live, CHAT, {"messages": HI, "tools": [tools[0], tools[-1]], "tool_choice": chosen})
+    [call] = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == names[-1] and json.loads(call["function"]["arguments"]) == {}
+    error = post(live, CHAT, {"messages": HI, "tools": tools}, status=400)["error"]
+    assert error["code"] == "context_too_long"  # they are taken, and only this model's context is too short
 
 
 async def test_a_template_without_tools_is_named(http: httpx.AsyncClient) -> None:
