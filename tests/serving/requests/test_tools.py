@@ -503,7 +503,7 @@ def test_many_long_names(live: LiveServer) -> None:
     [call] = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == names[-1] and json.loads(call["function"]["arguments"]) == {}
     error = post(live, CHAT, {"messages": HI, "tools": tools}, status=400)["error"]
-    assert error["code"] == "context_too_long"  # they are taken, and only this model's context is too short
+    assert error["code"] == "context_length_exceeded"  # they are taken, and only this model's context is too short
 
 
 async def test_a_template_without_tools_is_named(http: httpx.AsyncClient) -> None:

@@ -95,7 +95,8 @@ HINTS: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
          "context_management": {"edits": []}, "thinking": {"type": "enabled", "budget_tokens": 9},
          "output_config": {"effort": "high"}},
         {"service_tier": "auto", "cache_control": {"type": "ephemeral"}, "metadata": {"user_id": "u"}},
-        ["service_tier", "cache_control", "speed", "context_management", "thinking.budget_tokens", "output_config.effort"],
+        ["service_tier", "cache_control", "speed", "context_management", "thinking.budget_tokens",
+         "output_config.effort"],
     ),
 }  # fmt: skip
 
