@@ -83,10 +83,12 @@ weights (`update_weights`) run with the code of the folder that the engine was s
 With pictures, the model's own processor makes the tower's input, and the tokens of a picture from its size; the
 tower's modules are those of the same loaded model. At start two prompts with pictures are computed in our way, and by
 the whole model: tokens and hidden states must agree. Models that differ say in what, and run with text alone under
-`disable_vision_encoder=True` (`--disable-vision-encoder`): those with rotary positions of several axes, rows added to
-further layers, or tokens that depend on the other pictures of a prompt; and folders without the processor's file.
+`disable_vision_encoder=True` (`--disable-vision-encoder`): those with tokens that depend on the other pictures of a
+prompt, for example; and folders without the processor's file. Rotary positions of several axes (M-RoPE) are made by the
+model's own code, and rows that are added behind further layers (DeepStack) go with the embeddings.
 Models whose decoder attends to pictures beside the text (cross-attention), or lets a prompt's tokens see later ones,
-do not run. Videos are taken as pictures. Pictures have no options but `detail`, and one with a side more than 200 times
+do not run. Videos are videos where the folder describes a processor of them that makes rows of one, and else taken as
+pictures. Media have no options but `detail`, and one with a side more than 200 times
 as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,

@@ -10,7 +10,6 @@ from seesay.checkpoint import Checkpoint, NoWeightsError
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.vl.modules.module_family import ModuleDecoderFamily
-from seesay.vl.modules.module_vision import ModuleVisionFamily, check_positions
 from seesay.vl.registry import Registry, find_model, open_registry
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def read_config(folder: Path, config: EngineConfig) -> Checkpoint:
     as its config.json says so alone, and `ConfigError` for a plugin that cannot be used."""
     registry = open_registry(config.plugins, config.custom_module_map)
     options = _load_options(config, registry)
-    return _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), config, registry)
+    return _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), registry)
 
 
 def _load_options(config: EngineConfig, registry: Registry) -> dict[str, Any]:
@@ -66,12 +65,10 @@ def _load_options(config: EngineConfig, registry: Registry) -> dict[str, Any]:
     }
 
 
-def _check_config(checkpoint: Checkpoint, config: EngineConfig, registry: Registry) -> Checkpoint:
+def _check_config(checkpoint: Checkpoint, registry: Registry) -> Checkpoint:
     family_type, checkpoint = find_model(checkpoint, registry)
     if issubclass(family_type, ModuleDecoderFamily) and checkpoint.code is None:
-        model = family_type.build_modules(checkpoint)
-        if issubclass(family_type, ModuleVisionFamily) and not config.disable_vision_encoder:
-            check_positions(checkpoint, model)
+        family_type.build_modules(checkpoint)
     return checkpoint
 
 
@@ -83,7 +80,7 @@ def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     try:
         checkpoint = Checkpoint.load(folder, config.hf_overrides, **options)
     except NoWeightsError:  # report an unsupported model before its weights are downloaded
-        _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), config, registry)
+        _check_config(Checkpoint.load_config(folder, config.hf_overrides, **options), registry)
         raise
     checkpoint.expect_format(config.model_format)
     family_type, checkpoint = find_model(checkpoint, registry)

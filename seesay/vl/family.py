@@ -66,7 +66,8 @@ class Family(ABC):
     frame_options: options of pictures that are frames of a video, where the request does not have them.
     tokenizes_apart: the text before, between and behind media is tokenized in pieces, each like a text of its own.
     begins_empty: with `tokenizes_apart`, a piece without characters has the tokenizer's prefix, too.
-    num_position_axes: rotary positions of a token: 1, or 3 for time, height and width (M-RoPE).
+    num_position_axes: rotary positions of a token: 1, or several, as 3 for time, height and width (M-RoPE); an instance
+        may have others than its class.
     is_prefix_lm: each token of a prompt sees the whole prompt: see `DecoderConfig`.
     default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
         the default frame rate.
@@ -83,7 +84,7 @@ class Family(ABC):
     frame_options: ClassVar[Mapping[str, int]] = {}
     tokenizes_apart: bool = False
     begins_empty: bool = True
-    num_position_axes: ClassVar[int] = 1
+    num_position_axes: int = 1
     is_prefix_lm: ClassVar[bool] = False
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()

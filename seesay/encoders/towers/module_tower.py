@@ -45,24 +45,27 @@ class ModuleTower:
     """Encodes one item after another: they are of any size, and the modules are not ours.
 
     Features: the arrays that the processor makes of the item's marker, `input_ids` int64 [1, T] among them, of which
-    those that are `image_token` take a row.
+    those that are one of `row_tokens` take a row. A row has a part of `hidden_size` for the decoder's input, and one
+    for each of the `num_deep_layers` layers behind which it is added.
     """
 
     def __init__(
         self,
         run: Callable[..., Mapping[str, Any]],
         *,
-        image_token: int,
+        row_tokens: Sequence[int],
         hidden_size: int,
+        num_deep_layers: int = 0,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """`run(**inputs)` returns the decoder's inputs: `inputs_embeds` [1, T, hidden_size] with rows in it."""
+        """`run(**inputs)` returns the decoder's inputs: `inputs_embeds` [1, T, hidden_size] with rows in it, and with
+        deep layers `deepstack_visual_embeds`, a tensor [R, hidden_size] for each."""
         self.device, self.dtype = device, dtype
-        self.hidden_size = hidden_size
+        self.hidden_size = hidden_size * (1 + num_deep_layers)
         self.weights = DecodersWeights(device)
         self._run = run
-        self._image_token = image_token
+        self._row_tokens = row_tokens
 
     def encode(self, features: Sequence[Mapping[str, object]]) -> list[Tensor]:
         """See `Encoder.encode`."""
@@ -81,12 +84,13 @@ class ModuleTower:
             return self._run(**inputs)
 
     def _encode(self, item: Mapping[str, Any]) -> Tensor:
-        takes_row = item["input_ids"][0] == self._image_token
+        takes_row = np.isin(item["input_ids"][0], self._row_tokens)
         if self.device.type == "meta":  # modules may look at values, and there are none
             return torch.empty((int(takes_row.sum()), self.hidden_size), dtype=self.dtype, device=self.device)
-        given: Tensor = self.show(self.load(item))["inputs_embeds"]
+        given = self.show(self.load(item))
         [places] = upload([np.flatnonzero(takes_row)], self.device)
-        return given[0].index_select(0, places).to(self.dtype)
+        rows = given["inputs_embeds"][0].index_select(0, places)
+        return torch.cat([rows, *(given.get("deepstack_visual_embeds") or ())], dim=1).to(self.dtype)
 
     def disable_graphs(self) -> None:
         """None are recorded."""

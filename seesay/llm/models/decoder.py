@@ -28,7 +28,7 @@ class RowSplit(NamedTuple):
 class ModelInput:
     """One step's input, T packed tokens.
 
-    input_ids int64 [T]; positions int64 [T] or [3, T]; stretches float64 [T] or None, which is 0.0 for all (see
+    input_ids int64 [T]; positions int64 [T] or [axes, T]; stretches float64 [T] or None, which is 0.0 for all (see
     `LengthScaling`);
     slot_mapping int64 [T]: block · block_size + offset where each token's KV goes; layout: the rows;
     splice_rows int64 [R] and splice_embeddings [R, embedding_size]: the tokens that take an embedding instead of their

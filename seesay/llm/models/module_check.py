@@ -29,10 +29,11 @@ _MAX_ROUGH_ERROR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedPrompt:
-    """A prompt `ids` int64 [T], in which the tokens at `places` int64 [R] take `rows` [R, hidden] of pictures; and the
-    hidden states [T, hidden] that the whole model makes of it."""
+    """A prompt `ids` int64 [T] at `positions` int64 [T] or [axes, T], in which the tokens at `places` int64 [R] take
+    `rows` [R, embedding_size] of pictures; and the hidden states [T, hidden] that the whole model makes of it."""
 
     ids: torch.Tensor
+    positions: torch.Tensor
     places: torch.Tensor
     rows: torch.Tensor
     expected: torch.Tensor
@@ -56,9 +57,12 @@ def check_decoder(decoder: CheckedDecoder) -> None:
     its modules mix tokens of different texts, do not take positions, or keep something of what came before."""
     ids = _draw_ids(decoder)
     none = torch.empty(0, dtype=torch.int64, device=decoder.device)
+    num_axes = decoder.traits.num_position_axes
+    axes = (num_axes,) if num_axes > 1 else ()
     prompts = [
         CheckedPrompt(
             ids=ids[row, :length],
+            positions=torch.arange(length, device=decoder.device).expand(*axes, -1),
             places=none,
             rows=torch.empty(0),
             expected=decoder.compute_alone(ids[row, :length]),
@@ -86,8 +90,8 @@ def _draw_ids(decoder: CheckedDecoder) -> torch.Tensor:
 
 def check_media(decoder: CheckedDecoder, prompts: Sequence[CheckedPrompt]) -> None:
     """Raise `CheckpointError` if a prompt with media in a packed step has other hidden states than alone, as the whole
-    model computes them: if tokens of a picture see later ones, have positions of several axes, are added to further
-    layers, or are told apart in another way."""
+    model computes them: if tokens of a picture see later ones, have other positions, are added to further layers, or
+    are told apart in another way."""
     ends = [len(prompt.ids) for prompt in prompts]
     runs = [_find_runs(decoder, prompt) for prompt in prompts]
     steps = [tuple(_without_cut(own, int(part * end)) for own, end in zip(runs, ends, strict=True)) for part in _PIECES]
@@ -156,7 +160,7 @@ def _compute_packed(
         )
         inputs = ModelInput(
             input_ids=torch.cat([prompt.ids[first:end] for prompt, first, end in slices]),
-            positions=make([place for _, place in places]),
+            positions=torch.cat([prompt.positions[..., first:end] for prompt, first, end in slices], dim=-1),
             slot_mapping=make([row * blocks_each * _BLOCK_SIZE + place for row, place in places]),
             layout=RowLayout(
                 cu_seqlens_q=starts.astype(np.int64),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +23,19 @@ from seesay.llm.plans.traits import DecoderTraits, KVShape
 class ModuleDecoder:
     """See `Decoder`. Its steps are not captured as CUDA graphs: the modules are not ours, and may read the device."""
 
-    def __init__(self, owner: ModuleModel, *, device: torch.device, dtype: torch.dtype, media_run: int = 0) -> None:
-        """Load the weights of `owner`, or use those that its tower has loaded. `media_run`: see `DecoderTraits`; tokens
-        of a picture see each other in the layers with a window alone. Raises `CheckpointError`."""
+    def __init__(
+        self,
+        owner: ModuleModel,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        media_run: int = 0,
+        num_position_axes: int = 1,
+        num_deep_layers: int = 0,
+    ) -> None:
+        """Load the weights of `owner`, or use those that its tower has loaded. `media_run` and `num_position_axes`: see
+        `DecoderTraits`; tokens of a picture see each other in the layers with a window alone. `num_deep_layers`: first
+        layers behind which a part of each embedding is added (`DecoderConfig`). Raises `CheckpointError`."""
         self.device, self.dtype = device, dtype
         self._owner = owner
         self._ops = pick_ops(device)
@@ -37,10 +48,12 @@ class ModuleDecoder:
         shapes = owner.probed.shapes
         self._windows = frozenset(shape.window for shape in shapes)
         text_config = self._model.config.get_text_config(decoder=True)
+        self._num_deep_layers = num_deep_layers
         self._traits = DecoderTraits(
             vocab_size=text_config.vocab_size,
-            embedding_size=owner.probed.hidden_size,
+            embedding_size=owner.probed.hidden_size * (1 + num_deep_layers),
             kv_shapes=tuple(KVShape(num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim) for shape in shapes),
+            num_position_axes=num_position_axes,
             media_run=media_run,
             flops_per_token=2 * owner.probed.num_parameters,
             has_graphs=False,
@@ -65,11 +78,15 @@ class ModuleDecoder:
     ) -> torch.Tensor:
         """See `Decoder.forward`. Tokens of all rows are one text to the modules, of which only attention looks at more
         than one token."""
-        tokens = {"input_ids": inputs.input_ids}
+        tokens: dict[str, Any] = {"input_ids": inputs.input_ids}
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
             embeds = self._model.get_input_embeddings()(inputs.input_ids)
-            self._ops.splice(embeds, inputs.splice_rows, inputs.splice_embeddings)
+            first, *deep = inputs.splice_embeddings.chunk(1 + self._num_deep_layers, dim=1)
+            self._ops.splice(embeds, inputs.splice_rows, first)
             tokens = {"embeds": embeds, **self._look_up(inputs.input_ids, inputs.splice_rows)}
+            if deep:
+                is_media = torch.zeros_like(inputs.input_ids, dtype=torch.bool).index_fill_(0, inputs.splice_rows, True)
+                tokens |= {"visual_pos_masks": is_media[None], "deepstack_visual_embeds": deep}
         plans = self._plan(inputs.layout)
         with torch.no_grad(), self._holder.during(caches, plans, inputs.slot_mapping, inputs.faults, self.dtype):
             hidden = run_decoder(self._decoder, inputs.positions, **tokens)

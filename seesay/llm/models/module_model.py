@@ -35,7 +35,8 @@ _MOST_TIMES, _FEW_ELEMENTS = 2, 1 << 20
 
 
 class ModuleModel:
-    """The modules of a model, on one device once they are loaded."""
+    """The modules of a model, on one device once they are loaded. skeleton: other ones without weights, for code of the
+    model that needs none."""
 
     def __init__(
         self, checkpoint: Checkpoint, auto_class: str, *, prefix: str | None = None, nearest: str = ""
@@ -51,10 +52,10 @@ class ModuleModel:
         with self.blaming():
             check_config(self._config.get_text_config(decoder=True))
         with self.blaming("its modules cannot be made of its config.json"):
-            empty = self._build_empty()
-        self._num_elements = sum(parameter.numel() for parameter in empty.parameters())
+            self.skeleton = self._build_empty()
+        self._num_elements = sum(parameter.numel() for parameter in self.skeleton.parameters())
         with self.blaming("its modules fail in a trial with a few tokens and weights of zeros"):
-            self.probed = probe(empty)
+            self.probed = probe(self.skeleton)
         self.model: PreTrainedModel | None = None
 
     def load(self, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:

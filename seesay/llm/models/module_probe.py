@@ -133,14 +133,15 @@ def run_decoder(
     *,
     input_ids: torch.Tensor | None = None,
     embeds: torch.Tensor | None = None,
-    **options: torch.Tensor,
+    **options: object,
 ) -> torch.Tensor:
-    """Return hidden states [T, hidden] of packed tokens at positions int64 [T]: of their ids int64 [T], or of their
-    embeddings [T, hidden]. Some models look up more by an id than the embedding, which is among the `options` then."""
+    """Return hidden states [T, hidden] of packed tokens at positions int64 [T] or [axes, T]: of their ids int64 [T], or
+    of their embeddings [T, hidden]. Some models look up more by an id than the embedding, which is among the `options`
+    then."""
     tokens = {"input_ids": input_ids, "inputs_embeds": embeds}
     output = decoder(
         **{name: tensor[None] for name, tensor in tokens.items() if tensor is not None},
-        position_ids=positions[None],
+        position_ids=positions.unsqueeze(-2),
         use_cache=False,
         return_dict=True,
         **options,

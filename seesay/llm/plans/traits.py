@@ -71,7 +71,7 @@ class DecoderTraits:
     vocab_size: int
     embedding_size: int
     kv_shapes: tuple[KVShape, ...]
-    num_position_axes: Literal[1, 3] = 1
+    num_position_axes: int = 1
     media_run: int = 0
     media_rows: MediaTokens | None = None
     is_prefix_lm: bool = False

@@ -77,7 +77,7 @@ class DecodeGraphs:
         )
         inputs = ModelInput(
             input_ids=given.input_ids,
-            positions=given.positions if traits.num_position_axes == 3 else given.positions[0],
+            positions=given.positions if traits.num_position_axes > 1 else given.positions[0],
             slot_mapping=given.slot_mapping,
             layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
             faults=given.faults,

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleBackbone(Backbone):
-    """The decoder of a Transformers model. family: has its modules, which are built when they are needed."""
+    """The decoder of a Transformers model. family: has its modules, which are built when they are needed.
+    num_position_axes: rotary positions of a token."""
 
     is_ours: ClassVar[bool] = False
+    num_position_axes: int = 1
     family: ModuleDecoderFamily = field(repr=False)
 
     def decoder_config(
@@ -64,7 +66,14 @@ class ModuleBackbone(Backbone):
                 f"{given[0]}: {checkpoint.architecture} runs through Transformers' modules, which have their own "
                 "rotary embedding and attention: leave it out"
             )
-        decoder = ModuleDecoder(self.family.model, device=device, dtype=dtype, media_run=self.media_run)
+        decoder = ModuleDecoder(
+            self.family.model,
+            device=device,
+            dtype=dtype,
+            media_run=self.media_run,
+            num_position_axes=self.num_position_axes,
+            num_deep_layers=self.num_deep_layers,
+        )
         self.family.check(decoder)
         return decoder
 
@@ -95,7 +104,7 @@ class ModuleDecoderFamily(Family):
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""
 
-    def backbone(self) -> Backbone:
+    def backbone(self) -> ModuleBackbone:
         return ModuleBackbone(
             text_config=self.checkpoint.text_config,
             decoder_name=self.weights.decoder_name,

@@ -7,23 +7,27 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
+
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality
 from seesay.values.frame_chain import Chain
-from seesay.vl.family import Backbone, Features, MediaPlan
-from seesay.vl.modules.module_family import ModuleTextFamily
-from seesay.vl.modules.module_processor import FILES, ModuleProcessor
+from seesay.vl.family import Features, MediaPlan
+from seesay.vl.modules.module_family import ModuleBackbone, ModuleTextFamily
+from seesay.vl.modules.module_positions import RopeIndex, count_axes
+from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned, describes_videos
 
 if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.towers.module_tower import ModuleTower
     from seesay.llm.models.module_decoder import ModuleDecoder
-    from seesay.llm.models.module_model import ModuleModel
 
 _NO_PICTURES = "cannot take pictures here"
+_NAMES = {Modality.IMAGE: "picture", Modality.VIDEO: "video"}
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
 
@@ -40,6 +44,16 @@ class ModuleVisionFamily(ModuleTextFamily):
         super().__init__(checkpoint, tokenizer)
         self._tower: ModuleTower | None = None
         self._has_processor = any(checkpoint.read_json(name) is not None for name in FILES)
+        self.num_position_axes = count_axes(checkpoint)
+        if describes_videos(checkpoint) and self._takes_videos():
+            self.modalities = (Modality.IMAGE, Modality.VIDEO)
+
+    def _takes_videos(self) -> bool:
+        """Return whether the processor takes videos; False for one that cannot be made, which `processor` tells."""
+        try:
+            return self.processor.video_marker is not None
+        except CheckpointError:
+            return False
 
     @cached_property
     def processor(self) -> ModuleProcessor:
@@ -48,7 +62,10 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     @property
     def markers(self) -> Mapping[Modality, str]:
-        return {Modality.IMAGE: self.processor.marker} if self._has_processor else {}
+        if not self._has_processor:
+            return {}
+        found = {Modality.IMAGE: self.processor.marker, Modality.VIDEO: self.processor.video_marker}
+        return {modality: marker for modality, marker in found.items() if marker is not None}
 
     @cached_property
     def _settings(self) -> Mapping[str, object]:
@@ -59,14 +76,30 @@ class ModuleVisionFamily(ModuleTextFamily):
         return self._settings if self._has_processor else {}
 
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
-        found = (size.height, size.width)
-        return {"num_tiles": self.processor.plan(size).num_tiles, "resized": found, "original": found}
+        sides = (size.height, size.width)
+        found = {"num_tiles": self.processor.plan(modality, size).num_tiles, "resized": sides, "original": sides}
+        if modality is Modality.IMAGE:
+            return found
+        times = {"times": size.timestamps_s, "interval": size.frame_interval_s}
+        return {**found, "num_frames": size.num_frames, **times}
 
     def expand(self, modality: Modality, measures: Features) -> Expansion:
-        return self.processor.plan(_size_of(measures)).expansion
+        return self._plan(measures).expansion
+
+    def _plan(self, measures: Features) -> Planned:
+        """Return what the processor makes of an item with these measures."""
+        height, width = measures["original"]
+        size = MediaSize(
+            num_frames=measures.get("num_frames", 1),
+            height=height,
+            width=width,
+            timestamps_s=tuple(measures.get("times", ())),
+            frame_interval_s=measures.get("interval", 0.0),
+        )
+        return self.processor.plan(Modality.VIDEO if "num_frames" in measures else Modality.IMAGE, size)
 
     def num_units(self, measures: Features) -> int:
-        return self.processor.plan(_size_of(measures)).num_patches
+        return self._plan(measures).num_patches
 
     def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
         """No chain: the processor resizes and cuts pictures itself."""
@@ -74,43 +107,67 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     def plan_media(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> MediaPlan:
         plan = super().plan_media(modality, size, options)
-        return replace(plan, peak_pixels=max(plan.peak_pixels, self.processor.plan(size).peak_pixels))
+        return replace(plan, peak_pixels=max(plan.peak_pixels, self.processor.plan(modality, size).peak_pixels))
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        arrays = self.processor.process(media.frames[0])
+        if media.modality is Modality.VIDEO:
+            arrays = self.processor.process_video(media.frames, media.size)
+        else:
+            arrays = self.processor.process(media.frames[0])
         planned = self.expand(media.modality, measures).token_ids
         if arrays["input_ids"][0].tolist() != planned.tolist():
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,
-                "the model's processor makes other tokens of this picture than of a blank one of its size "
-                f"({arrays['input_ids'].shape[1]}, not {len(planned)})",
+                f"the model's processor makes other tokens of this {_NAMES[media.modality]} than of a blank one of its "
+                f"size ({arrays['input_ids'].shape[1]}, not {len(planned)})",
                 "messages",
             )
         return {**measures, **arrays}
 
     def largest_size(self) -> tuple[int, int] | None:
         def cost(size: tuple[int, int]) -> int:
-            planned = self.processor.plan(MediaSize(num_frames=1, height=size[0], width=size[1]))
+            planned = self.processor.plan(Modality.IMAGE, MediaSize(num_frames=1, height=size[0], width=size[1]))
             return planned.num_patches
 
         return max(_SIZES, key=cost)
 
-    def backbone(self) -> Backbone:
+    def positions(
+        self, token_ids: npt.NDArray[np.int64], items: tuple[MediaItem, ...]
+    ) -> tuple[npt.NDArray[np.int64], int]:
+        """Return the positions that the model's own code makes, where they have several axes."""
+        if self.num_position_axes == 1 or self._rope_index is None:
+            return super().positions(token_ids, items)
+        if not items:
+            return np.broadcast_to(np.arange(len(token_ids)), (self.num_position_axes, len(token_ids))), len(token_ids)
+        return self._rope_index.number(token_ids, items, [self._plan(item.features).arrays for item in items])
+
+    @cached_property
+    def _rope_index(self) -> RopeIndex | None:
+        return RopeIndex.find(self.model.skeleton)
+
+    def backbone(self) -> ModuleBackbone:
         """In some models (Gemma 4), tokens of a picture see each other in the layers with a window."""
         text = self.checkpoint.text_config
+        found = replace(
+            super().backbone(), num_deep_layers=self._count_deep(), num_position_axes=self.num_position_axes
+        )
         if not self._has_processor or getattr(text, "use_bidirectional_attention", None) != "vision":
-            return super().backbone()
-        plans = (self.processor.plan(MediaSize(num_frames=1, height=h, width=w)) for h, w in _SIZES)
+            return found
+        sizes = (MediaSize(num_frames=1, height=height, width=width) for height, width in _SIZES)
+        plans = (self.processor.plan(Modality.IMAGE, size) for size in sizes)
         most = max(int(plan.expansion.takes_embedding.sum()) for plan in plans)
-        return replace(super().backbone(), media_run=max(most, self.processor.max_rows))
+        return replace(found, media_run=max(most, self.processor.max_rows))
+
+    def _count_deep(self) -> int:
+        """Return the number of layers behind which a part of an embedding is added (DeepStack, arXiv 2406.04334)."""
+        vision = getattr(self.checkpoint.model_config, "vision_config", None)
+        return len(getattr(vision, "deepstack_visual_indexes", None) or ())
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> ModuleTower:
         from seesay.encoders.towers.module_tower import ModuleTower
         from seesay.llm.models.module_parts import Tower
 
         model = self.model  # raises for one that does not run, whatever is made of pictures
-        if self._has_processor:
-            check_positions(self.checkpoint, model)
         if not self._has_processor:
             raise CheckpointError(
                 f"{self.checkpoint.path}: {' or '.join(FILES)} is missing, which says what is made of pictures: "
@@ -121,8 +178,9 @@ class ModuleVisionFamily(ModuleTextFamily):
             run = Tower(loaded)
         self._tower = ModuleTower(
             run,
-            image_token=self.processor.image_token,
+            row_tokens=self.processor.row_tokens,
             hidden_size=model.probed.hidden_size,
+            num_deep_layers=self._count_deep(),
             device=device,
             dtype=dtype,
         )
@@ -145,23 +203,6 @@ class ModuleVisionFamily(ModuleTextFamily):
 
 def _or_text_alone(error: CheckpointError) -> CheckpointError:
     return CheckpointError(f"{error}. With disable_vision_encoder=True it runs with text alone")
-
-
-def _size_of(measures: Features) -> MediaSize:
-    height, width = measures["original"]
-    return MediaSize(num_frames=1, height=height, width=width)
-
-
-def check_positions(checkpoint: Checkpoint, model: ModuleModel) -> None:
-    """Raise `CheckpointError` for tokens whose positions have several axes, which config.json says alone."""
-    rotary = getattr(checkpoint.text_config, "rope_parameters", None) or {}
-    if not (sections := rotary.get("mrope_section")):
-        return
-    try:
-        with model.blaming(verdict=_NO_PICTURES):
-            raise CheckpointError(f"its tokens have positions of {len(sections)} axes (M-RoPE)")
-    except CheckpointError as error:
-        raise _or_text_alone(error) from error
 
 
 def takes_pictures(architecture: str) -> bool:

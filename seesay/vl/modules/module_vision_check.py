@@ -1,7 +1,8 @@
 """Compares a vision-language model that runs through Transformers' modules with itself at start.
 
-Two prompts, of one picture and of three, go through our prompt builder, tower and packed steps, and through the
-model's own processor and forward pass. Both must have the same tokens and hidden states.
+Two prompts, of one picture and of three, and one of a video where the model takes videos, go through our prompt
+builder, tower and packed steps, and through the model's own processor and forward pass. Both must have the same tokens
+and hidden states.
 """
 
 from __future__ import annotations
@@ -31,30 +32,44 @@ _LARGE = ((900, 1400), (800, 600), (1300, 700))
 """Sizes of pictures in the prompt whose tokens alone are compared: some processors cut large pictures, or not beside
 others."""
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
+_TIMES_S = (0.0, 0.5, 1.0, 1.5, 2.0)
+_VIDEO = (60, 44)
+"""(height, width) of a video, whose frames are shown at these times."""
 
 
 def check_pictures(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
     """Raise `CheckpointError` saying in which way a prompt with pictures is computed otherwise."""
     rng = np.random.default_rng(0)
+    shapes = [[(1, *size) for size in sizes] for sizes in _PROMPTS]
+    if Modality.VIDEO in family.modalities:  # alone: not all models take both in one prompt
+        shapes.append([(len(_TIMES_S), *_VIDEO)])
     prompts = []
-    for sizes in _PROMPTS:
-        pictures = [rng.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
-        prompts.append(_make_prompt(family, processor, tower, decoder, pictures))
+    for each in shapes:
+        media = [_decoded(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in each]
+        prompts.append(_make_prompt(family, processor, tower, decoder, media))
     check_media(decoder, prompts)
-    _make_input(family, processor, [np.zeros((*size, 3), dtype=np.uint8) for size in _LARGE])
+    _make_input(family, processor, [_decoded(np.zeros((1, *size, 3), dtype=np.uint8)) for size in _LARGE])
+
+
+def _decoded(frames: npt.NDArray[np.uint8]) -> DecodedMedia:
+    if len(frames) == 1:
+        return DecodedMedia(modality=Modality.IMAGE, frames=frames, digest=bytes(32))
+    return DecodedMedia(
+        modality=Modality.VIDEO, frames=frames, timestamps_s=_TIMES_S, frame_interval_s=_TIMES_S[1], digest=bytes(32)
+    )
 
 
 def _make_input(
-    family: Family, processor: ModuleProcessor, pictures: list[npt.NDArray[np.uint8]]
+    family: Family, processor: ModuleProcessor, media: Sequence[DecodedMedia]
 ) -> tuple[MultimodalInput, dict[str, npt.NDArray[Any]]]:
-    """Return our prompt with these pictures, and what the model's processor makes of it, which has the same tokens."""
-    rendered = _render(processor.marker, len(pictures))
-    media = [_prepare(family, picture) for picture in pictures]
-    made = build_input(tokenize(rendered, family.tokenizer), media, family=family, model_digest=bytes(32))
-    theirs = processor.process_prompt(rendered.text, pictures)
+    """Return our prompt with these media, and what the model's processor makes of it, which has the same tokens."""
+    rendered = _render([family.markers[item.modality] for item in media])
+    prepared = [_prepare(family, item) for item in media]
+    made = build_input(tokenize(rendered, family.tokenizer), prepared, family=family, model_digest=bytes(32))
+    theirs = processor.process_prompt(rendered.text, media)
     if theirs["input_ids"][0].tolist() != made.token_ids.tolist():
         raise CheckpointError(
-            f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(pictures)} picture(s), "
+            f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(media)} picture(s), "
             f"which are not those of the text and of each picture alone ({len(made.token_ids)})"
         )
     return made, theirs
@@ -65,9 +80,9 @@ def _make_prompt(
     processor: ModuleProcessor,
     tower: ModuleTower,
     decoder: ModuleDecoder,
-    pictures: list[npt.NDArray[np.uint8]],
+    media: Sequence[DecodedMedia],
 ) -> CheckedPrompt:
-    made, theirs = _make_input(family, processor, pictures)
+    made, theirs = _make_input(family, processor, media)
     rows = []
     for item in made.items:
         assert item.features is not None
@@ -79,36 +94,32 @@ def _make_prompt(
     device = decoder.device
     return CheckedPrompt(
         ids=torch.from_numpy(made.token_ids).to(device),
+        positions=torch.from_numpy(np.ascontiguousarray(made.positions)).to(device),
         places=torch.from_numpy(np.concatenate([item.slots for item in made.items])).to(device),
         rows=torch.cat(rows),
         expected=decoder.compute_whole(inputs),
     )
 
 
-def _render(marker: str, count: int) -> RenderedPrompt:
+def _render(markers: Sequence[str]) -> RenderedPrompt:
     text, spans = _TEXTS[0], []
-    for index in range(count):
+    for index, marker in enumerate(markers):
         spans.append((len(text), len(text) + len(marker)))
         text += marker + _TEXTS[1 + index]
-    parts = tuple(MediaPart(modality=Modality.IMAGE, source=None) for _ in range(count))
+    parts = tuple(MediaPart(modality=Modality.IMAGE, source=None) for _ in markers)
     return RenderedPrompt(text=text, media=parts, markers=tuple(spans))
 
 
-def _prepare(family: Family, picture: npt.NDArray[np.uint8]) -> PreparedMedia:
-    media = DecodedMedia(modality=Modality.IMAGE, frames=picture[None], digest=bytes(32))
+def _prepare(family: Family, media: DecodedMedia) -> PreparedMedia:
     plan = family.plan_media(media.modality, media.size, {})
     features = family.preprocess(media, plan.measures)
     return PreparedMedia(modality=media.modality, features=features, plan=plan, key=bytes(32), size=media.size)
 
 
 def _check_given(given: Mapping[str, object]) -> None:
-    """Raise `CheckpointError` naming inputs of the decoder other than embeddings, positions and a mask of texts."""
-    positions = given.get("position_ids")
-    if isinstance(positions, torch.Tensor) and positions.dim() > 2:
-        raise CheckpointError(f"its tokens have positions of {len(positions)} axes (M-RoPE)")
-    for name in ("deepstack_visual_embeds", "visual_pos_masks"):
-        if _is_something(given.get(name)):
-            raise CheckpointError(f"rows of pictures are added behind further layers ({name})")
+    """Raise `CheckpointError` naming inputs of the decoder that are not computed here."""
+    if _is_something(given.get("deepstack_features")):
+        raise CheckpointError("rows of pictures are added behind layers that it chooses itself (deepstack_features)")
     if _is_something(given.get("cross_attention_states")):
         raise CheckpointError("its text attends to pictures beside the text (cross-attention)")
 
