@@ -19,6 +19,8 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
+from seesay.kernels.gpu import shared_bytes
+
 
 class Gpu(NamedTuple):
     """The properties of a GPU that kernels depend on."""
@@ -31,7 +33,7 @@ class Gpu(NamedTuple):
     def present(cls, index: int) -> Gpu:
         """Return the properties of a GPU of this machine. This takes no memory of it."""
         properties = torch.cuda.get_device_properties(index)
-        return cls((properties.major, properties.minor), properties.shared_memory_per_block_optin)
+        return cls((properties.major, properties.minor), shared_bytes(index))
 
 
 class Launches:

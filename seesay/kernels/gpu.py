@@ -19,4 +19,10 @@ def has_dependent_launch(index: int) -> bool:
 @cache
 def has_large_shared_memory(index: int) -> bool:
     """Return whether a block may use as much shared memory as on data-center GPUs. True for the interpreter."""
-    return index < 0 or torch.cuda.get_device_properties(index).shared_memory_per_block_optin >= LARGE_SHARED_BYTES
+    return index < 0 or shared_bytes(index) >= LARGE_SHARED_BYTES
+
+
+def shared_bytes(index: int) -> int:
+    """Return the most shared memory that a block may use on a GPU of this machine. This takes no memory of it."""
+    properties = torch.cuda.get_device_properties(index)
+    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined, unused-ignore]

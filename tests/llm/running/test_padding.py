@@ -32,7 +32,7 @@ def watch(runner: ModelRunner, seen: list[ModelInput]) -> None:
         seen.append(inputs)
         return forward(inputs, *args)
 
-    runner.decoder.forward = compute  # type: ignore[method-assign]
+    runner.decoder.forward = compute  # type: ignore[assignment, method-assign, unused-ignore]
 
 
 def answer(backbone: Any, runner: ModelRunner) -> list[list[int]]:
@@ -79,6 +79,6 @@ def test_a_step_that_is_tried_at_start_has_no_padding(backbone: Any) -> None:
         seen.append(inputs)
         warm_up(inputs, *args)
 
-    runner.decoder.warm_up = keep  # type: ignore[method-assign]
+    runner.decoder.warm_up = keep  # type: ignore[assignment, method-assign, unused-ignore]
     runner.warm_up()
     assert seen and all(count_valid(inputs) == len(inputs.input_ids) for inputs in seen)
