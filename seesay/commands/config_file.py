@@ -88,10 +88,10 @@ def _convert(command: argparse.ArgumentParser, action: argparse.Action, name: st
             _fail(command, path, f"{name} must be {'true or false' if is_switch else 'a value'}, got {value!r}")
         return value
     takes_many = action.nargs in ("*", "+") or isinstance(action, argparse._AppendAction)
-    if isinstance(value, list) != takes_many or isinstance(value, dict):
-        _fail(command, path, f"{name} must be {'a list' if takes_many else 'one value'}, got {value!r}")
+    if isinstance(value, dict) or (isinstance(value, list) and not takes_many):
+        _fail(command, path, f"{name} must be one value{' or a list' if takes_many else ''}, got {value!r}")
     try:
-        found = [command._get_value(action, str(each)) for each in (value if takes_many else [value])]
+        found = [command._get_value(action, str(each)) for each in (value if isinstance(value, list) else [value])]
         for each in found:
             command._check_value(action, each)
     except argparse.ArgumentError as error:

@@ -38,6 +38,7 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
     assert (got.enable_prefix_caching, got.eager_mode) == (False, True)
     assert (got.model_name, got.api_keys, got.cache_max_entry_count) == (["a", "b"], ["k1", "k2"], 0.5)
     assert parse(tmp_path, "model: one", *SERVE, "other").model_path == "other"
+    assert parse(tmp_path, "api-keys: one", *SERVE).api_keys == ["one"]
     assert parse(tmp_path, "", *SERVE).server_port == 23333
 
 
@@ -47,7 +48,7 @@ def test_a_file_gives_options_and_the_command_line_wins(tmp_path: Path) -> None:
         ("session_lem: 1", "unknown option 'session_lem': did you mean '--session-len'"),
         ("session-len: many", "session-len: must be an integer, got 'many'"),
         ("session-len: [1, 2]", "session-len must be one value"),
-        ("api-keys: one", "api-keys must be a list"),
+        ("api-keys: {one: two}", "api-keys must be one value or a list"),
         ("eager-mode: 3", "eager-mode must be true or false"),
         ("session-len: true", "session-len must be a value"),
         ("dtype: float8", "dtype: invalid choice"),
