@@ -172,7 +172,8 @@ class Link(Generic[S, R]):
         return descriptors[0]
 
     def close(self, *, delivers: bool = False) -> None:
-        """End the link; with `delivers`, what was sent goes out first, for a moment at most."""
+        """End the link; with `delivers`, what was sent goes out first, for a moment at most. A peer that has left more
+        than `_MAX_MESSAGES` unread may miss the last ones: ZeroMQ drops what the system holds for it."""
         if self._process_id != os.getpid():
             return
         with self._lock:

@@ -23,6 +23,8 @@ from seesay.engine.process.writer import SHARED
 
 LARGE = 1 << 16
 NUM_LARGE = 600
+NUM_LAST = 48
+"""Messages that ZeroMQ holds for a peer, however slowly it reads."""
 """More than a socket's buffer holds descriptors of."""
 
 Pair = tuple[Link[Any, Any], Link[Any, Any]]
@@ -168,16 +170,16 @@ def test_last_words_go_out_to_a_process_that_reads() -> None:
     received: list[int] = []
 
     def read() -> None:
-        while len(received) < NUM_LARGE:
+        while len(received) < NUM_LAST:
             received.append(read_next(other).number)
 
-    for number in range(NUM_LARGE):
+    for number in range(NUM_LAST):
         link.send(Echo(number, {"a": np.zeros(LARGE, np.uint8)}))
     reader = threading.Thread(target=read)
     reader.start()
     link.close(delivers=True)
     reader.join(60)
-    assert received == list(range(NUM_LARGE))
+    assert received == list(range(NUM_LAST))
     other.close()
 
 
