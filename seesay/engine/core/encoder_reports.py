@@ -11,7 +11,6 @@ report.
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -23,10 +22,6 @@ from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.failures import explain
 from seesay.errors import RequestError
 from seesay.llm.scheduling.scheduler import Scheduler
-
-MAX_WAIT_S = 1.0
-"""For the report of a failed call, which follows at once when its lent embeddings are gone, also on a busy machine."""
-
 
 class EncoderReports:
     """`on_launched`, `on_ready` and `on_failed` are the worker's to call; `take` and what follows, the loop's.
@@ -40,10 +35,10 @@ class EncoderReports:
         scheduler: Scheduler,
         embeddings: EmbeddingSupply,
         live: Mapping[int, LiveRequest],
-        fail: Callable[[LiveRequest, Exception | None, int], None],
+        fail: Callable[[LiveRequest, BaseException, int | None], None],
     ) -> None:
-        """`live`: the requests that are not over. fail(request, error, index): end one that the scheduler no longer
-        has, whose media item of this index could not be encoded."""
+        """`live`: the requests that are not over. fail(request, error, index): end one that the scheduler no longer has; `index` is that of the media item that
+        could not be encoded."""
         self._inbox = inbox
         self._scheduler = scheduler
         self._embeddings = embeddings
@@ -76,24 +71,29 @@ class EncoderReports:
         while not self._sent.empty():
             self._sent.get()()
 
-    def take_failure(self, request_id: int) -> None:
-        """Read the report that ends this request, whose row cannot be computed, if a call of the tower is to blame that
-        failed after its embedding was lent."""
-        deadline_s = time.monotonic() + MAX_WAIT_S
-        while (request := self._live.get(request_id)) and request.lent_items:
-            try:
-                report = self._sent.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            except queue.Empty:
-                return
-            report()
+    def try_blame(self, request: LiveRequest, error: BaseException) -> bool:
+        """Let the tower end a request whose row cannot be computed because of `error`, if it may be to blame: if the
+        request took embeddings that are not known to be good. The request computes nothing any more, and ends with the
+        next report of them. Returns whether one will follow."""
+        if not request.lent_items:
+            return False
+        if request.failure is None:
+            request.failure = error
+            self._scheduler.forget_blocks(request.request_id)
+            self._scheduler.finish(request.request_id, "error", explain(error))
+        return True
 
     def _take_launched(self, item_hash: bytes) -> None:
         if self._embeddings.note_launched(item_hash):
             self._scheduler.mark_ready(item_hash)
 
     def _take_ready(self, item_hash: bytes, timing: EncodeTiming) -> None:
+        users = self._embeddings.find_users(item_hash)
         if self._embeddings.note_encoded(item_hash, timing):
             self._scheduler.mark_ready(item_hash)
+        for request in users:
+            if request.failure is not None and not request.lent_items:
+                self._fail(request, request.failure, None)  # it was not the tower
 
     def _take_failed(self, item_hash: bytes, error: Exception) -> None:
         failure = explain(error)
@@ -109,4 +109,4 @@ class EncoderReports:
             return
         for update in self._scheduler.mark_failed(item_hash, failure):
             failed_item = [item.hash for item in update.seq.items].index(item_hash)
-            self._fail(self._live[update.seq.seq_id], update.error, failed_item)
+            self._fail(self._live[update.seq.seq_id], failure, failed_item)

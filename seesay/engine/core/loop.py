@@ -455,15 +455,16 @@ class EngineLoop:
             self._finish(request, reason, error=error)
 
     def _fail_row(self, request_id: int, error: BaseException) -> None:
-        """End a request whose row cannot be computed. A failed call of the tower ends it with its own error."""
-        self._reports.take_failure(request_id)
-        self._fail(request_id, error)
+        """End a request whose row cannot be computed, or let the tower's report do that."""
+        request = self._live.get(request_id)
+        if request is None or not self._reports.try_blame(request, error):
+            self._fail(request_id, error)
 
     def _fail(self, request_id: int, error: BaseException) -> None:
         self._end(request_id, "error", explain(error))
 
-    def _fail_item(self, request: LiveRequest, error: Exception | None, failed_item: int) -> None:
-        self._finish(request, "error", error=error, failed_item=failed_item)
+    def _fail_item(self, request: LiveRequest, error: BaseException, failed_item: int | None) -> None:
+        self._finish(request, "error", error=explain(error), failed_item=failed_item)
 
     def _end_all(self, error: RequestError) -> None:
         for request_id in [*self._live, *self._commands.held, *self._grammars.held]:

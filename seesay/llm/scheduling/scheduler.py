@@ -213,9 +213,10 @@ class Scheduler:
         self._live.go_back(self._live.by_id[seq_id], num_tokens)
 
     def forget_blocks(self, seq_id: int) -> None:
-        """Let nobody find the blocks of a live sequence any more, those it shares included: something in them is wrong.
-        Between steps, when no copies are planned."""
-        self._pool.forget(self._live.by_id[seq_id].block_ids)
+        """Let nobody find the blocks of a sequence any more, those it shares included: something in them is wrong.
+        Nothing happens when it has ended. Between steps, when no copies are planned."""
+        if (seq := self._live.by_id.get(seq_id)) is not None:
+            self._pool.forget(seq.block_ids)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
