@@ -4,10 +4,13 @@ nothing stays behind."""
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from differential import Question, Setup, World
 from faults import Faults, Injected
 from llm.backbones import Backbone, make_backbone
@@ -80,6 +83,9 @@ def list_calls() -> list[tuple[str, str]]:
     ]
 
 
+CALLS = list_calls()
+
+
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
     return make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
@@ -92,6 +98,7 @@ def world(backbone: Backbone, request: pytest.FixtureRequest) -> Iterator[World]
         is_ahead=request.param, num_blocks=40, num_host_slots=20, embedding_bytes=1 << 9, lends=True, max_live=5
     )
     world = World(backbone, setup, Faults())
+    ask(world)  # so that what is opened once is open
     yield world
     world.close()
 
@@ -111,7 +118,23 @@ def ask(world: World) -> list[list[int] | None]:
     return [None if one.final is None or one.final.finish_reason == "error" else one.token_ids for one in asked]
 
 
-def fail_once(world: World, part: str, name: str, number: int) -> tuple[Callable[[], None], list[int]]:
+class InjectedExit(BaseException):
+    """As KeyboardInterrupt and SystemExit of a user's callback: no `except Exception` takes it."""
+
+
+KINDS: tuple[Callable[[str], BaseException], ...] = (
+    Injected,
+    InjectedExit,
+    lambda text: RequestError(ErrorCode.INVALID_REQUEST, f"{Injected.__name__}: {text}"),
+    lambda text: torch.OutOfMemoryError(f"{Injected.__name__}: {text}"),
+    lambda text: OSError(24, f"{Injected.__name__}: {text}"),
+)
+"""Exceptions that parts raise, by turns."""
+
+
+def fail_once(
+    world: World, part: str, name: str, number: int, make_error: Callable[[str], BaseException] = Injected
+) -> tuple[Callable[[], None], list[int]]:
     """Let call `number` of a method raise, before it does anything or behind that. Returns how to undo it."""
     owner: Any = getattr(world.loop, part)
     method = getattr(owner, name)
@@ -122,7 +145,7 @@ def fail_once(world: World, part: str, name: str, number: int) -> tuple[Callable
         if len(calls) == number:
             if number % 2:
                 method(*arguments, **options)
-            raise Injected(f"{part}.{name}")
+            raise make_error(f"{part}.{name}")
         return method(*arguments, **options)
 
     setattr(owner, name, failing)
@@ -133,7 +156,7 @@ def fail_once(world: World, part: str, name: str, number: int) -> tuple[Callable
     ("part", "name", "number"),
     [
         pytest.param(part, name, number, marks=[pytest.mark.slow] * (number > 2))
-        for part, name in list_calls()
+        for part, name in CALLS
         for number in range(1, 21)
         if number <= 2 or part in ("_scheduler", "_runner", "_flight", "_requests", "embeddings", "_grammars")
     ],
@@ -141,7 +164,8 @@ def fail_once(world: World, part: str, name: str, number: int) -> tuple[Callable
 def test_every_request_ends_and_the_next_ones_are_answered(
     world: World, alone: list[list[int]], part: str, name: str, number: int
 ) -> None:
-    undo, calls = fail_once(world, part, name, number)
+    held = count_held()
+    undo, calls = fail_once(world, part, name, number, choose_kind(part, name, number))
     try:
         found = ask(world)
         if name == "run":
@@ -153,6 +177,19 @@ def test_every_request_ends_and_the_next_ones_are_answered(
     assert ask(world) == alone, f"after {len(calls)} calls"
     assert world.loop.fault is None
     world.check_idle()
+    assert count_held() == held
+
+
+def choose_kind(part: str, name: str, number: int) -> Callable[[str], BaseException]:
+    """One kind of exception after the other, for each method and each of its calls. `prepare` is called by who submits,
+    and an exit there is the caller's."""
+    kinds = [kind for kind in KINDS if name != "prepare" or kind is not InjectedExit]
+    return kinds[(CALLS.index((part, name)) + number) % len(kinds)]
+
+
+def count_held() -> tuple[int, int]:
+    """Threads and descriptors of this process."""
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_a_bad_row_ends_alone(world: World, alone: list[list[int]]) -> None:

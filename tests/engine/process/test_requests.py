@@ -38,7 +38,8 @@ class Parts:
 
     def __init__(self) -> None:
         self.aborted: list[list[int]] = []
-        self.listener: Any = Listener()
+        listener: Any = Listener()
+        self.listener = listener
         self.requests = Requests(threading.Condition(), lambda ids: self.aborted.append(list(ids)))
         self.requests.listener = self.listener
         prompt = MultimodalInput(token_ids=np.arange(3), positions=np.arange(3), next_position=3, items=())

@@ -113,7 +113,7 @@ def test_small_messages_count_too() -> None:
 
 
 def test_a_process_that_reads_is_not_lost_however_much_is_sent() -> None:
-    with linked(Echo, Echo, Limits(max_stall_s=0.05, max_bytes=1 << 20)) as (link, other):
+    with linked(Echo, Echo, Limits(max_stall_s=5.0, max_bytes=1 << 20)) as (link, other):
         for number in range(300):
             link.send(Echo(number, {"a": np.zeros(1 << 20, np.uint8)}))
             assert read_next(other).number == number
