@@ -160,8 +160,8 @@ def test_a_copy_is_changed_and_the_tree_is_not(project: Path, tmp_path: Path) ->
 
 
 def test_faults_that_change_nothing_are_named_without_their_lines(tmp_path: Path) -> None:
-    fault = Fault("a.py", "A.f", 7, 0, 5, "a <\n  b", "(a <= b)")
-    assert fault.key == "a.py A.f: a < b -> (a <= b)" and str(fault) == "a.py:7 A.f: a < b -> (a <= b)"
+    fault = Fault("a.py", "A.f", 7, 0, 5, "a <\n  b", "(a <= b)", "if a <")
+    assert fault.key == "a.py A.f: a < b -> (a <= b) in if a <" and str(fault) == "a.py:7 A.f: a < b -> (a <= b)"
     listed = tmp_path / "equal.txt"
     listed.write_text(f"# they are never equal\n{fault.key}\n\n")
     assert read_equivalent(listed) == {fault.key} and read_equivalent(tmp_path / "none") == set()

@@ -36,6 +36,8 @@ class Fault:
     stop: int
     before: str
     after: str
+    code: str
+    """The line of the source in which it begins."""
 
     def apply(self, source: bytes) -> bytes:
         """Return the source with the fault."""
@@ -44,7 +46,7 @@ class Fault:
     @property
     def key(self) -> str:
         """Names the fault without its line, which other changes of the module move."""
-        return f"{self.path} {self.scope}: {_flatten(self.before)} -> {_flatten(self.after)}"
+        return f"{self.path} {self.scope}: {_flatten(self.before)} -> {_flatten(self.after)} in {self.code}"
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} {self.scope}: {_flatten(self.before)} -> {_flatten(self.after)}"
@@ -98,7 +100,8 @@ class _Finder(ast.NodeVisitor):
         before = self._source[start:stop].decode()
         if _flatten(before) != _flatten(after):
             scope = ".".join(self._scopes) or "<module>"
-            self.faults.append(Fault(self._path, scope, node.lineno, start, stop, before, after))
+            code = self._source[self._starts[node.lineno - 1] :].partition(b"\n")[0].decode().strip()
+            self.faults.append(Fault(self._path, scope, node.lineno, start, stop, before, after, code))
 
     def _range(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None and node.end_col_offset is not None

@@ -29,6 +29,43 @@ def test_only_the_first_who_asks_is_told_to_encode() -> None:
     assert (stats.total_embedding_hits, stats.total_embedding_misses, stats.num_embeddings) == (3, 1, 1)
 
 
+def test_who_cannot_encode_still_uses_what_is_there() -> None:
+    store = EmbeddingStore(2 * 128)
+    assert store.begin(b"a", can_encode=False) is Lookup.MISSING and b"a" not in store
+    put_new(store, b"a")
+    put_new(store, b"b")
+    assert store.begin(b"a", can_encode=False) is Lookup.READY
+    assert (store.stats().total_embedding_hits, store.stats().total_embedding_misses) == (1, 2)
+    put_new(store, b"c")
+    assert b"a" in store and b"b" not in store, "it was used"
+
+
+def test_every_change_of_what_is_in_the_store_is_told() -> None:
+    store, told = EmbeddingStore(128), list[bytes]()
+    store.watch(told.append)
+
+    def take() -> list[bytes]:
+        taken = told.copy()
+        told.clear()
+        return taken
+
+    assert store.begin(b"a") is Lookup.MISSING and take() == [b"a"]
+    store.pin(b"a", 1)
+    store.put(b"a", make_embedding())
+    put_new(store, b"b")
+    assert take() == [b"a", b"b", b"b"]
+    store.unpin(b"a", 1)
+    assert take() == [b"b"], "evicted"
+    store.begin(b"c")
+    store.fail(b"c")
+    assert take() == [b"c", b"c"]
+    store.pin(b"a", 1)
+    store.clear()
+    assert take() == [], "it leaves with its last pin"
+    store.unpin(b"a", 1)
+    assert take() == [b"a"] and b"a" not in store
+
+
 def test_after_a_failure_the_next_one_encodes_again() -> None:
     store = EmbeddingStore(1 << 20)
     store.begin(b"a")

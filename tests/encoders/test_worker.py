@@ -182,6 +182,37 @@ def test_rows_that_do_not_match_the_prompt_are_an_error(desks: Callable[..., Des
     assert "[5, 4]" in desk.failed[1].message and "3 places" in desk.failed[1].message
 
 
+def test_every_embedding_of_a_batch_is_checked(desks: Callable[..., Desk]) -> None:
+    desk = desks()
+    desk.send(make_item(1), make_item(2, made=5), make_item(3, made=2))
+    assert desk.ready == [1] and sorted(desk.failed) == [2, 3]
+
+
+def test_draining_waits_for_all_that_was_asked_for(desks: Callable[..., Desk]) -> None:
+    may_go_on = threading.Event()
+
+    def wait(batch: list[int]) -> None:
+        assert may_go_on.wait(60)
+
+    desk = desks(FakeEncoder(wait), size=1, max_wait_s=0.0)
+    for number in range(3):
+        desk.worker.submit(make_item(number))
+    drained = threading.Event()
+
+    def drain() -> None:
+        desk.worker.drain()
+        drained.set()
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    wait_until(lambda: len(desk.encoder.batches) == 1)
+    assert not drained.wait(0.1)
+    may_go_on.set()
+    thread.join(60)
+    assert drained.is_set() and len(desk.encoder.batches) == 3
+    desk.worker.drain()
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_an_embedding_that_is_not_finite_is_not_kept(desks: Callable[..., Desk], value: float) -> None:
     class Flaky(FakeEncoder):

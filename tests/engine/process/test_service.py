@@ -248,8 +248,9 @@ def test_nobody_waits_for_more_than_some_messages_of_another_frontend(
 
 
 def fill(parts: Parts, index: int) -> None:
-    """Let a frontend have two live requests, one expected one and a group."""
-    messages = kinds.ExpectMedia((9,)), submit(5, group_id=5, keeps_blocks=True), submit(6)
+    """Let a frontend have two live requests, each of a group, and an expected one."""
+    groups = [submit(number, group_id=number, keeps_blocks=True) for number in (5, 6)]
+    messages = kinds.ExpectMedia((9,)), *groups
     parts.hear(index, *messages)
 
 
@@ -270,8 +271,9 @@ def test_a_frontend_that_ends_loses_its_own_requests_only(end: str) -> None:
     frontend = parts.service._frontends[1]
     ENDS[end](parts.links[1])
     calls = parts.hear(1)
-    assert sorted(calls, key=lambda call: call[0]) == [
-        ("abort", [SECOND + 5, SECOND + 6]), ("end_group", SECOND + 5), ("forget_media", [SECOND + 9])
+    assert sorted(calls, key=lambda call: (call[0], str(call))) == [
+        ("abort", [SECOND + 5, SECOND + 6]), ("end_group", SECOND + 5), ("end_group", SECOND + 6),
+        ("forget_media", [SECOND + 9]),
     ]  # fmt: skip
     assert parts.links[1].is_closed and not parts.links[0].is_closed and list(parts.service._frontends) == [0, 2]
     assert frontend.is_lost is (end != "it dies")
@@ -456,6 +458,16 @@ def test_a_command_that_fails_says_so(parts: Parts, error: BaseException) -> Non
     assert not parts.links[0].take(kinds.StatusChanged)
 
 
+def test_memory_is_returned_to_the_system_when_caches_were_reset(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    returned = []
+    monkeypatch.setattr(service, "return_memory", lambda: returned.append(list(parts.core.calls)))
+    do(parts, Sleep())
+    assert not returned
+    parts.links[1].take()
+    do(parts, ResetCaches())
+    assert len(returned) == 1
+
+
 def test_a_command_that_waits_holds_up_nobody(parts: Parts) -> None:
     may_go_on = threading.Event()
     parts.core.on_command = lambda command: may_go_on.wait(60)
@@ -584,6 +596,16 @@ def test_frontends_come_and_go_while_it_runs() -> None:
             assert message.news.encoded == (HASH,) and message.outputs[0].request_id == 5
             guest.end()
             wait_until(partial(service.has_asked, "abort", [request.request_id]))
+
+
+def test_the_process_ends_its_links_to_all_frontends() -> None:
+    listener, address = open_listener()
+    with listener, running(600, listener) as service:
+        guest: Connection[Any, Any] = Connection(address, receives=kinds.ToFrontend)
+        assert isinstance(read_next(guest.link), kinds.Hello)
+        assert service.end() == [True]
+        wait_until(lambda: guest.find_end() is not None)
+        guest.end()
 
 
 def test_a_connection_that_is_no_frontend_is_refused_and_others_are_served() -> None:
