@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from seesay.commands.advice import suggest
-from seesay.commands.answering import Answerer, Counts
+from seesay.commands.answering import Answerer, Counts, Piece
 from seesay.commands.dropped_files import complete_path, kind_of, split_dropped, split_paths
 from seesay.commands.editable_conversation import Attachment, Conversation, Kind, Turn
 from seesay.commands.terminal import Terminal
@@ -71,35 +71,45 @@ class ChatLoop:
 
     def take(self, line: str) -> None:
         """Handle one message, which may have several lines. Errors are printed, not raised."""
-        text = line.strip()
-        if not text:
+        if not (text := line.strip()):
             return
         try:
-            files, question = split_dropped(text) if self._terminal.is_interactive else ([], text)
-            if files:
-                self._attach(files)
-                if question:
-                    self.ask(Turn(text=question, media=self.conversation.take_attached()))
-            elif text.startswith("/") and not text.startswith("//"):
-                self._take_slash(text)
-            else:
-                self.ask(Turn(text=text.removeprefix("/"), media=self.conversation.take_attached()))
+            self._take_text(text)
         except SeesayError as error:
             self._fail(str(error))
         except OSError as error:
             self._fail(f"{error.strerror or error}: {error.filename or ''}")
+
+    def _take_text(self, text: str) -> None:
+        files, question = split_dropped(text) if self._terminal.is_interactive else ([], text)
+        if files:
+            self._attach(files)
+            if question:
+                self._ask_text(question)
+        elif text.startswith("/") and not text.startswith("//"):
+            self._take_slash(text)
+        else:
+            self._ask_text(text.removeprefix("/"))
+
+    def _ask_text(self, text: str) -> None:
+        self.ask(Turn(text=text, media=self.conversation.take_attached()))
 
     def _take_slash(self, text: str) -> None:
         """Run the command in the first line. Further lines are part of its text if it takes one, else a new message."""
         first, _, rest = text.partition("\n")
         name = first[1:].partition(" ")[0]
         action = ACTIONS.get(name)
-        if action is not None:
-            action.run(self, (text if action.takes_text else first)[1 + len(name) :].strip())
-            if rest and not action.takes_text and not self._is_over:
-                self.take(rest)
-        elif rest:  # a text of several lines that happens to begin with a slash
-            self.ask(Turn(text=text, media=self.conversation.take_attached()))
+        if action is None:
+            self._take_unknown_slash(text, name)
+            return
+        action.run(self, (text if action.takes_text else first)[1 + len(name) :].strip())
+        if rest and not action.takes_text and not self._is_over:
+            self.take(rest)
+
+    def _take_unknown_slash(self, text: str, name: str) -> None:
+        first, _, rest = text.partition("\n")
+        if rest:  # a text of several lines that happens to begin with a slash
+            self._ask_text(text)
         elif "/" in name or kind_of(name) is not None:
             self._attach([first])  # reports that the file does not exist
         else:
@@ -109,7 +119,7 @@ class ChatLoop:
     def ask_once(self, text: str) -> None:
         """Answer one message, without looking for commands in it. Errors are printed, not raised."""
         try:
-            self.ask(Turn(text=text, media=self.conversation.take_attached()))
+            self._ask_text(text)
         except SeesayError as error:
             self._fail(str(error))
 
@@ -128,14 +138,9 @@ class ChatLoop:
         self._failed = turn
         meter = _Meter()
         turn.answer = ""
-        is_cut = is_stopped = False
+        is_stopped = False
         try:
-            with closing(self._model.answer(self.conversation.messages(turn))) as pieces:
-                for piece in pieces:
-                    meter.note(piece.text, piece.counts)
-                    is_cut = is_cut or piece.is_cut
-                    turn.answer += piece.text
-                    self._terminal.write(piece.text)
+            self._write_answer(turn, meter)
         except KeyboardInterrupt:
             if not self._terminal.is_interactive:
                 raise
@@ -148,10 +153,17 @@ class ChatLoop:
         if turn.answer or not is_stopped:
             self.conversation.turns.append(turn)
             self._failed = None
-        if is_cut:
+        if meter.is_cut:
             self._terminal.notice(f"[cut off{self._explain_cut(meter.counts)}]")
         if (counts := meter.describe()) is not None:
             self._terminal.aside(counts)
+
+    def _write_answer(self, turn: Turn, meter: _Meter) -> None:
+        with closing(self._model.answer(self.conversation.messages(turn))) as pieces:
+            for piece in pieces:
+                meter.note(piece)
+                turn.answer += piece.text
+                self._terminal.write(piece.text)
 
     def _explain_cut(self, counts: Counts | None) -> str:
         if counts is not None and counts.completion_tokens < self._max_new_tokens:
@@ -351,12 +363,14 @@ class _Meter:
         self._first_at: float | None = None
         self._last_at = self._started_at
         self.counts: Counts | None = None
+        self.is_cut = False
 
-    def note(self, text: str, counts: Counts | None) -> None:
-        if text:
+    def note(self, piece: Piece) -> None:
+        if piece.text:
             self._last_at = time.perf_counter()
             self._first_at = self._first_at or self._last_at
-        self.counts = counts or self.counts
+        self.counts = piece.counts or self.counts
+        self.is_cut = self.is_cut or piece.is_cut
 
     def describe(self) -> str | None:
         """Return a one-line summary, or None if the answer was not completed."""

@@ -9,7 +9,7 @@ import argparse
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -47,10 +47,13 @@ def _report() -> Iterator[tuple[str, str]]:
     yield from _gpus()
     yield "packages", ", ".join(f"{name} {_version(name) or 'missing'}" for name in _REQUIRED)
     for extra, names in _EXTRAS.items():
-        found = [f"{name} {version}" for name in names if (version := _version(name))]
-        missing = [name for name in names if not _version(name)]
-        yield f"[{extra}]", ", ".join(found + [f"no {name}" for name in missing])
-    yield "others", ", ".join(f"{name} {version}" for name in _CHOSEN_BY if (version := _version(name))) or "none"
+        missing = [f"no {name}" for name in names if not _version(name)]
+        yield f"[{extra}]", ", ".join([*_list_installed(names), *missing])
+    yield "others", ", ".join(_list_installed(_CHOSEN_BY)) or "none"
+
+
+def _list_installed(names: Iterable[str]) -> list[str]:
+    return [f"{name} {version}" for name in names if (version := _version(name))]
 
 
 def _gpus() -> Iterator[tuple[str, str]]:

@@ -91,12 +91,16 @@ def _convert(command: argparse.ArgumentParser, action: argparse.Action, name: st
     if isinstance(value, dict) or (isinstance(value, list) and not takes_many):
         _fail(command, path, f"{name} must be one value{' or a list' if takes_many else ''}, got {value!r}")
     try:
-        found = [command._get_value(action, str(each)) for each in (value if isinstance(value, list) else [value])]
-        for each in found:
-            command._check_value(action, each)
+        found = [_convert_text(command, action, str(each)) for each in (value if isinstance(value, list) else [value])]
     except argparse.ArgumentError as error:
         _fail(command, path, f"{name}: {error.message}")
     return found if takes_many else found[0]
+
+
+def _convert_text(command: argparse.ArgumentParser, action: argparse.Action, text: str) -> Any:
+    value = command._get_value(action, text)
+    command._check_value(action, value)
+    return value
 
 
 def _fail(command: argparse.ArgumentParser, path: Path, message: str) -> NoReturn:

@@ -27,7 +27,7 @@ def split_dropped(line: str) -> tuple[list[str], str]:
     at = 0
     while (word := _WORD.match(line, at)) is not None:
         source = shlex.split(word[1])[0]
-        is_plain = _is_address(word[1]) or (word[1][0] in "'\"" and is_existing_media(source))
+        is_plain = _is_plain(word[1], source)
         if kind_of(source) is None or not (is_plain or is_existing_media(source)):
             break
         are_plain = are_plain and is_plain
@@ -35,6 +35,11 @@ def split_dropped(line: str) -> tuple[list[str], str]:
         at = word.end()
     rest = line[at:]
     return (files, rest) if are_plain or not rest else ([], line)
+
+
+def _is_plain(word: str, source: str) -> bool:
+    """Return whether a word may be a file in front of a text; `source` is the word without its quotes."""
+    return _is_address(word) or (word[0] in "'\"" and is_existing_media(source))
 
 
 def split_paths(text: str) -> list[str]:

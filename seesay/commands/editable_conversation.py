@@ -171,35 +171,41 @@ def _parse(data: object, path: Path) -> tuple[str | None, list[Turn]]:
         system, data = data[0]["content"], data[1:]
     if [message.get("role") for message in data] != ["user", "assistant"] * (len(data) // 2):
         raise problem
-    turns = []
-    for question, answer in zip(data[::2], data[1::2]):
-        if not isinstance(answer.get("content"), str):
-            raise problem
-        content = question.get("content")
-        turns.append(
-            _parse_question([{"type": "text", "text": content}] if isinstance(content, str) else content, problem)
-        )
-        turns[-1].answer = answer["content"]
-    return system, turns
+    return system, [_parse_turn(*pair, problem) for pair in zip(data[::2], data[1::2])]
+
+
+def _parse_turn(question: Mapping[str, object], answer: Mapping[str, object], problem: RequestError) -> Turn:
+    content, text = question.get("content"), answer.get("content")
+    if not isinstance(text, str):
+        raise problem
+    turn = _parse_question([{"type": "text", "text": content}] if isinstance(content, str) else content, problem)
+    turn.answer = text
+    return turn
 
 
 def _parse_question(parts: object, problem: RequestError) -> Turn:
     texts: list[str] = []
     media: list[Attachment] = []
     for part in parts if isinstance(parts, Sequence) and not isinstance(parts, str) else ():
-        if not isinstance(part, Mapping):
+        parsed = _parse_part(part)
+        if parsed is None:
             raise problem
-        kind = part.get("type")
-        if kind == "text" and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif kind in ("image_url", "video_url"):
-            value = part.get(kind)
-            url = value.get("url") if isinstance(value, Mapping) else value
-            if not isinstance(url, str):
-                raise problem
-            media.append(Attachment.read("image" if kind == "image_url" else "video", url))
+        if isinstance(parsed, str):
+            texts.append(parsed)
         else:
-            raise problem
+            media.append(parsed)
     if not texts and not media:
         raise problem
     return Turn(text="\n".join(texts), media=tuple(media))
+
+
+def _parse_part(part: object) -> str | Attachment | None:
+    """Return the text or the attachment of a part; None if it is neither."""
+    if not isinstance(part, Mapping):
+        return None
+    kind = part.get("type")
+    value = part.get(kind) if kind in ("text", "image_url", "video_url") else None
+    if kind == "text":
+        return value if isinstance(value, str) else None
+    url = value.get("url") if isinstance(value, Mapping) else value
+    return Attachment.read("image" if kind == "image_url" else "video", url) if isinstance(url, str) else None

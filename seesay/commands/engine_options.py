@@ -145,9 +145,13 @@ def _kind_of(field: Field[Any], hint: object) -> dict[str, object]:
         choices = [choice for kind in kinds for choice in get_args(kind)]
         return {"choices": choices, "type": type(choices[0])}
     if kinds == [int]:
-        metavar = "TOKENS" if field.name.endswith(("_len", "_size", "token_num")) and "batch" not in field.name else "N"
+        metavar = "TOKENS" if _counts_tokens(field.name) else "N"
         return {"type": whole(0 if field.default == 0 else 1), "metavar": metavar}
     return {"type": number if kinds == [float] else str, "metavar": _METAVARS.get(field.name, "VALUE")}
+
+
+def _counts_tokens(name: str) -> bool:
+    return name.endswith(("_len", "_size", "token_num")) and "batch" not in name
 
 
 def _alternatives(hint: object) -> tuple[object, ...]:

@@ -109,22 +109,11 @@ run as here.
 
 def make_page() -> str:
     """Return the page in Markdown."""
-    vision, text = [], []
-    rows = ((architecture, family) for architecture, families in list_layouts().items() for family in families)
-    for architecture, family in sorted(rows, key=_sort_key):
-        published = published_of(family, architecture)
-        if not published and architecture not in family.architectures:
-            continue  # read as another one, and nothing is known to be published so
-        decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
-        names = _join(f"`{name}`" for row in published for name in row.names)
-        if family.modalities:
-            takes = [_options(family, modality) for modality in (Modality.IMAGE, Modality.VIDEO)]
-            vision.append((f"`{architecture}`", name_of(family), *takes, decoders, names))
-        else:
-            text.append((f"`{architecture}`", decoders, names))
+    vision, text = _make_rows()
     families = {family for known in list_layouts().values() for family in known}
     timm_families = {name_of(family) for family in families if family.takes_timm_models}
     columns = ("architecture", "family", "pictures: options", "videos: options", "decoders inside", "for example")
+    models = [(model.name, f"`{model.example}`", run_as(model)) for model in MODEL_NAMES]
     return "\n".join(
         (
             _HEAD,
@@ -139,12 +128,28 @@ def make_page() -> str:
             ", ".join(f"`{name}`" for name in list_backbones()) + ".\n",
             _MODULES,
             _NAMES,
-            _table(
-                ("model", "for example", "runs as"),
-                ((model.name, f"`{model.example}`", run_as(model)) for model in MODEL_NAMES),
-            ),
+            _table(("model", "for example", "runs as"), models),
         )
     )
+
+
+def _make_rows() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the rows of the models that take pictures, and those of the text models."""
+    vision: list[tuple[str, ...]] = []
+    text: list[tuple[str, ...]] = []
+    rows = ((architecture, family) for architecture, families in list_layouts().items() for family in families)
+    for architecture, family in sorted(rows, key=_sort_key):
+        published = published_of(family, architecture)
+        if not published and architecture not in family.architectures:
+            continue  # read as another one, and nothing is known to be published so
+        decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
+        names = _join(f"`{name}`" for row in published for name in row.names)
+        if family.modalities:
+            takes = [_options(family, modality) for modality in (Modality.IMAGE, Modality.VIDEO)]
+            vision.append((f"`{architecture}`", name_of(family), *takes, decoders, names))
+        else:
+            text.append((f"`{architecture}`", decoders, names))
+    return vision, text
 
 
 def run_as(model: ModelName) -> str:

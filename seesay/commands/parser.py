@@ -68,17 +68,21 @@ class Parser(argparse.ArgumentParser):
     def refuse_extra(self, extra: list[str], *, command: argparse.ArgumentParser, model: object) -> NoReturn:
         """Report the arguments `extra`, which `command` does not know, and exit. Called on the root parser."""
         word = next((word for word in extra if word.startswith("-") and word != "-"), None)
-        prog = command.prog
-        if word is None:
-            if model in _BACKENDS:
-                self.exit(EXIT_USAGE, f"{prog}: error: {model}: give the model alone: `{prog} {extra[0]}`\n")
-            self.exit(EXIT_USAGE, f"{prog}: error: unexpected argument {extra[0]!r}\n")
-        name = word.partition("=")[0]
-        hint = suggest(name, command._option_string_actions)
+        if word is not None:
+            problem = f"unknown option {self._describe_unknown(word.partition('=')[0], command)}"
+        elif model in _BACKENDS:
+            problem = f"{model}: give the model alone: `{command.prog} {extra[0]}`"
+        else:
+            problem = f"unexpected argument {extra[0]!r}"
+        self.exit(EXIT_USAGE, f"{command.prog}: error: {problem}\n")
+
+    def _describe_unknown(self, name: str, command: argparse.ArgumentParser) -> str:
+        """Return an unknown option with advice: a similar one, or a command that has it."""
         others = [other.prog for other in _walk(self) if name in other._option_string_actions]
-        if not hint and others:
-            hint = f"; it is an option of `{others[0]}`"
-        self.exit(EXIT_USAGE, f"{prog}: error: unknown option {name!r}{hint or f' (`{prog} --help` lists them)'}\n")
+        hint = suggest(name, command._option_string_actions)
+        if not hint:
+            hint = f"; it is an option of `{others[0]}`" if others else f" (`{command.prog} --help` lists them)"
+        return f"{name!r}{hint}"
 
 
 def _walk(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:

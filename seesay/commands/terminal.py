@@ -38,10 +38,8 @@ class Terminal:
         self._err = stderr or sys.stderr
         self.is_interactive = self._in.isatty()
         self._is_screen = self._out.isatty()
-        notices = self._out if self.is_interactive and self._is_screen else self._err
-        self._notices = notices
-        has_colour = notices.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._dim, self._red, self._plain = (_DIM, _RED, _PLAIN) if has_colour else ("", "", "")
+        self._notices = self._out if self.is_interactive and self._is_screen else self._err
+        self._dim, self._red, self._plain = (_DIM, _RED, _PLAIN) if _has_colour(self._notices) else ("", "", "")
         self._can_edit = self.is_interactive and self._is_screen and self._in is sys.stdin
 
     def set_up_editing(self, complete: Callable[[str], list[str]]) -> None:
@@ -164,3 +162,7 @@ def _is_closed(lines: list[str]) -> bool:
     """Return whether a block that began with three quotes has its closing quotes."""
     text = "\n".join(lines).strip()
     return len(text) >= 2 * len(_BLOCK) and text.endswith(_BLOCK)
+
+
+def _has_colour(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
