@@ -97,14 +97,18 @@ class _Search:
         else:
             self._logprobs[number] = delta.logprobs[0]
         if self._usage is None and delta.usage is not None and self._error is None:
-            self._usage = delta.usage
-            longest = min(self._params.max_tokens, self._engine.session_len - delta.usage.prompt_tokens)
-            self._beams = BeamSearch(self._params, self._ending_ids, max_tokens=longest)
+            self._begin(delta.usage)
         if self._num_left:
             return False
         if self._error is None:
             self._beams.advance([self._logprobs[index] for index in range(len(self._logprobs))])
         return True
+
+    def _begin(self, usage: Usage) -> None:
+        """Begin the search, at the first token, when the length of the prompt is known."""
+        self._usage = usage
+        longest = min(self._params.max_tokens, self._engine.session_len - usage.prompt_tokens)
+        self._beams = BeamSearch(self._params, self._ending_ids, max_tokens=longest)
 
     def make_response(self) -> Response:
         """The best answer, with the others as its other choices."""

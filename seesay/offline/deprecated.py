@@ -48,15 +48,19 @@ def with_call_arguments(
     unknown = sorted(set(arguments) - set(_GENERATION))
     if unknown:
         raise TypeError(f"{function}() got an unexpected keyword argument {unknown[0]!r}")
-    names = ", ".join(sorted(arguments))
-    _warn(f"{names}: deprecated, use gen_config=GenerationConfig(…)")
+    _warn(f"{', '.join(sorted(arguments))}: deprecated, use gen_config=GenerationConfig(…)")
+    changes = _read_changes(arguments)
+    if gen_config is None or isinstance(gen_config, GenerationConfig):
+        return replace(gen_config or GenerationConfig(), **changes)
+    return [replace(config, **changes) for config in gen_config]
+
+
+def _read_changes(arguments: Mapping[str, Any]) -> dict[str, Any]:
     changes = {_GENERATION[name]: value for name, value in arguments.items() if value is not None}
     if {"temperature", "top_k", "top_p", "min_p"} & set(changes):
         is_greedy = changes.get("temperature") == 0 or changes.get("top_k") == 1
         changes.setdefault("do_sample", not is_greedy)
-    if gen_config is None or isinstance(gen_config, GenerationConfig):
-        return replace(gen_config or GenerationConfig(), **changes)
-    return [replace(config, **changes) for config in gen_config]
+    return changes
 
 
 def with_pipeline_arguments(
@@ -66,20 +70,9 @@ def with_pipeline_arguments(
 ) -> tuple[BackendConfig | None, ChatTemplateConfig | str | os.PathLike[str] | None]:
     """Return the two configurations with the deprecated arguments of `pipeline()`: backend, model_name, tp,
     instance_num. Raises TypeError for an unknown argument."""
-    known = ("backend", "model_name", "tp", "instance_num")
     for name, value in arguments.items():
-        if name in known:
-            continue
-        hint = ""
-        if name in {field.name for field in fields(EngineConfig)}:
-            hint = f": use backend_config=EngineConfig({name}={value!r})"
-        elif name == "gen_config":
-            hint = ": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig(max_new_tokens=100))"
-        elif name in {field.name for field in fields(VisionConfig)}:
-            hint = f": use vision_config=VisionConfig({name}={value!r})"
-        elif name in {field.name for field in fields(GenerationConfig)}:
-            hint = f": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig({name}={value!r}))"
-        raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{hint}")
+        if name not in ("backend", "model_name", "tp", "instance_num"):
+            raise TypeError(f"pipeline() got an unexpected keyword argument {name!r}{_advise_argument(name, value)}")
     if arguments:
         names = ", ".join(sorted(arguments))
         _warn(f"{names}: deprecated, use backend_config and chat_template_config")
@@ -94,6 +87,23 @@ def with_pipeline_arguments(
     if model_name is not None and chat_template_config is None:
         chat_template_config = ChatTemplateConfig(model_name=model_name)
     return backend_config, chat_template_config
+
+
+def _advise_argument(name: str, value: object) -> str:
+    """Return where an argument belongs that `pipeline()` does not have; empty if nothing has it."""
+    if name in _names_of(EngineConfig):
+        return f": use backend_config=EngineConfig({name}={value!r})"
+    if name == "gen_config":
+        return ": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig(max_new_tokens=100))"
+    if name in _names_of(VisionConfig):
+        return f": use vision_config=VisionConfig({name}={value!r})"
+    if name in _names_of(GenerationConfig):
+        return f": it belongs to a call, as in pipe(prompts, gen_config=GenerationConfig({name}={value!r}))"
+    return ""
+
+
+def _names_of(config: type[EngineConfig | VisionConfig | GenerationConfig]) -> set[str]:
+    return {field.name for field in fields(config)}
 
 
 def _warn(message: str) -> None:

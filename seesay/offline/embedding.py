@@ -31,18 +31,24 @@ def embed_prompts(
     arguments: Mapping[str, object],
 ) -> npt.NDArray[np.float32]:
     """Return the embedding of a prompt, or of each of a list of prompts: see `Pipeline.embed`."""
-    if pooling not in ("mean", "last"):
-        raise ConfigError(f"pooling must be 'mean' or 'last', got {pooling!r}")
-    if normalize is not None and not isinstance(normalize, bool):
-        raise ConfigError(f"normalize must be True, False or None, got {normalize!r}")
+    _check_options(pooling, dimensions, normalize)
     if dimensions is not None:
-        if isinstance(dimensions, bool) or not isinstance(dimensions, int):
-            raise ConfigError(f"dimensions must be a positive integer, got {dimensions!r}")
         check_dimensions(dimensions, engine.hidden_size)
     requests, is_list = Call.parse(prompts, None, do_preprocess, None, arguments, "embed")
     found = _embed(engine, [_pooled(request, pooling) for request in requests])
     vectors = [shape_embedding(vector, dimensions=dimensions, normalize=normalize) for vector in found]
-    return np.stack(vectors) if is_list and vectors else vectors[0] if vectors else np.empty((0, 0), np.float32)
+    if not vectors:
+        return np.empty((0, 0), np.float32)
+    return np.stack(vectors) if is_list else vectors[0]
+
+
+def _check_options(pooling: object, dimensions: object, normalize: object) -> None:
+    if pooling not in ("mean", "last"):
+        raise ConfigError(f"pooling must be 'mean' or 'last', got {pooling!r}")
+    if normalize is not None and not isinstance(normalize, bool):
+        raise ConfigError(f"normalize must be True, False or None, got {normalize!r}")
+    if dimensions is not None and (isinstance(dimensions, bool) or not isinstance(dimensions, int)):
+        raise ConfigError(f"dimensions must be a positive integer, got {dimensions!r}")
 
 
 def _pooled(request: GenerationRequest | RequestError, pooling: Literal["mean", "last"]) -> GenerationRequest:

@@ -149,7 +149,6 @@ def stream_turns(
     turns = [_turn_of(request) for request in requests]
     batch = RequestBatch(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
-    answered: dict[int, Response] = {}
     begun: list[int] = []
     try:
         for index, session in enumerate(sessions):
@@ -158,15 +157,15 @@ def stream_turns(
         with closing(batch.deltas()) as deltas:
             for index, delta in deltas:
                 piece = builders[index].add(delta)
-                if delta.finish_reason is not None:
-                    # End the turn before the last piece is yielded: the caller may not ask for another piece.
-                    answered[index] = builders[index].complete()
-                    begun.remove(index)
-                    sessions[index].end_turn(prompts[index], turns[index], answered[index])
-                if pieces:
-                    yield piece
-                elif index in answered:
-                    yield answered[index]
+                if delta.finish_reason is None:
+                    if pieces:
+                        yield piece
+                    continue
+                # End the turn before the last piece is yielded: the caller may not ask for another piece.
+                answer = builders[index].complete()
+                begun.remove(index)
+                sessions[index].end_turn(prompts[index], turns[index], answer)
+                yield piece if pieces else answer
     finally:
         for index in begun:
             sessions[index].end_turn(prompts[index], turns[index], None)

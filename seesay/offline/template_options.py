@@ -29,10 +29,7 @@ def take_template_options(
         if name == "chat_template_kwargs":
             options.update(_read_variables(value))
         elif name in _OF_THOUGHTS:
-            kind = _OF_THOUGHTS[name]
-            if not isinstance(value, kind):
-                raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
-            fields[name] = value
+            fields[name] = _read_typed(name, value)
         else:
             options[name] = _read_dicts(name, value)
     if given and not do_preprocess:
@@ -40,6 +37,13 @@ def take_template_options(
     if options:
         fields["template_options"] = options
     return fields, {name: value for name, value in arguments.items() if name not in _NAMES}
+
+
+def _read_typed(name: str, value: object) -> object:
+    kind = _OF_THOUGHTS[name]
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, got {value!r:.100}")
+    return value
 
 
 def _read_variables(value: object) -> Mapping[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from itertools import compress
 from numbers import Integral
 from typing import Any
 
@@ -32,10 +33,10 @@ def _rows(value: object, *, depth: int) -> list[tuple[int, ...]]:
     if isinstance(value, Mapping):
         return _rows_of_mapping(value)
     items = [_as_list(item) for item in _as_list(value)]
-    if not items and depth == 0:
-        return []
-    if not items or isinstance(items[0], Integral) or depth == _MAX_DEPTH:
-        return [tuple(operator.index(token_id) for token_id in items)]
+    if not items:
+        return [()] if depth else []
+    if isinstance(items[0], Integral) or depth == _MAX_DEPTH:
+        return [tuple(map(operator.index, items))]
     return [row for item in items for row in _rows(item, depth=depth + 1)]
 
 
@@ -48,9 +49,9 @@ def _rows_of_mapping(encoding: Mapping[str, object]) -> list[tuple[int, ...]]:
     if encoding.get("attention_mask") is None:
         return rows
     masks = read_token_rows(encoding["attention_mask"])
-    if [len(mask) for mask in masks] != [len(row) for row in rows]:
+    if list(map(len, masks)) != list(map(len, rows)):
         raise ValueError("attention_mask and input_ids must have the same shape")
-    return [tuple(token_id for token_id, is_kept in zip(row, mask) if is_kept) for row, mask in zip(rows, masks)]
+    return [tuple(compress(row, mask)) for row, mask in zip(rows, masks)]
 
 
 def _as_list(value: object) -> Any:

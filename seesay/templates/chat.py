@@ -98,20 +98,15 @@ class ChatTemplate(ABC):
             if part.modality not in markers:
                 known = ", ".join(m.value for m in markers) or "text only"
                 fail(f"this model takes no {part.modality.value} input (it takes: {known})")
-        shield = Shield((*self._special_tokens, *markers.values()))
-        texts: list[str] = []
-        for message in messages:
-            texts.append(message.role)
-            texts += [part.text for part in message.parts if isinstance(part, TextPart)]
-            texts += _texts_in(message.extra)
-        texts += _texts_in(tools)
-        texts += _texts_in(template_options)
+        texts = [text for message in messages for text in _texts_of(message)]
+        texts += [*_texts_in(tools), *_texts_in(template_options)]
         if (num_chars := sum(map(len, texts))) > MAX_INPUT_CHARS:
             raise RequestError(
                 ErrorCode.CONTEXT_TOO_LONG,
                 f"the conversation has {num_chars} characters; at most {MAX_INPUT_CHARS} are allowed",
                 "messages",
             )
+        shield = Shield((*self._special_tokens, *markers.values()))
         shield.choose_nonces(texts)
         text = self._render_text(
             messages,
@@ -135,6 +130,13 @@ def _media_of(messages: Sequence[Message]) -> Iterator[MediaPart]:
         for part in message.parts:
             if isinstance(part, MediaPart):
                 yield part
+
+
+def _texts_of(message: Message) -> Iterator[str]:
+    """Yield the texts of a message that its sender wrote."""
+    yield message.role
+    yield from (part.text for part in message.parts if isinstance(part, TextPart))
+    yield from _texts_in(message.extra)
 
 
 def _texts_in(value: object) -> Iterator[str]:

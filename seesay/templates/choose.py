@@ -46,22 +46,31 @@ def choose_template(
     sources = (read_templates(folder) if folder is not None else {}) or named_templates(tokenizer.chat_template)
     if sources and replacement is None:
         return _from_jinja(model_name, sources, tokenizer)
-    generation = None if folder is None else read_object(folder / "generation_config.json")
-    name = replacement or guess(model_name, model_config, generation)
+    name = replacement
     if name is None:
-        logger.warning(
-            "%s has no chat template, and none is known for its architecture and name: prompts are passed to the model "
-            "unchanged ('base'). If it is a chat model, set chat_template_config=ChatTemplateConfig(model_name=…) to "
-            "one of: %s",
-            model_name,
-            ", ".join(builtin.names()),
-        )
-        name = "base"
-    elif replacement is None:
-        logger.info("%s has no chat template: %r is taken, as its architecture or name suggests", model_name, name)
+        generation = None if folder is None else read_object(folder / "generation_config.json")
+        name = _guess_or_base(model_name, model_config, generation)
     pieces = builtin.find(name)
     assert pieces is not None
     return _from_pieces(name, pieces, tokenizer)
+
+
+def _guess_or_base(
+    model_name: str, model_config: Mapping[str, object] | None, generation: Mapping[str, object] | None
+) -> str:
+    """Return the name of the built-in template of a model that brings none; 'base' if none is known."""
+    name = guess(model_name, model_config, generation)
+    if name is not None:
+        logger.info("%s has no chat template: %r is taken, as its architecture or name suggests", model_name, name)
+        return name
+    logger.warning(
+        "%s has no chat template, and none is known for its architecture and name: prompts are passed to the model "
+        "unchanged ('base'). If it is a chat model, set chat_template_config=ChatTemplateConfig(model_name=…) to "
+        "one of: %s",
+        model_name,
+        ", ".join(builtin.names()),
+    )
+    return "base"
 
 
 def as_config(chosen: ChatTemplateConfig | str | os.PathLike[str]) -> ChatTemplateConfig:
@@ -104,8 +113,7 @@ def as_portable(chosen: ChatTemplateConfig | str | os.PathLike[str] | None) -> C
     if config.model_path is not None or registered is None:
         return config
     pieces = _pieces_of(config)
-    other = [f.name for f in fields(Pieces) if f.name not in {*_PIECES, "is_completion"}]
-    if lost := [name for name in other if getattr(pieces, name) != getattr(Pieces(), name)]:
+    if lost := _list_other_fields(pieces):
         raise ConfigError(
             f"model_name={config.model_name!r}: a registered template with {', '.join(lost)} cannot be passed to the "
             "processes of a server: use a Jinja file, ChatTemplateConfig(name, model_path='template.jinja')"
@@ -115,6 +123,12 @@ def as_portable(chosen: ChatTemplateConfig | str | os.PathLike[str] | None) -> C
         **{name: getattr(pieces, name) for name in _PIECES},
         capability="completion" if pieces.is_completion else "chat",
     )
+
+
+def _list_other_fields(pieces: Pieces) -> list[str]:
+    """Return the fields that are set and that a `ChatTemplateConfig` does not have."""
+    other = [field.name for field in fields(Pieces) if field.name not in {*_PIECES, "is_completion"}]
+    return [name for name in other if getattr(pieces, name) != getattr(Pieces(), name)]
 
 
 def as_template(value: object, tokenizer: PromptTokenizer) -> ChatTemplate:

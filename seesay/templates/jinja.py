@@ -135,21 +135,27 @@ class JinjaTemplate(ChatTemplate):
                 tools=tools,
                 options=options,
             )
-        for name in options:
-            if name in _RESERVED or name in self._variables:
-                fail(f"the chat template option {name!r} cannot be set", name)
+        variables = self._make_variables(options, shield)
         messages = self._tool_support.bring_results(self._with_system(messages))
         chat = [self._as_json(message, shield, markers) for message in messages]
         if continue_final:
             _append_to_final(chat, shield.tail + " ")
         text = self._run(
-            **{**self._variables, **shield.cover_all({k: v for k, v in options.items() if k != "documents"})},
+            **variables,
             messages=chat,
             tools=None if tools is None else shield.cover_all(tools),
             documents=shield.cover_all(options.get("documents")),
             add_generation_prompt=add_generation_prompt,
         )
         return _cut_at_tail(text, shield.tail) if continue_final else text
+
+    def _make_variables(self, options: Mapping[str, object], shield: Shield) -> dict[str, object]:
+        """Return the template's variables, with a request's `options` among them. Raises `RequestError` for an option
+        that cannot be set."""
+        for name in options:
+            if name in _RESERVED or name in self._variables:
+                fail(f"the chat template option {name!r} cannot be set", name)
+        return {**self._variables, **shield.cover_all({k: v for k, v in options.items() if k != "documents"})}
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
         if isinstance(self._meta, _TemplateDefault) or any(m.role in ("system", "developer") for m in messages):
@@ -160,17 +166,21 @@ class JinjaTemplate(ChatTemplate):
 
     def _as_json(self, message: Message, shield: Shield, markers: Markers) -> dict[str, object]:
         """Return a message in the form that templates of Transformers expect, with its texts shielded."""
-        has_media = any(isinstance(part, MediaPart) for part in message.parts)
-        has_several = len(message.parts) > 1 and message.role != "tool"  # results are seldom taken as lists
-        as_list = self._takes_lists and (has_media or not self._takes_strings or has_several)
         content: object
-        if as_list:
+        if self._takes_as_list(message):
             media = [part for part in message.parts if isinstance(part, MediaPart)]
             inline = {id(part): markers[part.modality] for part in media if self._is_inline(part)}
             content = _parts_as_json(message.parts, shield, inline)
         else:  # a turn with tool calls only gets an empty text: most chat templates do not accept null
             content = flatten(message, write_media=lambda part: markers[part.modality], shield=shield)
         return {"role": message.role, "content": content, **shield.cover_all(self._bring_extra(message.extra))}
+
+    def _takes_as_list(self, message: Message) -> bool:
+        if not self._takes_lists:
+            return False
+        has_several = len(message.parts) > 1 and message.role != "tool"  # results are seldom taken as lists
+        has_media = any(isinstance(part, MediaPart) for part in message.parts)
+        return has_media or has_several or not self._takes_strings
 
     def _bring_extra(self, extra: Mapping[str, object]) -> Mapping[str, object]:
         """Return the other keys of a message, calls and ids in the form that the template takes."""

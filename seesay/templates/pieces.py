@@ -126,13 +126,12 @@ class PiecesTemplate(ChatTemplate):
         options: Mapping[str, object],
     ) -> str:
         self._refuse(messages, tools, options, continue_final)
-        gathered, messages = self._gather(messages, markers)
-        first = self._find_opening(messages)
-        if first is not None:
+        opening, messages = self._gather(messages, markers)
+        if (first := self._find_opening(messages)) is not None:
             messages = [_without(message, first) for message in messages]
+            opening += markers[first.modality]
         write_media = self._make_writer(messages, markers)
         turns = [self._turn(message, write_media, shield) for message in messages]
-        opening = gathered + ("" if first is None else markers[first.modality])
         if self.is_completion:
             return opening + "".join(turn.content for turn in turns)
         if self.meta_instruction is not None and not any(turn.role == "system" for turn in turns):
@@ -147,9 +146,7 @@ class PiecesTemplate(ChatTemplate):
         media = [part for message in messages for part in _media_in(message)]
         if not self.gathers_media or any(part.is_placed for part in media):
             return "", messages
-        texts = [tuple(part for part in message.parts if not isinstance(part, MediaPart)) for message in messages]
-        others = [replace(message, parts=parts) for message, parts in zip(messages, texts, strict=True)]
-        return "".join(markers[part.modality] for part in media), others
+        return "".join(markers[part.modality] for part in media), [_without_media(message) for message in messages]
 
     def _find_opening(self, messages: Sequence[Message]) -> MediaPart | None:
         """Return what comes before the conversation."""
@@ -239,3 +236,7 @@ def _role(message: Message) -> str:
     if message.role not in ("system", "user", "assistant", "tool"):
         fail(f"role must be one of system, user, assistant, tool, got {message.role!r}")
     return message.role
+
+
+def _without_media(message: Message) -> Message:
+    return replace(message, parts=tuple(part for part in message.parts if not isinstance(part, MediaPart)))

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
@@ -64,12 +65,8 @@ class Shield:
         """Choose two characters that are in none of `texts`, neither as themselves nor as a JSON escape."""
         taken: set[int] = set()
         for text in texts:
-            if text.isascii() and "\\u" not in text:
-                continue
-            for start in range(0, len(text), self._slice_chars):
-                found = set(text[start : start + self._slice_chars])
-                taken.update(code for c in found if (code := ord(c)) in _PRIVATE_USE)
-            taken.update(code for digits in _ESCAPES.findall(text) if (code := int(digits, 16)) in _PRIVATE_USE)
+            if not text.isascii() or "\\u" in text:
+                taken |= self._find_private(text)
         if len(_PRIVATE_USE) - len(taken) < 2:
             raise RequestError(ErrorCode.INVALID_REQUEST, "the text uses all private-use characters", "messages")
         chosen: list[str] = []
@@ -79,6 +76,13 @@ class Shield:
                 taken.add(code)
                 chosen.append(chr(code))
         self._nonce, self.tail = chosen
+
+    def _find_private(self, text: str) -> set[int]:
+        """Return the private-use characters of a text, also those that are written as JSON escapes."""
+        codes: set[int] = {int(digits, 16) for digits in _ESCAPES.findall(text)}
+        for start in range(0, len(text), self._slice_chars):
+            codes.update(map(ord, set(text[start : start + self._slice_chars])))
+        return {code for code in codes if code in _PRIVATE_USE}
 
     def cover(self, text: str) -> str:
         """Put a nonce into each dangerous spelling in `text`, and into an ending that the next text could complete."""
@@ -134,20 +138,20 @@ class Shield:
         """Remove the nonces. Returns (text, `spans` moved accordingly, spans of literals)."""
         pieces = text.split(self._nonce)
         clean = "".join(pieces)
-        cuts: list[int] = []  # offsets in `clean` at which a nonce was removed
-        length = 0
-        for piece in pieces[:-1]:
-            length += len(piece)
-            cuts.append(length)
+        cuts = list(accumulate(map(len, pieces[:-1])))  # offsets in `clean` at which a nonce was removed
         moved = []
         passed = 0
         for start, stop in spans:
             while passed < len(cuts) and cuts[passed] + passed < start:
                 passed += 1
             moved.append((start - passed, stop - passed))
+        return clean, tuple(moved), self._find_literals(clean, cuts)
+
+    def _find_literals(self, text: str, cuts: Sequence[int]) -> tuple[Span, ...]:
+        """Return the spans of the special tokens around the offsets `cuts`, each in front of what follows."""
         literals: list[Span] = []
         for cut in cuts:
-            match = self._pattern.match(clean, cut - 1) if self._pattern and cut else None
+            match = self._pattern.match(text, cut - 1) if self._pattern and cut else None
             if match and (not literals or match.start() >= literals[-1][1]):
                 literals.append(match.span())
-        return clean, tuple(moved), tuple(literals)
+        return tuple(literals)

@@ -71,19 +71,27 @@ def choose_thinking(
         is_on, name = effort != "none", "reasoning_effort"
     else:
         return Thinking({}, max_tokens)
-    options: dict[str, object] = {}
-    switch = next((switch for switch in _SWITCHES if switch in variables), None)
-    if switch is not None:
-        options[switch] = is_on
-    elif is_on and not has_thoughts and _EFFORT not in variables:
-        _fail(f"{name}: this model does not think", name)
-    elif not is_on and has_thoughts and _EFFORT not in variables:
-        _fail(f"{name}: the thoughts of this model cannot be turned off; max_thinking_tokens limits them", name)
-    if effort is not None and _EFFORT in variables:
+    options = _choose_switch(variables, is_on=is_on, has_thoughts=has_thoughts, name=name)
+    if effort is None:
+        return Thinking(options, max_tokens)
+    if _EFFORT in variables:
         options[_EFFORT] = effort
-    elif effort is not None and is_on and max_tokens is None and has_thoughts:
+    elif is_on and max_tokens is None and has_thoughts:
         max_tokens = EFFORT_TOKENS[effort]
     return Thinking(options, max_tokens)
+
+
+def _choose_switch(variables: frozenset[str], *, is_on: bool, has_thoughts: bool, name: str) -> dict[str, object]:
+    """Return the template's variable that turns thinking on or off, if it has one. Raises `RequestError`, naming the
+    option `name`, for a model that can do only the other."""
+    switch = next((switch for switch in _SWITCHES if switch in variables), None)
+    if switch is not None:
+        return {switch: is_on}
+    if is_on and not has_thoughts and _EFFORT not in variables:
+        _fail(f"{name}: this model does not think", name)
+    if not is_on and has_thoughts and _EFFORT not in variables:
+        _fail(f"{name}: the thoughts of this model cannot be turned off; max_thinking_tokens limits them", name)
+    return {}
 
 
 def _check_agreement(enable_thinking: bool | None, effort: str | None) -> None:

@@ -68,17 +68,13 @@ class ToolSupport:
         found: list[Message] = []
         moved: list[MediaPart] = []
         for message in messages:
-            if message.role != "tool" and moved:
-                if message.role == "user":
-                    message = replace(message, parts=(*moved, *message.parts))
-                else:
-                    found.append(Message(role="user", parts=tuple(moved)))
-                moved = []
             if message.role == "tool":
                 media = _media_without_place(message, self._has_place)
                 moved += media
-                message = _without_media(message) if media else message
-            found.append(message)
+                found.append(_without_media(message) if media else message)
+            else:
+                found += _put_before(moved, message)
+                moved = []
         if moved:
             found.append(Message(role="user", parts=tuple(moved)))
         return found
@@ -195,3 +191,12 @@ def _shorten(call_id: str) -> str:
 
 def _has_media(message: Message) -> bool:
     return any(isinstance(part, MediaPart) for part in message.parts)
+
+
+def _put_before(media: Sequence[MediaPart], message: Message) -> Sequence[Message]:
+    """Return a message behind `media`: they begin the turn of a user, and have one of their own before any other."""
+    if not media:
+        return [message]
+    if message.role == "user":
+        return [replace(message, parts=(*media, *message.parts))]
+    return [Message(role="user", parts=tuple(media)), message]

@@ -311,14 +311,12 @@ class Family(ABC):
 
     def _name_allowed(self, name: str, value: object) -> str | None:
         """Return what the option `name` may be, if `value` is something else."""
-        is_bool = isinstance(value, bool)
         if name in self.switches:
-            return None if is_bool else "true or false"
+            return None if isinstance(value, bool) else "true or false"
         if "_ratio_" in name:
-            is_fine = isinstance(value, (int, float)) and not is_bool and 1 <= value <= MAX_RATIO
-            return None if is_fine else f"a number in [1, {MAX_RATIO}]"
+            return None if _is_between(value, MAX_RATIO) else f"a number in [1, {MAX_RATIO}]"
         most = MAX_TILES if name.endswith(("_patch", "_slice_nums", "_crops")) else MAX_PIXELS
-        is_fine = isinstance(value, int) and not is_bool and 1 <= value <= most
+        is_fine = isinstance(value, int) and _is_between(value, most)
         return None if is_fine else f"an integer in [1, {most}]"
 
     def token_id(self, text: str) -> int:
@@ -343,3 +341,8 @@ def _unpack(name: str, value: object) -> Any:
         if name == "size" and isinstance(value, Mapping) and [*value] == ["longest_edge"]
         else value
     )
+
+
+def _is_between(value: object, most: float) -> bool:
+    """Return whether a value is a number, not a bool, from 1 to `most`."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 1 <= value <= most

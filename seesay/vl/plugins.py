@@ -166,21 +166,22 @@ def _load_file(path: Path, changed_ns: int) -> ModuleType:
 
 def _read_map(given: ModuleMap) -> Plugin:
     """Return the families of a module map."""
-    module: ModuleType | None = None
-    origin, entries = "custom_module_map", given
-    if not isinstance(given, Mapping):
-        path = os.fspath(given)
-        module = _import(path, f"custom_module_map: {path}")
-        origin = f"file {module.__file__}"
-        maps = [vars(module)[name] for name in _FILE_MAPS if name in vars(module)]
-        if not maps or not all(isinstance(each, Mapping) for each in maps):
-            raise ConfigError(
-                f"custom_module_map: {path} has no dict MODULE_MAP; a file whose families declare their architectures "
-                "is one for plugins="
-            )
-        entries = {name: value for each in maps for name, value in each.items()}
-    assert isinstance(entries, Mapping)
-    return Plugin(origin, {str(name): _find_class(str(name), value, module) for name, value in entries.items()})
+    if isinstance(given, Mapping):
+        return Plugin(
+            "custom_module_map", {str(name): _find_class(str(name), value, None) for name, value in given.items()}
+        )
+    path = os.fspath(given)
+    module = _import(path, f"custom_module_map: {path}")
+    maps = [vars(module)[name] for name in _FILE_MAPS if name in vars(module)]
+    if not maps or not all(isinstance(each, Mapping) for each in maps):
+        raise ConfigError(
+            f"custom_module_map: {path} has no dict MODULE_MAP; a file whose families declare their architectures "
+            "is one for plugins="
+        )
+    entries = {name: value for each in maps for name, value in each.items()}
+    return Plugin(
+        f"file {module.__file__}", {str(name): _find_class(str(name), value, module) for name, value in entries.items()}
+    )
 
 
 def _find_class(architecture: str, given: object, module: ModuleType | None) -> type[Family]:

@@ -126,6 +126,14 @@ def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family]
         return found, checkpoint
     if architecture in REASONS and not (code is not None and checkpoint.runs_code):
         return find_family(architecture, checkpoint.tower_type, registry), checkpoint
+    family = _find_code_family(checkpoint, registry)
+    return family, replace(checkpoint, code=code)
+
+
+def _find_code_family(checkpoint: Checkpoint, registry: Registry) -> type[Family]:
+    """Return the family of a model that the code in its folder makes. Raises `CheckpointError` if there is none, or it
+    may not be run."""
+    architecture, code = checkpoint.architecture, checkpoint.remote_code
     nearest = describe_nearest(checkpoint.config.get("model_type"))
     if code is None:
         raise CheckpointError(f"{checkpoint.path}: {_say_unknown(architecture, registry, nearest)}")
@@ -135,28 +143,33 @@ def find_model(checkpoint: Checkpoint, registry: Registry) -> tuple[type[Family]
             f"Python in this folder ({code.files}), which would be executed: if you trust it, set "
             f"trust_remote_code=True (--trust-remote-code){nearest}{registry.list_broken()}"
         )
-    family = ModuleVisionFamily if code.takes_pictures else ModuleTextFamily
-    return family, replace(checkpoint, code=code)
+    return ModuleVisionFamily if code.takes_pictures else ModuleTextFamily
 
 
 def _try_find(architecture: str, tower: str, registry: Registry) -> type[Family] | None:
-    known = registry.claims
     for name in (f"{architecture}{WITH_TOWER}{tower}", architecture):
         if name in registry.contested:
             raise ConfigError(registry.contested[name])
-    stem = _STEM.fullmatch(architecture)
-    same = [name for name in map(_without_tower, known) if stem is not None and stem[1] == _STEM.sub(r"\1", name)]
-    claimed = next(iter(same), architecture) if architecture not in map(_without_tower, known) else architecture
+    claimed = _find_claimed(architecture, registry)
     for name in (f"{claimed}{WITH_TOWER}{tower}", claimed):
-        if name in known:
+        if name in registry.claims:
             if claimed != architecture:
                 logger.warning("the checkpoint is a %s: it is loaded as %s", architecture, claimed)
-            return known[name]
+            return registry.claims[name]
     if architecture in REASONS:
         return None
     if takes_pictures(architecture):
         return ModuleVisionFamily
     return ModuleTextFamily if is_known_to_transformers(architecture) else None
+
+
+def _find_claimed(architecture: str, registry: Registry) -> str:
+    """Return the architecture that a family claims: this one, or one of the same model with another head."""
+    claimed = list(map(_without_tower, registry.claims))
+    stem = _STEM.fullmatch(architecture)
+    if architecture in claimed or stem is None:
+        return architecture
+    return next((name for name in claimed if stem[1] == _STEM.sub(r"\1", name)), architecture)
 
 
 def _has_foreign_decoder(family: type[Family], checkpoint: Checkpoint) -> bool:
@@ -180,11 +193,13 @@ def _find_by_type(checkpoint: Checkpoint, registry: Registry) -> type[Family] | 
     if pictures in map(_without_tower, registry.claims):
         return None
     found = pictures or modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-    if found is not None and found != architecture:
+    if found is None:
+        return None
+    if found != architecture:
         logger.warning(
             "the checkpoint is a %s: it is loaded as Transformers' %s, by its model_type", architecture, found
         )
-    return None if found is None else ModuleVisionFamily if pictures else ModuleTextFamily
+    return ModuleVisionFamily if pictures else ModuleTextFamily
 
 
 def _without_tower(claimed: str) -> str:

@@ -9,7 +9,7 @@ other pictures.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
@@ -84,15 +84,8 @@ class MediaFrontend:
         """Read or fetch `media` and count their tokens, in order. Decodes nothing. `salt` is a part of their keys: what
         is cached of them is found by requests with the same salt alone. Raises the first `RequestError` among them."""
         allowance = allowance or self.make_allowance()
-        sources = [part.source for part in media]
-        videos = {id(source.video) for source in sources if isinstance(source, VideoFrame)}
-        allowance.check_items(len(videos) + sum(not isinstance(source, VideoFrame) for source in sources))
-        pictures = [part for part in media if part.modality is Modality.IMAGE]
-        if shared := self._family.shared_options(len(pictures)):
-            media = [
-                replace(part, options={**shared, **part.options}) if part.modality is Modality.IMAGE else part
-                for part in media
-            ]
+        allowance.check_items(_count_items(media))
+        media = self._add_shared_options(media)
         if len(media) == 1:
             with _located(media[0].place):
                 return OpenRequest(items=[self._open_one(media[0], 0, allowance, salt)], allowance=allowance)
@@ -101,6 +94,16 @@ class MediaFrontend:
             for index, part in enumerate(media)
         ]
         return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
+
+    def _add_shared_options(self, media: Sequence[MediaPart]) -> Sequence[MediaPart]:
+        """Return `media` with the options that all pictures of a prompt have because of their number."""
+        shared = self._family.shared_options(sum(part.modality is Modality.IMAGE for part in media))
+        if not shared:
+            return media
+        return [
+            replace(part, options={**shared, **part.options}) if part.modality is Modality.IMAGE else part
+            for part in media
+        ]
 
     def prepare(self, request: OpenRequest, batch: MediaBatch | None = None) -> list[PreparedMedia]:
         """Decode and preprocess opened media, in order; a picture that other requests of `batch` hold too, once. Raises
@@ -135,9 +138,9 @@ class MediaFrontend:
     def _split_video(self, part: MediaPart, allowance: Allowance) -> tuple[MediaPart, ...]:
         if part.modality is Modality.IMAGE:
             return (part,)
-        limits, known = self._limits, DECODE_OPTIONS[Modality.VIDEO]
-        self._family.check_frame_options({k: v for k, v in part.options.items() if k not in known})
-        chosen = {k: v for k, v in part.options.items() if k in known}
+        limits = self._limits
+        chosen, others = _divide_options(part)
+        self._family.check_frame_options(others)
         default = self._family.default_sampling or {"num_frames": _PICTURES_OF_A_VIDEO}
         chosen = dict(fill_sampling_options(chosen, default, limit=limits.max_frames))
         video = open_media(Modality.VIDEO, part.source, {"transparency": self._transparency, **chosen}, allowance)
@@ -146,7 +149,7 @@ class MediaFrontend:
         if size is None:
             video = LoadedVideo(video.frames(), FrameSampling.checked(limit=limits.max_frames))
             size = video.size()
-        options = {**self._family.frame_options, **{k: v for k, v in part.options.items() if k not in known}}
+        options = {**self._family.frame_options, **others}
         return tuple(
             replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
         )
@@ -159,12 +162,10 @@ class MediaFrontend:
             takes = ", ".join(m.value for m in family.modalities) or "no media"
             message = f"this model takes {takes}, not {modality.value} input"
             raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
-        known = DECODE_OPTIONS[modality]
-        options = family.resolve_options(modality, {k: v for k, v in part.options.items() if k not in known})
-        chosen: Mapping[str, object] = {k: v for k, v in part.options.items() if k in known}
+        chosen, others = _divide_options(part)
+        options = family.resolve_options(modality, others)
         if modality is Modality.VIDEO:
-            limit = self._limits.max_frames
-            chosen = fill_sampling_options(chosen, family.default_sampling, limit=limit)
+            chosen = dict(fill_sampling_options(chosen, family.default_sampling, limit=self._limits.max_frames))
         started = time.perf_counter()
         media = open_media(modality, part.source, {"transparency": self._transparency, **chosen}, allowance)
         fetch_s = time.perf_counter() - started
@@ -307,3 +308,16 @@ def _gather(futures: Sequence[Future[T]], places: Sequence[MediaPlace | None]) -
     finally:
         for future in futures:
             future.cancel()
+
+
+def _divide_options(part: MediaPart) -> tuple[dict[str, object], dict[str, object]]:
+    """Return (the options of `part` that concern its decoding, the others)."""
+    known = DECODE_OPTIONS[part.modality]
+    chosen = {name: value for name, value in part.options.items() if name in known}
+    return chosen, {name: value for name, value in part.options.items() if name not in known}
+
+
+def _count_items(media: Sequence[MediaPart]) -> int:
+    """Return the number of media; all frames of a video are one."""
+    frames = [part.source for part in media if isinstance(part.source, VideoFrame)]
+    return len(media) - len(frames) + len({id(frame.video) for frame in frames})

@@ -34,11 +34,16 @@ def spread_raw(text: str, media: Sequence[MediaPart], split: Split) -> tuple[str
     found = [Modality.VIDEO if token == VIDEO_TOKEN else Modality.IMAGE for token in _TOKENS.findall(text)]
     if sorted(found) != sorted(part.modality for part in media):
         return text, tuple(media)
-    queues = {modality: iter([p for p in media if p.modality is modality]) for modality in Modality}
-    pieces = split([next(queues[modality]) for modality in found])
+    pieces = split(_order_as(found, media))
     numbers = iter([len(piece) for piece in pieces])
     spread = _TOKENS.sub(lambda _: "\n".join([IMAGE_TOKEN] * next(numbers)), text)
     return spread, tuple(part for piece in pieces for part in piece)
+
+
+def _order_as(modalities: Sequence[Modality], media: Sequence[MediaPart]) -> list[MediaPart]:
+    """Return `media` in the order of their modalities in the text."""
+    queues = {modality: iter([part for part in media if part.modality is modality]) for modality in Modality}
+    return [next(queues[modality]) for modality in modalities]
 
 
 def text_without_media(rendered: RenderedPrompt) -> str:

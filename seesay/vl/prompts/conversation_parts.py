@@ -8,7 +8,7 @@ A bad prompt becomes a `RequestError` in the result, so that its siblings are an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any, NoReturn
@@ -90,16 +90,10 @@ def _one_each(gen_config: GenerationConfig | Sequence[GenerationConfig] | None, 
 
 
 def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) -> GenerationRequest:
-    if isinstance(item, str | tuple):
-        text, media = _parse_pair(item) if isinstance(item, tuple) else (item, [])
-        where, place = (
-            ("the text", "in the tuple") if isinstance(item, tuple) else ("the prompt", "in a tuple, (text, media)")
-        )
-        if not do_preprocess:
-            _find_marked([text], media, where, place)
-            return GenerationRequest(prompt=text, media=tuple(media), gen_config=config)
-        parts = _place([*media, TextPart(text=text)], where, place)
-        return GenerationRequest(prompt=(Message(role="user", parts=parts),), gen_config=config)
+    if isinstance(item, str):
+        return _parse_text(item, [], config, ("the prompt", "in a tuple, (text, media)"), do_preprocess=do_preprocess)
+    if isinstance(item, tuple):
+        return _parse_text(*_parse_pair(item), config, ("the text", "in the tuple"), do_preprocess=do_preprocess)
     if isinstance(item, Mapping):
         item = [item]
     if isinstance(item, list) and item and all(isinstance(message, Mapping) for message in item):
@@ -111,6 +105,17 @@ def _parse_item(item: object, config: GenerationConfig, *, do_preprocess: bool) 
     if isinstance(item, list) and not item:
         _fail(f"the prompt is an empty list; it must be {_ACCEPTED}")
     _fail(f"a prompt must be {_ACCEPTED}; this one is {_describe(item)}")
+
+
+def _parse_text(
+    text: str, media: list[MediaPart], config: GenerationConfig, names: tuple[str, str], *, do_preprocess: bool
+) -> GenerationRequest:
+    """Return the request of a text with media. `names`: what messages call the text, and the place of the media."""
+    if not do_preprocess:
+        _find_marked([text], media, *names)
+        return GenerationRequest(prompt=text, media=tuple(media), gen_config=config)
+    parts = _place([*media, TextPart(text=text)], *names)
+    return GenerationRequest(prompt=(Message(role="user", parts=parts),), gen_config=config)
 
 
 # --- (text, media) ---------------------------------------------------------------------------------------------------
@@ -139,14 +144,13 @@ def _media_rank(text: str) -> int:
     """Return how likely a string is media and not the question about it, 0 to 3. A question has blanks, and may end in
     the name of a file."""
     is_word = not re.search(r"\s", text.strip())
+    is_url = _URL.match(text) is not None
     has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)
-    if _DATA_URL.match(text) or (_URL.match(text) and is_word) or is_base64_media(text):
+    if (is_url and is_word) or _DATA_URL.match(text) or is_base64_media(text):
         return 3
-    if has_suffix and (is_word or _URL.match(text)):
+    if (has_suffix and (is_word or is_url)) or _is_file(text):
         return 2
-    if _is_file(text):
-        return 2
-    return 1 if has_suffix or is_word else 0
+    return int(has_suffix or is_word)
 
 
 def _is_file(path: str) -> bool:
@@ -178,22 +182,26 @@ def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
     media = [part for part in parts if isinstance(part, MediaPart)]
     texts = [part.text for part in parts if isinstance(part, TextPart)]
     placed = _find_marked(texts, media, where, place)
-    queues = {modality: [part for part in media if part.modality is modality] for modality in placed}
     if not placed:
         return tuple(parts)
+    queues = {modality: iter([part for part in media if part.modality is modality]) for modality in placed}
     result: list[Part] = []
     for part in parts:
-        if isinstance(part, MediaPart):
-            if part.modality not in placed:
-                result.append(part)
-            continue
-        done = 0
-        for match in _TOKENS.finditer(part.text):
-            found = replace(queues[_MODALITIES[match[0]]].pop(0), is_placed=True)
-            result += [TextPart(text=part.text[done : match.start()]), found]
-            done = match.end()
-        result.append(TextPart(text=part.text[done:]))
+        if isinstance(part, TextPart):
+            result += _fill_places(part.text, queues)
+        elif part.modality not in placed:
+            result.append(part)
     return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
+
+
+def _fill_places(text: str, queues: Mapping[Modality, Iterator[MediaPart]]) -> Iterator[Part]:
+    """Yield the texts between the tokens of a text, and the next medium of a queue for each token."""
+    done = 0
+    for match in _TOKENS.finditer(text):
+        yield TextPart(text=text[done : match.start()])
+        yield replace(next(queues[_MODALITIES[match[0]]]), is_placed=True)
+        done = match.end()
+    yield TextPart(text=text[done:])
 
 
 def _find_marked(texts: Sequence[str], media: Sequence[MediaPart], where: str, place: str) -> frozenset[Modality]:
@@ -222,29 +230,33 @@ def _parse_message(message: Mapping[str, object], where: str) -> Message:
         _fail(f"{where} has no role ({', '.join(_ROLES)})", f"{where}.role")
     if role not in _ROLES:
         _fail(f"{where} has the unknown role {show(role)}; known are {', '.join(_ROLES)}", f"{where}.role")
-    extra: dict[str, object] = {}
-    for key, value in message.items():
-        if key in ("role", "content") or value is None:
-            continue  # clients send back the empty fields of the answers they got
+    extra = _read_extra(message, where)
+    return Message(role=role, parts=_read_content(message.get("content"), extra, where), extra=extra)
+
+
+def _read_extra(message: Mapping[str, object], where: str) -> dict[str, object]:
+    """Return the fields of a message beside role and content. Empty ones are left out: clients send back the empty
+    fields of the answers they got."""
+    extra = {key: value for key, value in message.items() if key not in ("role", "content") and value is not None}
+    for key in extra:
         if key not in _MESSAGE_EXTRAS:
             _fail(
                 f"{where} has the unknown key {show(key)}; known are role, content, {', '.join(_MESSAGE_EXTRAS)}",
                 f"{where}.{str(key)[:60]}",
             )
-        extra[key] = value
-    content = message.get("content")
-    parts: list[Part]
+    return extra
+
+
+def _read_content(content: object, extra: Mapping[str, object], where: str) -> tuple[Part, ...]:
     if content is None:
         if not extra.get("tool_calls"):
             _fail(f"{where} has no content", f"{where}.content")
-        parts = []
-    elif isinstance(content, str):
-        parts = [TextPart(text=content)]
-    elif isinstance(content, list | tuple):
-        parts = list(parse_parts(content, f"{where}.content"))
-    else:
-        _fail(f"{where}.content must be a text or a list of parts; it is {_describe(content)}", f"{where}.content")
-    return Message(role=role, parts=tuple(parts), extra=extra)
+        return ()
+    if isinstance(content, str):
+        return (TextPart(text=content),)
+    if isinstance(content, list | tuple):
+        return tuple(parse_parts(content, f"{where}.content"))
+    _fail(f"{where}.content must be a text or a list of parts; it is {_describe(content)}", f"{where}.content")
 
 
 def parse_parts(parts: Sequence[object], where: str) -> tuple[Part, ...]:

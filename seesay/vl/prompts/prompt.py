@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
@@ -45,18 +45,25 @@ def render_raw(
     for part in media:
         if part.modality not in markers:
             _fail(f"this model takes no {part.modality.value} input")
-    queues = {modality: [part for part in media if part.modality is modality] for modality in markers}
-    queues = {modality: parts for modality, parts in queues.items() if parts}
-    neutral = {modality: re.escape(_NEUTRAL[modality]) for modality in queues}
-    own = {modality: (spellings or {}).get(modality, re.escape(markers[modality])) for modality in queues}
-    has_own = not any(_NEUTRAL[modality] in text for modality in queues) and re.search("|".join(own.values()), text)
-    patterns, shown = (own, markers) if has_own else (neutral, _NEUTRAL)
+    queues = {modality: parts for modality in markers if (parts := [p for p in media if p.modality is modality])}
+    patterns, shown = _choose_patterns(text, queues, markers, spellings or {})
     pattern = "|".join(f"(?P<{modality.value}>{each})" for modality, each in patterns.items())
     found = [(Modality(str(match.lastgroup)), match.span()) for match in re.finditer(pattern, text)]
     for modality, parts in queues.items():
         spelled = [text[start:stop] for kind, (start, stop) in found if kind is modality]
         _check_places(spelled, len(parts), modality, shown[modality])
     return _place(text, found, queues, markers)
+
+
+def _choose_patterns(
+    text: str, wanted: Iterable[Modality], markers: Mapping[Modality, str], spellings: Mapping[Modality, str]
+) -> tuple[dict[Modality, str], Mapping[Modality, str]]:
+    """Return the patterns of the places of media in a text, and how messages spell them: the model's own if the text
+    has some of these and none of `IMAGE_TOKEN` and `VIDEO_TOKEN`."""
+    own = {modality: spellings.get(modality, re.escape(markers[modality])) for modality in wanted}
+    if not any(_NEUTRAL[modality] in text for modality in own) and re.search("|".join(own.values()), text):
+        return own, markers
+    return {modality: re.escape(_NEUTRAL[modality]) for modality in own}, _NEUTRAL
 
 
 def _check_places(spelled: Sequence[str], num_items: int, modality: Modality, shown: str) -> None:

@@ -24,16 +24,12 @@ def describe_longest_video(
 ) -> str:
     """Return what to do about the longest video of a prompt of `num_tokens` that may have `max_tokens`. Without a video
     it is empty. `items` are the prompt's media and `tokens` its tokens with markers in their places."""
-    videos = defaultdict[int, list[int]](list)
-    for index, item in enumerate(items):
-        if item.size is not None and (isinstance(item.media, VideoFrame) or item.media.modality is Modality.VIDEO):
-            video = item.media.video if isinstance(item.media, VideoFrame) else item.media
-            videos[id(video)].append(index)
+    videos = _group_by_video(items)
     if not videos:
         return ""
-    counts = {video: _count_tokens(items, indices, tokens) for video, indices in videos.items()}
-    longest = max(counts, key=lambda video: counts[video])
-    indices, num_video_tokens = videos[longest], counts[longest]
+    counts = [_count_tokens(items, indices, tokens) for indices in videos]
+    num_video_tokens = max(counts)
+    indices = videos[counts.index(num_video_tokens)]
     room = max_tokens - (num_tokens - num_video_tokens)
     item, num_frames = items[indices[0]], len(indices)
     if isinstance(item.media, VideoFrame):
@@ -44,6 +40,19 @@ def describe_longest_video(
         num_fitting = _find_fitting(family, item, indices[0], room)
     advice = f"with max_frames={num_fitting} it would fit" if num_fitting else "ask for smaller frames, too"
     return f". A video takes {num_video_tokens} tokens for {num_frames} frames: {advice}"
+
+
+def _group_by_video(items: Sequence[OpenItem]) -> list[list[int]]:
+    """Return the indices of the items of each video: one, or one for each frame that is taken as a picture."""
+    videos = defaultdict[int, list[int]](list)
+    for index, item in enumerate(items):
+        if item.size is None:
+            continue
+        if isinstance(item.media, VideoFrame):
+            videos[id(item.media.video)].append(index)
+        elif item.media.modality is Modality.VIDEO:
+            videos[id(item.media)].append(index)
+    return list(videos.values())
 
 
 def _count_tokens(items: Sequence[OpenItem], indices: Sequence[int], tokens: TokenizedPrompt) -> int:
