@@ -174,7 +174,7 @@ class _Loading:
         """Copy the weight's part with this number from a stored tensor to its place."""
         if not hasattr(weight, "data"):
             self._allocate(weight)
-        part, place = weight.places()[number]
+        part, place = weight.parts[number], weight.place(number)
         for picks, target in part.regions():
             place[target].copy_(tensor.read(picks))
         if weight.offset:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
@@ -192,6 +192,7 @@ class Weight:
     offset: float = 0.0
     has_unit_rows: bool = False
     data: torch.Tensor = field(init=False, repr=False)
+    _starts: tuple[int, ...] = field(default=(), init=False, repr=False)
 
     @property
     def joined_axis(self) -> int | None:
@@ -214,6 +215,32 @@ class Weight:
 
         pieces = torch.split(self.data, [part.shape[axis] for part in self.parts], dim=axis)
         return list(zip(self.parts, pieces, strict=True))
+
+    def place(self, number: int) -> torch.Tensor:
+        """Return the place of one part in `data`."""
+        axis = self.joined_axis
+        if axis is None:
+            return self.data[number]
+        if not self._starts:
+            self._starts = tuple(accumulate((part.shape[axis] for part in self.parts), initial=0))
+        start, stop = self._starts[number : number + 2]
+        return self.data.narrow(axis, start, stop - start)
+
+    def split(self, count: int) -> list[Weight]:
+        """Return `count` weights that share this one's data, each with as many of its parts."""
+        import torch
+
+        size, axis = len(self.parts) // count, self.joined_axis
+        assert size * count == len(self.parts)
+        lengths = [1 if axis is None else part.shape[axis] for part in self.parts]
+        own_lengths = [sum(lengths[i : i + size]) for i in range(0, len(lengths), size)]
+        pieces = torch.split(self.data, own_lengths, dim=axis or 0)
+        found = []
+        for index, piece in enumerate(pieces):
+            own = Weight(parts=self.parts[index * size : (index + 1) * size], dtype=self.dtype, offset=self.offset)
+            own.data = piece
+            found.append(own)
+        return found
 
     def shard(self, rank: int, size: int, dim: int) -> Weight:
         """Return one rank's weight: see `Part.shard`. Each part is divided, so that a rank has its share of all."""

@@ -28,7 +28,7 @@ included, times 2¹²⁰."""
 
 
 @triton.jit
-def _widen(weight, KIND: tl.constexpr, IS_COMPILED: tl.constexpr):
+def widen(weight, KIND: tl.constexpr, IS_COMPILED: tl.constexpr):
     """Return weights, which are not NaN, in the type of the rows. Hopper has an instruction that makes two numbers of
     FP8 float16, but makes bfloat16 of these one by one, which takes longer than to read the weights."""
     is_wide: tl.constexpr = tl.bfloat16 == KIND
@@ -180,21 +180,20 @@ def few_rows_kernel(
         x = tl.load(inputs + first, mask=is_inside, other=0.0)
         weight = _load_span(own, first, columns, is_output, SIZE, SPAN)
         if GROUP is None:
-            total = tl.dot(_widen(weight, x.dtype, IS_COMPILED), x, total)
+            total = tl.dot(widen(weight, x.dtype, IS_COMPILED), x, total)
         else:
             places = scales + first // GROUP * group_stride
             total += (
-                tl.dot(_widen(weight, x.dtype, IS_COMPILED), x) * tl.load(places, mask=is_output, other=0.0)[:, None]
+                tl.dot(widen(weight, x.dtype, IS_COMPILED), x) * tl.load(places, mask=is_output, other=0.0)[:, None]
             )
         if GATE is not None:
             weight = _load_span(other, first, columns, is_output, SIZE, SPAN)
             if GROUP is None:
-                up_total = tl.dot(_widen(weight, x.dtype, IS_COMPILED), x, up_total)
+                up_total = tl.dot(widen(weight, x.dtype, IS_COMPILED), x, up_total)
             else:
                 places = up_scales + first // GROUP * group_stride
                 up_total += (
-                    tl.dot(_widen(weight, x.dtype, IS_COMPILED), x)
-                    * tl.load(places, mask=is_output, other=0.0)[:, None]
+                    tl.dot(widen(weight, x.dtype, IS_COMPILED), x) * tl.load(places, mask=is_output, other=0.0)[:, None]
                 )
     kind = out_ptr.dtype.element_ty
     if HAS_SCALE and GROUP is None:
@@ -278,7 +277,7 @@ def parted_inputs_kernel(
             is_weight = is_weight & (first + columns < SIZE)[:, None, :]
         x = tl.load(inputs + first, mask=is_x, other=0.0)
         weight = tl.load(own + first, mask=is_weight, other=0.0, eviction_policy="evict_first")
-        total = tl.dot(_widen(weight, x.dtype, IS_COMPILED), x, total)
+        total = tl.dot(widen(weight, x.dtype, IS_COMPILED), x, total)
     product = tl.sum(total, axis=0) * tl.load(scale_ptr + outputs, mask=is_output, other=0.0)[:, None]
     if HAS_BIAS:
         product += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]

@@ -277,6 +277,36 @@ def make_packed(
     return to_kernel(weight, dtype)
 
 
+def call_experts(dtype: torch.dtype) -> None:
+    """Qwen3-30B-A3B, and Mixtral for sizes that are no multiples; groups are those of DeepSeek-V3."""
+    from seesay.kernels import experts
+
+    for groups in ((1, 1), (8, 4)):
+        experts.choose(
+            empty(8, 128, dtype=dtype),
+            empty(128),
+            num_chosen=8,
+            is_sigmoid=groups[0] > 1,
+            is_normalized=True,
+            least_sum=1e-20,
+            scale=1.0,
+            groups=groups,
+            sums_two=groups[0] > 1,
+        )
+    one_byte = torch.float8_e4m3fn
+    for kind, group_size in (
+        ((dtype, None), (one_byte, 128), (one_byte, None)) if dtype.itemsize == 2 else ((dtype, None),)
+    ):
+        matrices = []
+        for num_outputs, size in ((2 * 768, 2048), (2048, 768)):
+            shape = (128 * num_outputs,) if group_size is None else (128 * num_outputs, -(-size // group_size))
+            scale = None if kind == dtype else empty(*shape)
+            matrices.append(experts.ExpertMatrix(empty(shape[0], size, dtype=kind), None, scale, group_size))
+        for num_tokens in (1, 8, 160, 512, 1024, 4096):
+            x, chosen = empty(num_tokens, 2048, dtype=dtype), empty(num_tokens, 8, dtype=int32)
+            experts.run(x, chosen, empty(num_tokens, 8), *matrices, num_experts=128, gate=experts.Gate("silu"))
+
+
 def call_tower_attention(dtype: torch.dtype) -> None:
     from seesay.kernels import tower
 
@@ -342,6 +372,7 @@ CALLS = {
         call_tower,
         call_sampling,
         call_resize,
+        call_experts,
         call_rows,
         call_row_state,
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import CHECKPOINTS, OF_MODULES
+from enrolment import CHECKPOINTS, OF_MODULES, WITH_EXPERTS
 from family_contract import draw_image, load_family, preprocess
 from lite.reading import TEXT, logits_of, multiply_out
 from PIL import Image
@@ -17,7 +17,7 @@ from seesay import lite
 from seesay.errors import ConfigError
 
 _SPLIT = ("CogVLMForCausalLM", "InternLMXComposer2ForCausalLM")
-EXPERTS = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in _SPLIT)
+SPLIT = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in _SPLIT)
 """Their linear layers have other weights for pictures, or additions."""
 
 
@@ -28,8 +28,13 @@ def test_models_with_weights_of_their_own_for_pictures_are_refused(
         lite.auto_gptq(tiny_checkpoint("cogvlm"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
+def test_mixtures_of_experts_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="mixtures of experts cannot be quantized here"):
+        lite.auto_gptq(tiny_checkpoint("mixtral"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in (*EXPERTS, *OF_MODULES)])
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in (*SPLIT, *WITH_EXPERTS, *OF_MODULES)])
 def test_every_architecture(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     source, prompts = tiny_checkpoint(name), tmp_path / "prompts"
     has_tower = bool(load_family(source)[0].markers)

@@ -76,6 +76,8 @@ GRANITE = {
     "tie_word_embeddings": True,
 }
 
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 16, "tie_word_embeddings": True}),
@@ -105,6 +107,9 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-alibi": ("Falcon", {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}),
     "bloom": ("Bloom", {"tie_word_embeddings": True}),
     "mpt": ("Mpt", {"tie_word_embeddings": True, "attn_config": {"clip_qkv": 0.8}}),
+    "mixtral": ("Mixtral", EXPERTS | {"num_local_experts": 5, "sliding_window": 11}),
+    "qwen2-moe": ("Qwen2Moe", EXPERTS | {"shared_expert_intermediate_size": 20, "norm_topk_prob": True}),
+    "qwen3-moe": ("Qwen3Moe", EXPERTS | {"head_dim": 16, "num_experts_per_tok": 3, "decoder_sparse_step": 2}),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "glm4v": ("Glm4v", {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.8}}),

@@ -87,14 +87,14 @@ def test_a_length_beyond_the_training_is_told_without_advice_that_would_be_refus
 def test_a_configuration_of_a_much_larger_model_allocates_nothing(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """A part of it that is missing has the sizes of a published model: 27 GB of parameters."""
-    folder = shutil.copytree(tiny_checkpoint("mixtral"), tmp_path / "large")
+    """A part of it that is missing has the sizes of a published model: 2.6 GB of parameters."""
+    folder = shutil.copytree(tiny_checkpoint("deepseek_v3"), tmp_path / "large")
     config = json.loads((folder / "config.json").read_text())
     for name in ("hidden_size", "intermediate_size", "num_hidden_layers"):
         del config[name]
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(
-        CheckpointError, match=r"describes a model of [\d,]{13,} parameters, and the files have [\d,]+:"
+        CheckpointError, match=r"describes a model of [\d,]{11,} parameters, and the files have [\d,]+:"
     ):
         load(folder)
 
@@ -287,7 +287,7 @@ def test_an_expert_that_does_not_fit_is_named(
 ) -> None:
     """Transformers joins the experts of a layer, and names none of them."""
     name = f"model.layers.1.mlp.experts.{part}.weight"
-    folder = edit(tiny_checkpoint("qwen3_moe"), tmp_path / "model", lambda tensors: fault(tensors, name))
+    folder = edit(tiny_checkpoint("deepseek_v3"), tmp_path / "model", lambda tensors: fault(tensors, name))
     with pytest.raises(CheckpointError, match=f"model: {message.format(name=name)}"):
         load(folder)
 
@@ -300,7 +300,7 @@ def test_a_whole_expert_that_is_missing_is_named(tiny_checkpoint: Callable[[str]
     with pytest.raises(
         CheckpointError, match=r"tensor 'model\.layers\.1\.mlp\.experts\.3\.down_proj\.weight' is missing"
     ):
-        load(edit(tiny_checkpoint("qwen3_moe"), tmp_path / "model", drop))
+        load(edit(tiny_checkpoint("deepseek_v3"), tmp_path / "model", drop))
 
 
 def test_weights_that_are_not_finite_are_told(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
@@ -343,10 +343,10 @@ def test_quantized_weights_lite_and_other_rotary_scalings_are_refused(
 def test_weights_are_replaced_from_a_folder_and_restored(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    folder = tiny_checkpoint("qwen3_moe")
+    folder = tiny_checkpoint("deepseek_v3")
     other = edit(folder, tmp_path / "other", lambda t: [tensor.copy_(tensor.flip(0)) for tensor in t.values()])
-    requests = parse(make_conversations("qwen3_moe")[:1], max_new_tokens=8, ignore_eos=True)
-    new = run_transformers(other, "qwen3_moe", new_tokens=8)[0].answer
+    requests = parse(make_conversations("deepseek_v3")[:1], max_new_tokens=8, ignore_eos=True)
+    new = run_transformers(other, "deepseek_v3", new_tokens=8)[0].answer
     with AsyncEngine(str(folder), backend_config=EngineConfig(device_type="cpu")) as engine:
         old = list(ask(engine, requests)[0].token_ids)
         assert old != new

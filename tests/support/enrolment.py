@@ -57,6 +57,9 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "falcon": Tiny(architecture="FalconForCausalLM"),
     "falcon_groups": Tiny(architecture="FalconForCausalLM", variant=True),
     "falcon_alibi": Tiny(architecture="FalconForCausalLM", variant=True),
+    "mixtral": Tiny(architecture="MixtralForCausalLM"),
+    "qwen2_moe": Tiny(architecture="Qwen2MoeForCausalLM"),
+    "qwen3_moe": Tiny(architecture="Qwen3MoeForCausalLM"),
     "bloom": Tiny(architecture="BloomForCausalLM"),
     "mpt": Tiny(architecture="MptForCausalLM"),
     "mpt_original": _original("MPTForCausalLM", "MptForCausalLM"),
@@ -132,14 +135,11 @@ MODULES: Mapping[str, str] = {
     "gpt_oss": "GptOssForCausalLM",
     "jetmoe": "JetMoeForCausalLM",
     "longcat_flash": "LongcatFlashForCausalLM",
-    "mixtral": "MixtralForCausalLM",
     "opt": "OPTForCausalLM",
     "phimoe": "PhimoeForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
-keys that are larger than values, experts, some of which look at values to find their tokens, sinks, learned positions,
+keys that are larger than values, experts that look at values to find their tokens, sinks, learned positions,
 attention and feed-forward side by side, embeddings for each layer, layers that share keys and values, windows that
 are in the mask alone."""
 
@@ -221,6 +221,8 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 """Every checkpoint of a family with a tower, variants included."""
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
+WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+"""Those whose decoder is ours and has experts."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
 """Those of `FAMILIES` whose decoder is ours."""

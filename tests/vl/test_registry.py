@@ -203,7 +203,7 @@ def test_no_model_stands_in_for_one_of_its_own_type() -> None:
         ),
         ({"model_type": "gpt_neox", "hidden_act": "nope"}, r"cannot be made of its config\.json \(KeyError: .*nope"),
         (
-            {"model_type": "mixtral", "num_local_experts": 2, "num_experts_per_tok": 4},
+            {"model_type": "flex_olmo", "num_experts": 2, "num_experts_per_tok": 4},
             r"a trial with a few tokens and weights of zeros \(RuntimeError: selected index k out of range",
         ),
         (

@@ -62,7 +62,7 @@ class LoadedLayers:
         """
         choose = _MethodChoice(checkpoint, self.name_of, self.dtype, may_quantize=may_quantize)
         for path, linear in self._linears.items():
-            linear.method = choose(linear.modules_in(path))
+            linear.method = choose(linear.modules_in(path), is_quantizable=linear.is_quantizable)
         if checkpoint.quantization is not None:
             self._unread_endings = frozenset(checkpoint.quantization.ignored)
         self._stored_as = find_names(checkpoint, self.name_of)
@@ -201,9 +201,11 @@ class _MethodChoice:
             names = find_names(checkpoint, name_of)
             self._stored_modules = {_module(own): _module(stored) for own, stored in names.items()}
 
-    def __call__(self, modules: tuple[str, ...]) -> LinearMethod:
+    def __call__(self, modules: tuple[str, ...], *, is_quantizable: bool) -> LinearMethod:
         """Return the method of a layer of these modules, named as in the model. Raises `CheckpointError` where only
         some of them are quantized."""
+        if not is_quantizable and self._quantization is not None and not self._quantization.is_stored:
+            return UNQUANTIZED
         quantized = [module for module in modules if self._is_quantized(module)]
         if not quantized:
             return UNQUANTIZED

@@ -62,7 +62,7 @@ class Linear(nn.Module):
     itself; by default it is one module of its own name. `bias_sources` are those of the bias, where they differ: one
     for each source, None for one without a bias. Inputs, and the outputs of each source, may be padded with zeros to
     multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
-    only the plain format has that.
+    only the plain format has that. is_quantizable: whether it may be quantized while it is loaded.
 
     A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
     When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty. Finished
@@ -87,8 +87,10 @@ class Linear(nn.Module):
         input_multiple: int = 1,
         output_multiple: int = 1,
         has_unit_rows: bool = False,
+        is_quantizable: bool = True,
     ) -> None:
         super().__init__()
+        self.is_quantizable = is_quantizable
         self._has_unit_rows = has_unit_rows
         self._sources = None if sources is None else tuple(sources)
         self._bias_sources = None if bias_sources is None else tuple(bias_sources)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,15 @@ from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 LinearKernel = Callable[[torch.Tensor], torch.Tensor]
 FusedKernel = Callable[..., torch.Tensor]
 RowKernel = Callable[[QuantizedRows], torch.Tensor]
+
+
+class RowMatrix(NamedTuple):
+    """A weight [out, in] whose outputs lie one after another: numbers of the type of activations, or of one byte with
+    scales: float32 [out], or [out, groups of `group_size` inputs]."""
+
+    numbers: torch.Tensor
+    scale: torch.Tensor | None = None
+    group_size: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,7 @@ class Product:
         None if there is no such kernel.
     run_rows: what `run` does after it has quantized its rows as `rows` says, so that what computes them can do that in
         the same pass; None if rows stay as they are.
+    make_matrix: return the weight for kernels that multiply with some of its outputs; None if there is no such form.
     """
 
     tensors: tuple[torch.Tensor, ...]
@@ -37,6 +47,7 @@ class Product:
     run_rows: RowKernel | None = None
     fused: FusedKernel | None = None
     max_fused_rows: int = 0
+    make_matrix: Callable[[], RowMatrix] | None = None
 
     def try_copy(self, other: Product) -> bool:
         """Copy another product's tensors to the addresses of this one's, if they have the same types and layouts."""

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
-from seesay.device.linear.linear_method import Product
+from seesay.device.linear.linear_method import Product, RowMatrix
 
 _PACKED_FOR_ROWS = 64
 """The number of rows for which weights are packed. The kernels accept any number; this choice is fast for all."""
@@ -36,13 +36,14 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
         target.addmm_(x, weight.t())
 
     tensors = (weight,) if bias is None else (weight, bias)
+    product = partial(Product, tensors=tensors, run=run, add=add, make_matrix=lambda: RowMatrix(weight))
     max_rows = max_fused_rows(weight.device, weight.dtype)
     if not max_rows:
-        return Product(tensors=tensors, run=run, add=add)
+        return product()
     from seesay.kernels.few_row_matmul import multiply
 
     fused = partial(multiply, weight=weight, bias=bias)
-    return Product(tensors=tensors, run=run, add=add, fused=fused, max_fused_rows=max_rows)
+    return product(fused=fused, max_fused_rows=max_rows)
 
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:

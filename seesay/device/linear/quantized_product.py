@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from seesay.device.linear.linear_method import Product
+from seesay.device.linear.linear_method import Product, RowMatrix
 from seesay.device.linear.matmul import max_fused_rows
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, pick_quantizer
 
@@ -47,7 +47,10 @@ def make_quantized_product(
             target.add_(multiply(quantize(x), None))
 
     tensors = (numbers, scale) if bias is None else (numbers, scale, bias)
-    product = partial(Product, tensors=tensors, run=run, add=add, rows=rows, run_rows=run_rows)
+    matrix = RowMatrix(numbers, scale, group_size)
+    product = partial(
+        Product, tensors=tensors, run=run, add=add, rows=rows, run_rows=run_rows, make_matrix=lambda: matrix
+    )
     max_rows = max_fused_rows(numbers.device, dtype)
     if not max_rows:
         return product()

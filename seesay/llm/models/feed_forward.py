@@ -1,30 +1,33 @@
 """The feed-forward of a layer, of several kinds: an object has its linear layers, its kernels and its forward.
 
-A new kind is a class here, its name in `FeedForwardKind`, and its entry in `_KINDS`.
+A new kind is a class, its name in `FeedForwardKind`, and its case in `make_feed_forward`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 
-from seesay.checkpoint.parts import Source
+from seesay.checkpoint.parts import Source, Weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.experts import Experts
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm
 from seesay.llm.models.residual import Joint
-from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec, MediaRowsSpec
+from seesay.llm.models.spec import FeedForwardSpec, MediaRowsSpec
 from seesay.llm.ops import Activation, Ops
 
 
 class FeedForward(Protocol):
-    """linears: its linear layers, by their paths in the layer."""
+    """linears: its linear layers, by their paths in the layer. weights: all others."""
 
     linears: Mapping[str, Linear]
+    weights: tuple[Weight, ...]
 
     def run(
         self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
@@ -40,14 +43,18 @@ class FeedForward(Protocol):
 
 
 class GatedFeedForward:
-    """down(activation(gate(x)) · up(x)) (Shazeer 2020). Gate and up are one product."""
+    """down(activation(gate(x)) · up(x)) (Shazeer 2020). Gate and up are one product. It is at `path` in the layer."""
 
-    def __init__(self, hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None) -> None:
+    weights: tuple[Weight, ...] = ()
+
+    def __init__(
+        self, hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None, path: str = "mlp"
+    ) -> None:
         self._activation, self._ops = spec.activation, ops
         self._gate_up = SplitLinear(
-            "mlp.gate_up_proj", hidden_size, bias=spec.has_bias, sources=self._sources(spec), media=media
+            f"{path}.gate_up_proj", hidden_size, bias=spec.has_bias, sources=self._sources(spec), media=media
         )
-        self._down = SplitLinear("mlp.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
+        self._down = SplitLinear(f"{path}.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
         self.linears: Mapping[str, Linear] = {**self._gate_up.linears, **self._down.linears}
 
     @staticmethod
@@ -76,6 +83,8 @@ class GatedFeedForward:
 
 class PlainFeedForward:
     """down(activation(up(x)))."""
+
+    weights: tuple[Weight, ...] = ()
 
     def __init__(
         self,
@@ -107,14 +116,27 @@ _ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
 }
-_KINDS: Mapping[FeedForwardKind, Callable[[int, FeedForwardSpec, Ops, MediaRowsSpec | None], FeedForward]] = {
-    "gated": GatedFeedForward,
-    "plain": PlainFeedForward,
-}
 
 
 def make_feed_forward(
-    hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None = None
+    hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None = None, *, layer: str = "layers.0"
 ) -> FeedForward:
-    """Return the feed-forward of a layer, without weights. media: how it computes rows of media."""
-    return _KINDS[spec.kind](hidden_size, spec, ops, media)
+    """Return the feed-forward of a layer, which is at `layer` in the model, without weights. media: how it computes
+    rows of media."""
+    match spec.kind:
+        case "gated":
+            return GatedFeedForward(hidden_size, spec, ops, media)
+        case "plain":
+            return PlainFeedForward(hidden_size, spec, ops, media)
+        case "experts":
+            assert media is None, "experts compute rows of media as those of text"
+            return Experts(hidden_size, spec, ops, layer=layer, shared=_make_shared(hidden_size, spec, ops))
+
+
+def _make_shared(hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> FeedForward | None:
+    """Return what all tokens go through beside the experts, if anything."""
+    assert spec.experts is not None
+    if not spec.experts.shared_size:
+        return None
+    shared = replace(spec, kind="gated", size=spec.experts.shared_size, experts=None)
+    return GatedFeedForward(hidden_size, shared, ops, None, "mlp.shared_experts")

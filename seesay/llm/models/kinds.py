@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
-from seesay.llm.models.spec import AlibiSpec, FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
+from seesay.llm.models.expert_kinds import find_dense_layers, read_mixtral_experts, read_qwen_experts
+from seesay.llm.models.spec import AlibiSpec, ExpertsSpec, FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -21,6 +22,7 @@ class DecoderKind:
     """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
     and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
 
+    experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary
     embedding.
@@ -41,6 +43,9 @@ class DecoderKind:
     feed_forward: FeedForwardKind = "gated"
     inner_size: int | None = None
     inner_bias: bool | None = None
+    experts: ExpertsSpec | None = None
+    expert_size: int = 0
+    dense_layers: frozenset[int] = frozenset()
     joins_gate_up: bool = False
     activation: Activation | None = None
     activation_option: str = "hidden_act"
@@ -141,6 +146,10 @@ def _ministral3(config: ModelConfig) -> DecoderKind:
     return DecoderKind(query_growth=(float(beta), length))
 
 
+def _mixtral(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(experts=read_mixtral_experts(config), expert_size=config.intermediate_size)
+
+
 def _mpt(config: ModelConfig) -> DecoderKind:
     attention = config.attn_config
     return DecoderKind(
@@ -161,6 +170,27 @@ def _mpt(config: ModelConfig) -> DecoderKind:
 
 def _olmo(config: ModelConfig) -> DecoderKind:
     return DecoderKind(norm=NormSpec(kind="layer", eps=1e-5, has_weight=False), qkv_limit=config.clip_qkv)
+
+
+def _qwen2_moe(config: ModelConfig) -> DecoderKind:
+    experts = replace(
+        read_qwen_experts(config), shared_size=config.shared_expert_intermediate_size, has_shared_gate=True
+    )
+    return DecoderKind(
+        qkv_bias=config.qkv_bias,
+        experts=experts,
+        expert_size=config.moe_intermediate_size,
+        dense_layers=find_dense_layers(config),
+    )
+
+
+def _qwen3_moe(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        qk_norm="head",
+        experts=read_qwen_experts(config),
+        expert_size=config.moe_intermediate_size,
+        dense_layers=find_dense_layers(config),
+    )
 
 
 def _starcoder2(config: ModelConfig) -> DecoderKind:
@@ -188,6 +218,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "llama": _llama,
     "ministral3": _ministral3,
     "mistral": DecoderKind(),
+    "mixtral": _mixtral,
     "mpt": _mpt,
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
@@ -195,7 +226,9 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "qwen2": DecoderKind(qkv_bias=True),
     "qwen2_vl_text": DecoderKind(qkv_bias=True),
     "qwen2_5_vl_text": DecoderKind(qkv_bias=True),
+    "qwen2_moe": _qwen2_moe,
     "qwen3": DecoderKind(qk_norm="head"),
+    "qwen3_moe": _qwen3_moe,
     "qwen3_vl_text": DecoderKind(qk_norm="head"),
     "smollm3": DecoderKind(),
     "starcoder2": _starcoder2,

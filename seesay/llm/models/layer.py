@@ -58,12 +58,14 @@ class _Parts:
     def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
         spec, name = config.layers[index], f"layers.{index}"
         self._attention = Attention(config, index, ops)
-        self._feed_forward = make_feed_forward(config.hidden_size, spec.feed_forward, ops, config.media_rows)
+        self._feed_forward = make_feed_forward(
+            config.hidden_size, spec.feed_forward, ops, config.media_rows, layer=name
+        )
         linears = {**self._attention.linears, **self._feed_forward.linears}
         self.linears: Mapping[str, Linear] = {f"{name}.{path}": linear for path, linear in linears.items()}
         self._spec, self._ops, self._none = spec, ops, NoNorm(ops)
         self._name, self._config = name, config
-        self.norms: tuple[Weight, ...] = self._attention.norms
+        self.norms: tuple[Weight, ...] = (*self._attention.norms, *self._feed_forward.weights)
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from seesay.errors import CheckpointError
@@ -140,6 +141,24 @@ def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
     )
 
 
+def _experts(dense: FeedForwardSpec, kind: DecoderKind) -> FeedForwardSpec:
+    """Return the feed-forward of layers with experts. Raises `CheckpointError` for numbers that contradict each
+    other."""
+    assert kind.experts is not None
+    routing = kind.experts.routing
+    if not 0 < routing.num_chosen <= routing.num_experts:
+        raise CheckpointError(f"a token cannot take {routing.num_chosen} of {routing.num_experts} experts")
+    group_size, rest = divmod(routing.num_experts, routing.num_groups)
+    if rest or not 0 < routing.num_kept_groups <= routing.num_groups or (routing.sums_two and group_size < 2):
+        raise CheckpointError(
+            f"{routing.num_experts} experts cannot be in {routing.num_groups} groups, of which "
+            f"{routing.num_kept_groups} are kept"
+        )
+    if routing.num_chosen > group_size * routing.num_kept_groups:
+        raise CheckpointError(f"a token cannot take {routing.num_chosen} experts of {routing.num_kept_groups} groups")
+    return replace(dense, kind="experts", size=kind.expert_size, experts=kind.experts)
+
+
 def _refuse_unsupported(config: ModelConfig, *, is_prefix_lm: bool) -> None:
     for option in ("is_encoder_decoder", "use_bidirectional_attention"):
         if getattr(config, option, False) and not (is_prefix_lm and option == "use_bidirectional_attention"):
@@ -180,10 +199,16 @@ def _make_layers(
                 raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
             rotaries.append(_make_still(rotaries[0].dim, rotaries[0].sections))
             choices = [int(i in unturned) for i in range(len(windows))]
-    feed_forward = _feed_forward(config, kind)
+    dense = _feed_forward(config, kind)
+    experts = dense if kind.experts is None else _experts(dense, kind)
     layers = (
-        LayerSpec(feed_forward=feed_forward, norms=kind.norms, window=window, rotary=choice)
-        for window, choice in zip(windows, choices, strict=True)
+        LayerSpec(
+            feed_forward=dense if index in kind.dense_layers else experts,
+            norms=kind.norms,
+            window=window,
+            rotary=choice,
+        )
+        for index, (window, choice) in enumerate(zip(windows, choices, strict=True))
     )
     return tuple(rotaries), tuple(layers)
 

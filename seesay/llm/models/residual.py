@@ -14,6 +14,11 @@ class Joint:
     def __init__(self, norm: Norm | None, scale: float) -> None:
         self._norm, self._scale = norm, scale
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the output is added as it is."""
+        return self._norm is None and self._scale == 1.0
+
     def prepare(self, output: torch.Tensor) -> torch.Tensor:
         """Return the summand for an output [T, hidden], which may be changed in place."""
         if self._norm is not None:
@@ -24,7 +29,7 @@ class Joint:
         """Add the summand for linear(x), which has a few rows, to the residual in place."""
         if linear.fused is None or len(x) > linear.max_fused_rows:
             residual.add_(self.prepare(linear(x)))
-        elif self._norm is None and self._scale == 1.0:
+        elif self.is_plain:
             linear.fused(x, add_to=residual)
         else:
             residual.add_(self.prepare(linear.fused(x)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
 
 if TYPE_CHECKING:
@@ -71,14 +72,31 @@ class NormSpec:
     has_bias: bool = False
 
 
-FeedForwardKind = Literal["gated", "plain"]
-"""down(activation(gate(x)) · up(x)), or down(activation(up(x)))."""
+FeedForwardKind = Literal["gated", "plain", "experts"]
+"""down(activation(gate(x)) · up(x)), or down(activation(up(x))); or the sum of some of many of the first kind, those
+that a router chooses for each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """The experts of a feed-forward, and what every token goes through beside them.
+
+    has_choice_bias: a bias per expert is added to its scores to choose, see `Routing`. is_router_exact: logits are not
+    rounded to the model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0:
+    there is none. has_shared_gate: its output is multiplied by the sigmoid of one more product.
+    """
+
+    routing: Routing
+    has_choice_bias: bool = False
+    is_router_exact: bool = False
+    shared_size: int = 0
+    has_shared_gate: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForwardSpec:
     """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`; up comes
-    first if it `has_up_first`."""
+    first if it `has_up_first`. size: the inner size, of each expert where there are `experts`."""
 
     kind: FeedForwardKind = "gated"
     size: int
@@ -86,10 +104,14 @@ class FeedForwardSpec:
     has_bias: bool = False
     is_joined: bool = False
     has_up_first: bool = False
+    experts: ExpertsSpec | None = None
 
     @property
-    def num_matrices(self) -> int:
-        return 3 if self.kind == "gated" else 2
+    def total_size(self) -> int:
+        """The sum of the inner sizes of all matrices that a token is multiplied with."""
+        if self.experts is None:
+            return self.size * (3 if self.kind == "gated" else 2)
+        return 3 * (self.size * self.experts.routing.num_chosen + self.experts.shared_size)
 
 
 NormPlacement = Literal["before", "around", "behind", "parallel", "parallel_pair"]
@@ -217,7 +239,7 @@ class DecoderConfig:
     def traits(self) -> DecoderTraits:
         """Return the properties by which the engine plans steps."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        inner = sum(layer.feed_forward.num_matrices * layer.feed_forward.size for layer in self.layers)
+        inner = sum(layer.feed_forward.total_size for layer in self.layers)
         return DecoderTraits(
             vocab_size=self.vocab_size,
             embedding_size=self.hidden_size * (1 + self.num_deep_layers),

@@ -7,14 +7,16 @@ Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.plans.routing import Routing
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 
@@ -52,6 +54,13 @@ class DecodeRows:
     block_table: torch.Tensor
 
 
+class ExpertChoice(NamedTuple):
+    """The experts of each token, int32 [T, chosen], and the share of each in what they compute, float32."""
+
+    experts: torch.Tensor
+    shares: torch.Tensor
+
+
 class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
 
@@ -77,6 +86,22 @@ class Ops(Protocol):
 
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         """`act_and_mul` of x [T, 2 · size], as quantized rows."""
+
+    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
+        """Return the experts of each token by the router's logits [T, experts]. bias: float32 [experts], see `Routing`.
+        Every choice is an expert, also where logits are not finite."""
+
+    def run_experts(
+        self,
+        x: torch.Tensor,
+        choice: ExpertChoice,
+        gate_up: ExpertLinear,
+        down: ExpertLinear,
+        activation: Activation,
+        add_to: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the sum of share · down(`act_and_mul` of gate_up(x)) over the experts of each token, [T, hidden], for
+        x [T, hidden]; or add it to `add_to`, and return that."""
 
     def rotate_and_write(
         self,

@@ -16,13 +16,16 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.norm import rms_norm
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.ops import torch_experts
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
-from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, ExpertChoice, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
 from seesay.llm.ops.slopes import find_bias
+from seesay.llm.plans.routing import Routing
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -107,6 +110,21 @@ class TorchOps:
 
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         return quantize_rows(self.act_and_mul(x, activation), form)
+
+    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
+        return torch_experts.choose_experts(logits, routing, bias)
+
+    def run_experts(
+        self,
+        x: torch.Tensor,
+        choice: ExpertChoice,
+        gate_up: ExpertLinear,
+        down: ExpertLinear,
+        activation: Activation,
+        add_to: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        made = torch_experts.run_experts(x, choice, gate_up, down, lambda y: self.act_and_mul(y, activation))
+        return made if add_to is None else add_to.add_(made)
 
     def rotate_and_write(
         self,

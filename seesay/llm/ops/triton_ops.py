@@ -9,12 +9,14 @@ from typing import ClassVar
 
 import torch
 
+from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, token_kernels
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import triton_attention
-from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
+from seesay.llm.ops import triton_attention, triton_experts
+from seesay.llm.ops.interface import Activation, DecodeRows, ExpertChoice, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
+from seesay.llm.plans.routing import Routing
 
 
 class TritonOps:
@@ -45,6 +47,20 @@ class TritonOps:
             x, activation, dtype=form.dtype, largest=form.largest, group_size=form.group_size
         )
         return QuantizedRows(*found)
+
+    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
+        return triton_experts.choose_experts(logits, routing, bias)
+
+    def run_experts(
+        self,
+        x: torch.Tensor,
+        choice: ExpertChoice,
+        gate_up: ExpertLinear,
+        down: ExpertLinear,
+        activation: Activation,
+        add_to: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return triton_experts.run_experts(x, choice, gate_up, down, activation, add_to)
 
     def rotate_and_write(
         self,

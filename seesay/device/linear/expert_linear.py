@@ -1,0 +1,91 @@
+"""The linear layer that each expert of a mixture has: the weights of all experts are one matrix, loaded, quantized,
+replaced and dropped like that of any other linear layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+from torch import nn
+
+from seesay.checkpoint.parts import Source, Weight
+from seesay.device.backends import has_kernels
+from seesay.device.linear.linear import Linear
+from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
+from seesay.errors import CheckpointError
+
+
+class ExpertLinear(Linear):
+    """y = x W_eᵀ + b_e for the expert e of each row.
+
+    `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
+    of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
+    It is computed by `Ops.run_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
+    """
+
+    def __init__(self, in_features: int, num_experts: int, *, sources: Sequence[Source], bias: bool) -> None:
+        every = [replace(each, module=f"{e}.{each.module}") for e in range(num_experts) for each in sources]
+        super().__init__(in_features, bias=bias, sources=every)
+        self.num_experts = num_experts
+
+    @property
+    def matrix(self) -> RowMatrix:
+        """The weights of all experts, [experts · outputs, inputs]."""
+        assert isinstance(self._product, _ExpertProduct) and self._product.matrix is not None
+        return self._product.matrix
+
+    @property
+    def kernels(self) -> Sequence[LinearKernel]:
+        """What computes the layer of each expert."""
+        assert isinstance(self._product, _ExpertProduct)
+        return self._product.kernels
+
+    def _prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> tuple[Product, torch.Tensor | None]:
+        first = next(iter(weights.values())).data
+        self.weight = nn.Parameter(first.new_empty(0), requires_grad=False)
+        make = self._make_whole if has_kernels(first.device) else self._make_each
+        product = make(weights, bias)
+        for weight in weights.values():
+            del weight.data
+        return product, bias
+
+    def _make_whole(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> Product:
+        """Return the product for kernels that take the rows of the matrix that are an expert's."""
+        make_matrix = self.method.prepare(weights, None, self.sizes).make_matrix
+        if make_matrix is None:
+            tensor = next(iter(weights.values())).parts[0].tensor
+            raise CheckpointError(f"tensor {tensor!r}: there is no kernel for experts quantized as {self.method.name}")
+        matrix = make_matrix()
+        tensors = [tensor for tensor in (matrix.numbers, matrix.scale, bias) if tensor is not None]
+        return _ExpertProduct(tensors=tuple(tensors), run=_refuse, add=_refuse, matrix=matrix)
+
+    def _make_each(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> Product:
+        """Return products of the experts one by one."""
+        count = self.num_experts
+        pieces = {name: weight.split(count) for name, weight in weights.items()}
+        biases: Sequence[torch.Tensor | None] = [None] * count if bias is None else bias.chunk(count)
+        sizes = replace(self.sizes, outputs=self.sizes.outputs[: len(self.sizes.outputs) // count])
+        products = [
+            self.method.prepare({name: of_all[e] for name, of_all in pieces.items()}, biases[e], sizes)
+            for e in range(count)
+        ]
+        return _ExpertProduct(
+            tensors=tuple(tensor for product in products for tensor in product.tensors),
+            run=_refuse,
+            add=_refuse,
+            kernels=tuple(product.run for product in products),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ExpertProduct(Product):
+    """matrix: that of all experts. kernels: what computes each expert. One of them is there."""
+
+    matrix: RowMatrix | None = None
+    kernels: Sequence[LinearKernel] = ()
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise AssertionError("the layer of experts computes nothing without a choice of experts")

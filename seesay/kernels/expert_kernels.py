@@ -1,0 +1,320 @@
+"""Kernels of `experts`: the products of tokens with the weights of their experts.
+
+An *assignment* is a token and one of its experts; those of token t are t · CHOSEN …. Sorted assignments lie expert by
+expert, and a *block* is up to ROWS of one expert's.
+"""
+
+# mypy: disable-error-code="untyped-decorator, no-untyped-def"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from seesay.kernels.few_row_kernels import widen
+from seesay.kernels.token_kernels import activate
+
+
+@triton.jit
+def _find_block(starts_ptr, block, NUM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr):
+    """Return the expert of a block, NUM or more where there is no such block, and the places of its first assignment
+    and behind its last one among the sorted ones."""
+    experts = tl.arange(0, PADDED)
+    is_expert = experts < NUM
+    starts = tl.load(starts_ptr + experts, mask=is_expert, other=0)
+    stops = tl.load(starts_ptr + 1 + experts, mask=is_expert, other=0)
+    num_blocks = (stops - starts + ROWS - 1) // ROWS
+    expert = tl.sum((tl.cumsum(num_blocks, axis=0) <= block).to(tl.int32), axis=0)
+    num_before = tl.sum(tl.where(experts < expert, num_blocks, 0), axis=0)
+    start = tl.sum(tl.where(experts == expert, starts, 0), axis=0)
+    stop = tl.sum(tl.where(experts == expert, stops, 0), axis=0)
+    first = start + (block - num_before) * ROWS
+    return expert, first, tl.minimum(stop, first + ROWS)
+
+
+@triton.jit
+def _find_rows(order_ptr, places, is_row, CHOSEN: tl.constexpr, GATHERS: tl.constexpr):
+    """Return the rows of x and of the output that belong to these places among the sorted assignments. GATHERS: x has
+    a row for each token and the output one for each place; otherwise x has one for each place and the output one for
+    each assignment."""
+    assignments = tl.load(order_ptr + places, mask=is_row, other=0)
+    if GATHERS:
+        return assignments // CHOSEN, places
+    else:
+        return places, assignments
+
+
+@triton.jit
+def _finish(total, up_total, kind: tl.constexpr, GATE: tl.constexpr, LIMIT: tl.constexpr):
+    """Return the product, rounded, or the activation of the gate times the other half. LIMIT, if given: they are
+    clamped, and 1 is added to the other half (OpenAI 2025, gpt-oss)."""
+    product = total.to(kind).to(tl.float32)
+    if GATE is not None:
+        up = up_total.to(kind).to(tl.float32)
+        if LIMIT is not None:
+            product = tl.minimum(product, LIMIT)
+            up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT) + 1.0
+            product = product * tl.sigmoid(1.702 * product) * up
+        else:
+            product = activate(product, GATE) * up
+    return product.to(kind)
+
+
+@triton.jit
+def _load_weight(places, first, columns, is_output, SIZE: tl.constexpr, SPAN: tl.constexpr):
+    is_inside = is_output[:, None]
+    if SIZE % SPAN != 0:
+        is_inside = is_inside & (first + columns < SIZE)[None, :]
+    return tl.load(places + first, mask=is_inside, other=0.0)
+
+
+@triton.jit
+def _over_rows(values, ROWS_FIRST: tl.constexpr):
+    """Return values of rows as a tile of one output."""
+    if ROWS_FIRST:
+        return values[:, None]
+    else:
+        return values[None, :]
+
+
+@triton.jit
+def _over_outputs(values, ROWS_FIRST: tl.constexpr):
+    """Return values of outputs as a tile of one row."""
+    return _over_rows(values, not ROWS_FIRST)
+
+
+@triton.jit
+def _multiply(
+    total, weight, x, scales, is_output, GROUP: tl.constexpr, ROWS_FIRST: tl.constexpr, IS_COMPILED: tl.constexpr
+):
+    """Add the product of weight [outputs, span] and x to the total. x and the total have their rows first or last."""
+    weight = widen(weight, x.dtype, IS_COMPILED)
+    if GROUP is None:
+        if ROWS_FIRST:
+            return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
+        else:
+            return tl.dot(weight, x, total, input_precision="ieee")
+    else:
+        scale = _over_outputs(tl.load(scales, mask=is_output, other=0.0), ROWS_FIRST)
+        if ROWS_FIRST:
+            return total + tl.dot(x, tl.trans(weight), input_precision="ieee") * scale
+        else:
+            return total + tl.dot(weight, x, input_precision="ieee") * scale
+
+
+@triton.jit
+def _complete(
+    total, bias, scales, is_output, GROUP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_SCALE: tl.constexpr,
+    ROWS_FIRST: tl.constexpr,
+):  # fmt: skip
+    if HAS_SCALE and GROUP is None:
+        total *= _over_outputs(tl.load(scales, mask=is_output, other=0.0), ROWS_FIRST)
+    if HAS_BIAS:
+        total += _over_outputs(tl.load(bias, mask=is_output, other=0.0).to(tl.float32), ROWS_FIRST)
+    return total
+
+
+@triton.jit
+def grouped_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    scale_ptr,
+    order_ptr,
+    starts_ptr,
+    out_ptr,
+    num_outputs,
+    x_stride,
+    scale_stride,
+    group_stride,
+    SIZE: tl.constexpr,
+    NUM: tl.constexpr,
+    PADDED: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
+    STAGES: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    GATE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    GATHERS: tl.constexpr,
+    ROWS_FIRST: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+    IS_COMPILED: tl.constexpr,
+):
+    """Program (i, b) computes outputs i · OUTPUTS … of block b with weights [NUM · outputs, SIZE].
+
+    GATE, if given: each expert has 2 · num_outputs rows of weights, and out is this activation of the first half times
+    the second half. GROUP: see `few_row_kernels.few_rows_kernel`. GATHERS: see `_find_rows`. ROWS_FIRST: tiles of the
+    result have rows as their first axis, which tensor cores take 64 at a time; where blocks have fewer, outputs are.
+    """
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    expert, first_place, stop = _find_block(starts_ptr, tl.program_id(1), NUM, PADDED, ROWS)
+    if expert >= NUM:
+        return
+    places = first_place + tl.arange(0, ROWS)
+    is_row = places < stop
+    x_rows, out_rows = _find_rows(order_ptr, places, is_row, CHOSEN, GATHERS)
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    columns = tl.arange(0, SPAN)
+    is_output = outputs < num_outputs
+    weight_rows = outputs + expert * (num_outputs if GATE is None else 2 * num_outputs)
+    own = weight_ptr + weight_rows.to(tl.int64)[:, None] * SIZE + columns[None, :]
+    other = own + tl.cast(num_outputs, tl.int64) * SIZE
+    inputs = x_ptr + _over_rows(x_rows.to(tl.int64) * x_stride, ROWS_FIRST) + _over_outputs(columns, ROWS_FIRST)
+    scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
+    up_scales = scales + num_outputs * scale_stride
+    is_x = _over_rows(is_row, ROWS_FIRST)
+    total = tl.zeros([ROWS, OUTPUTS] if ROWS_FIRST else [OUTPUTS, ROWS], tl.float32)
+    up_total = tl.zeros([ROWS, OUTPUTS] if ROWS_FIRST else [OUTPUTS, ROWS], tl.float32)
+    for first in tl.range(0, SIZE, SPAN, num_stages=STAGES):
+        is_inside = is_x
+        if SIZE % SPAN != 0:
+            is_inside = is_inside & _over_outputs(first + columns < SIZE, ROWS_FIRST)
+        x = tl.load(inputs + first, mask=is_inside, other=0.0)
+        group = 0 if GROUP is None else first // GROUP * group_stride
+        weight = _load_weight(own, first, columns, is_output, SIZE, SPAN)
+        total = _multiply(total, weight, x, scales + group, is_output, GROUP, ROWS_FIRST, IS_COMPILED)
+        if GATE is not None:
+            weight = _load_weight(other, first, columns, is_output, SIZE, SPAN)
+            up_total = _multiply(up_total, weight, x, up_scales + group, is_output, GROUP, ROWS_FIRST, IS_COMPILED)
+    bias = bias_ptr + weight_rows
+    total = _complete(total, bias, scales, is_output, GROUP, HAS_BIAS, HAS_SCALE, ROWS_FIRST)
+    if GATE is not None:
+        bias += num_outputs
+        up_total = _complete(up_total, bias, up_scales, is_output, GROUP, HAS_BIAS, HAS_SCALE, ROWS_FIRST)
+    targets = out_ptr + _over_rows(out_rows.to(tl.int64) * num_outputs, ROWS_FIRST) + _over_outputs(outputs, ROWS_FIRST)
+    product = _finish(total, up_total, out_ptr.dtype.element_ty, GATE, LIMIT)
+    tl.store(targets, product, mask=is_x & _over_outputs(is_output, ROWS_FIRST))
+
+
+@triton.jit
+def one_row_gate_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    scale_ptr,
+    experts_ptr,
+    out_ptr,
+    num_outputs,
+    x_stride,
+    scale_stride,
+    group_stride,
+    SIZE: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    GATE: tl.constexpr,
+    LIMIT: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Program (i, a) computes outputs i · OUTPUTS … of assignment a, with plain arithmetic: the activation of the first
+    half of the product times the second half. It reads the weights of the chosen experts alone. GROUP: a multiple of
+    SPAN."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    assignment = tl.program_id(1)
+    expert = tl.load(experts_ptr + assignment)
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    columns = tl.arange(0, SPAN)
+    is_output = outputs < num_outputs
+    weight_rows = outputs + expert * 2 * num_outputs
+    own = weight_ptr + weight_rows.to(tl.int64)[:, None] * SIZE + columns[None, :]
+    other = own + tl.cast(num_outputs, tl.int64) * SIZE
+    inputs = x_ptr + (assignment // CHOSEN).to(tl.int64) * x_stride + columns
+    scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
+    up_scales = scales + num_outputs * scale_stride
+    total = tl.zeros([OUTPUTS, SPAN], tl.float32)
+    up_total = tl.zeros([OUTPUTS, SPAN], tl.float32)
+    for first in range(0, SIZE, SPAN):
+        weight = _load_weight(own, first, columns, is_output, SIZE, SPAN).to(tl.float32)
+        up_weight = _load_weight(other, first, columns, is_output, SIZE, SPAN).to(tl.float32)
+        x = tl.load(inputs + first, mask=first + columns < SIZE, other=0.0).to(tl.float32)
+        if GROUP is not None:
+            group = first // GROUP * group_stride
+            weight *= tl.load(scales + group, mask=is_output, other=0.0)[:, None]
+            up_weight *= tl.load(up_scales + group, mask=is_output, other=0.0)[:, None]
+        total += weight * x[None, :]
+        up_total += up_weight * x[None, :]
+    product, up = tl.sum(total, axis=1), tl.sum(up_total, axis=1)
+    if HAS_SCALE and GROUP is None:
+        product *= tl.load(scales, mask=is_output, other=0.0)
+        up *= tl.load(up_scales, mask=is_output, other=0.0)
+    if HAS_BIAS:
+        product += tl.load(bias_ptr + weight_rows, mask=is_output, other=0.0).to(tl.float32)
+        up += tl.load(bias_ptr + num_outputs + weight_rows, mask=is_output, other=0.0).to(tl.float32)
+    targets = out_ptr + assignment.to(tl.int64) * num_outputs + outputs
+    tl.store(targets, _finish(product, up, out_ptr.dtype.element_ty, GATE, LIMIT), mask=is_output)
+
+
+@triton.jit
+def one_row_down_kernel(
+    x_ptr,
+    weight_ptr,
+    bias_ptr,
+    scale_ptr,
+    experts_ptr,
+    shares_ptr,
+    out_ptr,
+    num_outputs,
+    out_stride,
+    scale_stride,
+    group_stride,
+    SIZE: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    SLOTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    ADDS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Program (i, t) computes outputs i · OUTPUTS … of token t: the sum over its experts of their shares times the
+    products of x [tokens · CHOSEN, SIZE] with their weights, all experts side by side. ADDS: add it to out."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    token = tl.program_id(1)
+    slots = tl.arange(0, SLOTS)
+    is_slot = slots < CHOSEN
+    assignments = token * CHOSEN + slots
+    experts = tl.load(experts_ptr + assignments, mask=is_slot, other=0)
+    shares = tl.load(shares_ptr + assignments, mask=is_slot, other=0.0)
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    columns = tl.arange(0, SPAN)
+    is_output = outputs < num_outputs
+    is_place = is_slot[:, None] & is_output[None, :]
+    weight_rows = (experts * num_outputs)[:, None] + outputs[None, :]
+    own = weight_ptr + weight_rows.to(tl.int64)[:, :, None] * SIZE + columns[None, None, :]
+    inputs = x_ptr + assignments.to(tl.int64)[:, None] * SIZE + columns[None, :]
+    scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
+    total = tl.zeros([SLOTS, OUTPUTS, SPAN], tl.float32)
+    for first in range(0, SIZE, SPAN):
+        is_column = first + columns < SIZE
+        weight = tl.load(own + first, mask=is_place[:, :, None] & is_column[None, None, :], other=0.0).to(tl.float32)
+        x = tl.load(inputs + first, mask=is_slot[:, None] & is_column[None, :], other=0.0).to(tl.float32)
+        if GROUP is not None:
+            weight *= tl.load(scales + first // GROUP * group_stride, mask=is_place, other=0.0)[:, :, None]
+        total += weight * x[:, None, :]
+    product = tl.sum(total, axis=2)
+    if HAS_SCALE and GROUP is None:
+        product *= tl.load(scales, mask=is_place, other=0.0)
+    if HAS_BIAS:
+        product += tl.load(bias_ptr + weight_rows, mask=is_place, other=0.0).to(tl.float32)
+    kind = out_ptr.dtype.element_ty
+    product = tl.sum(product.to(kind).to(tl.float32) * shares[:, None], axis=0).to(kind)
+    targets = out_ptr + token.to(tl.int64) * out_stride + outputs
+    if ADDS:
+        product = (product.to(tl.float32) + tl.load(targets, mask=is_output, other=0.0).to(tl.float32)).to(kind)
+    tl.store(targets, product, mask=is_output)

@@ -1,0 +1,292 @@
+"""A mixture of experts for all tokens of a step: which experts each takes, and the sum of what these compute.
+
+A few tokens are computed assignment by assignment, so that only the weights of chosen experts are read, by as many
+programs as keep the memory busy. For more, assignments are sorted by expert, and each expert's weights are multiplied
+with all of its tokens at once. Nothing depends on the host: grids are as large as the number of tokens demands, and
+programs without work end at once. Sums are in float32; what experts compute is rounded as separate layers would.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from seesay.kernels.expert_kernels import grouped_kernel, one_row_down_kernel, one_row_gate_kernel
+from seesay.kernels.expert_routing_kernels import choose_kernel, combine_kernel, sort_kernel
+from seesay.kernels.expert_tilings import MAX_ALONE, GroupedTiling, RowTiling, tile_grouped, tile_row
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.sizes import power_of_2_from
+
+_MOST_SORTED_AT_ONCE = 2048
+_COMBINED_AT_ONCE = 1024
+
+
+class ExpertMatrix(NamedTuple):
+    """The weights [experts · outputs, inputs] of a linear layer that each expert has, with bias [experts · outputs].
+
+    scale: for weights in FP8 or int8, float32 [experts · outputs], or [experts · outputs, groups of `group_size`
+    inputs].
+    """
+
+    numbers: torch.Tensor
+    bias: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
+    group_size: int | None = None
+
+    def operands(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return x, the weights, bias and scale; x in place of a tensor that is not there."""
+        return x, self.numbers, x if self.bias is None else self.bias, x if self.scale is None else self.scale
+
+    @property
+    def scale_strides(self) -> tuple[int, int]:
+        if self.scale is None:
+            return 0, 0
+        return self.scale.stride(0), 0 if self.group_size is None else self.scale.stride(1)
+
+    def options(self, span: int) -> dict[str, Any]:
+        return {
+            "SIZE": self.numbers.shape[1],
+            "SPAN": span if self.group_size is None else min(span, self.group_size),
+            "GROUP": self.group_size,
+            "HAS_BIAS": self.bias is not None,
+            "HAS_SCALE": self.scale is not None,
+        }
+
+
+class Gate(NamedTuple):
+    """The activation of a gated layer, and what it is clamped to: see `expert_kernels._finish`."""
+
+    activation: str
+    limit: float | None = None
+
+
+def choose(
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    *,
+    num_chosen: int,
+    is_sigmoid: bool,
+    is_normalized: bool,
+    least_sum: float,
+    scale: float,
+    groups: tuple[int, int],
+    sums_two: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `Ops.choose_experts`. groups: how many there are, and how many are kept."""
+    num_tokens, num_experts = logits.shape
+    assert logits.stride(1) == 1 and num_experts % groups[0] == 0
+    experts = torch.empty(num_tokens, num_chosen, dtype=torch.int32, device=logits.device)
+    shares = torch.empty(num_tokens, num_chosen, dtype=torch.float32, device=logits.device)
+    is_dependent = has_dependent_launch(logits.get_device())
+    choose_kernel[(num_tokens,)](
+        logits,
+        logits if bias is None else bias,
+        experts,
+        shares,
+        logits.stride(0),
+        scale,
+        least_sum,
+        NUM=num_experts,
+        PADDED=power_of_2_from(num_experts),
+        CHOSEN=num_chosen,
+        SLOTS=power_of_2_from(num_chosen),
+        IS_SIGMOID=is_sigmoid,
+        HAS_BIAS=bias is not None,
+        NORMALIZES=is_normalized,
+        GROUPS=groups[0],
+        KEPT=groups[1],
+        SUMS_TWO=sums_two,
+        IS_DEPENDENT=is_dependent,
+        num_warps=1,
+        launch_pdl=is_dependent,
+    )
+    return experts, shares
+
+
+def run(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    shares: torch.Tensor,
+    gate_up: ExpertMatrix,
+    down: ExpertMatrix,
+    *,
+    num_experts: int,
+    gate: Gate,
+    add_to: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """See `Ops.run_experts`."""
+    num_tokens, size = x.shape
+    assert x.stride(1) == 1 and gate_up.numbers.is_contiguous() and down.numbers.is_contiguous() and num_tokens
+    assert gate_up.numbers.shape[1] == size and num_experts * size == len(down.numbers)
+    if num_tokens <= MAX_ALONE:
+        inner = multiply_gate_alone(x, experts, gate_up, gate, num_experts=num_experts)
+        return multiply_down_alone(inner, experts, shares, down, num_experts=num_experts, add_to=add_to)
+    order, starts = sort(experts, num_experts)
+    num_chosen = experts.shape[1]
+    inner = multiply_grouped(x, order, starts, gate_up, num_chosen=num_chosen, gate=gate)
+    outputs = multiply_grouped(inner, order, starts, down, num_chosen=num_chosen)
+    return combine(outputs, shares, add_to)
+
+
+def sort(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the assignments of experts int32 [tokens, chosen] expert by expert, int32 [tokens · chosen], and where
+    those of each expert start and the last one's end, int32 [num_experts + 1]."""
+    order = torch.empty(experts.numel(), dtype=torch.int32, device=experts.device)
+    starts = torch.empty(num_experts + 1, dtype=torch.int32, device=experts.device)
+    is_dependent = has_dependent_launch(experts.get_device())
+    span = min(_MOST_SORTED_AT_ONCE, max(32, power_of_2_from(experts.numel())))
+    sort_kernel[(num_experts + 1,)](
+        experts,
+        order,
+        starts,
+        experts.numel(),
+        SPAN=span,
+        IS_DEPENDENT=is_dependent,
+        num_warps=max(1, min(8, span // 128)),
+        launch_pdl=is_dependent,
+    )
+    return order, starts
+
+
+def multiply_grouped(
+    x: torch.Tensor,
+    order: torch.Tensor,
+    starts: torch.Tensor,
+    matrix: ExpertMatrix,
+    *,
+    num_chosen: int,
+    gate: Gate | None = None,
+    tiling: GroupedTiling | None = None,
+) -> torch.Tensor:
+    """Return the products of all assignments with the weights of their experts, [assignments, outputs].
+
+    With a gate, x has a row for each token, and the output is in the order of the sorted assignments; without one, x is
+    in that order, and the output in that of the tokens.
+    """
+    num_assignments, num_experts = len(order), len(starts) - 1
+    num_outputs, size = len(matrix.numbers) // num_experts // (1 if gate is None else 2), x.shape[1]
+    out = x.new_empty(num_assignments, num_outputs)
+    is_dependent = has_dependent_launch(x.get_device())
+    if tiling is None:
+        has_large = has_large_shared_memory(x.get_device())
+        tiling = tile_grouped(num_assignments, num_experts, size, gate is not None, x.itemsize, has_large)
+    num_blocks = min(num_assignments, num_experts + num_assignments // tiling.rows)
+    grouped_kernel[(-(-num_outputs // tiling.outputs), num_blocks)](
+        *matrix.operands(x),
+        order,
+        starts,
+        out,
+        num_outputs,
+        x.stride(0),
+        *matrix.scale_strides,
+        NUM=num_experts,
+        PADDED=power_of_2_from(num_experts + 1),
+        CHOSEN=num_chosen,
+        ROWS=tiling.rows,
+        OUTPUTS=tiling.outputs,
+        STAGES=tiling.num_stages,
+        GATE=None if gate is None else gate.activation,
+        LIMIT=None if gate is None else gate.limit,
+        GATHERS=gate is not None,
+        ROWS_FIRST=tiling.rows_first,
+        IS_DEPENDENT=is_dependent,
+        IS_COMPILED=x.get_device() >= 0,
+        num_warps=tiling.num_warps,
+        launch_pdl=is_dependent,
+        **matrix.options(tiling.span),
+    )
+    return out
+
+
+def multiply_gate_alone(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    matrix: ExpertMatrix,
+    gate: Gate,
+    *,
+    num_experts: int,
+    tiling: RowTiling | None = None,
+) -> torch.Tensor:
+    """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment."""
+    num_assignments, num_chosen = experts.numel(), experts.shape[1]
+    num_outputs = len(matrix.numbers) // num_experts // 2
+    out = x.new_empty(num_assignments, num_outputs)
+    tiling = tiling or tile_row(x.shape[1], True, num_chosen)
+    is_dependent = has_dependent_launch(x.get_device())
+    one_row_gate_kernel[(-(-num_outputs // tiling.outputs), num_assignments)](
+        *matrix.operands(x),
+        experts,
+        out,
+        num_outputs,
+        x.stride(0),
+        *matrix.scale_strides,
+        CHOSEN=num_chosen,
+        OUTPUTS=tiling.outputs,
+        GATE=gate.activation,
+        LIMIT=gate.limit,
+        IS_DEPENDENT=is_dependent,
+        num_warps=tiling.num_warps,
+        launch_pdl=is_dependent,
+        **matrix.options(tiling.span),
+    )
+    return out
+
+
+def multiply_down_alone(
+    x: torch.Tensor,
+    experts: torch.Tensor,
+    shares: torch.Tensor,
+    matrix: ExpertMatrix,
+    *,
+    num_experts: int,
+    add_to: torch.Tensor | None = None,
+    tiling: RowTiling | None = None,
+) -> torch.Tensor:
+    """Return the sum [tokens, outputs] over the experts of each token of their shares times the products of their rows
+    of x [tokens · chosen, in]; or add it to `add_to`."""
+    num_tokens, num_chosen = experts.shape
+    num_outputs = len(matrix.numbers) // num_experts
+    out = x.new_empty(num_tokens, num_outputs) if add_to is None else add_to
+    tiling = tiling or tile_row(x.shape[1], False, num_chosen)
+    is_dependent = has_dependent_launch(x.get_device())
+    one_row_down_kernel[(-(-num_outputs // tiling.outputs), num_tokens)](
+        *matrix.operands(x),
+        experts,
+        shares,
+        out,
+        num_outputs,
+        out.stride(0),
+        *matrix.scale_strides,
+        CHOSEN=num_chosen,
+        SLOTS=power_of_2_from(num_chosen),
+        OUTPUTS=tiling.outputs,
+        ADDS=add_to is not None,
+        IS_DEPENDENT=is_dependent,
+        num_warps=tiling.num_warps,
+        launch_pdl=is_dependent,
+        **matrix.options(tiling.span),
+    )
+    return out
+
+
+def combine(x: torch.Tensor, shares: torch.Tensor, add_to: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the sum [tokens, size] of the rows of x [tokens · chosen, size] of each token, times their shares; or add
+    it to `add_to`."""
+    num_tokens, num_chosen = shares.shape
+    size = x.shape[1]
+    out = x.new_empty(num_tokens, size) if add_to is None else add_to
+    span, is_dependent = min(_COMBINED_AT_ONCE, power_of_2_from(size)), has_dependent_launch(x.get_device())
+    combine_kernel[(num_tokens, -(-size // span))](
+        x,
+        shares,
+        out,
+        out.stride(0),
+        SIZE=size,
+        CHOSEN=num_chosen,
+        SPAN=span,
+        ADDS=add_to is not None,
+        IS_DEPENDENT=is_dependent,
+        launch_pdl=is_dependent,
+    )
+    return out

@@ -1,0 +1,61 @@
+"""A mixture of experts in plain torch: the oracle of the kernels, and what the CPU computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from seesay.device.linear.expert_linear import ExpertLinear
+from seesay.llm.ops.interface import ExpertChoice
+from seesay.llm.plans.routing import Routing
+
+
+def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
+    """See `Ops.choose_experts`."""
+    logits = logits.float()
+    scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(dim=-1)
+    choice = scores if bias is None else scores + bias
+    choice = choice.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    if routing.num_groups > 1:
+        choice = _keep_best_groups(choice, routing)
+    experts = choice.topk(routing.num_chosen, dim=-1).indices
+    shares = scores.gather(1, experts)
+    if routing.is_normalized:
+        shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=routing.least_sum)
+    return ExpertChoice(experts.int(), shares * routing.scale)
+
+
+def _keep_best_groups(choice: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Return the scores with those of all but the best groups at -infinity."""
+    groups = choice.view(len(choice), routing.num_groups, -1)
+    scores = groups.topk(2, dim=-1).values.sum(dim=-1) if routing.sums_two else groups.amax(dim=-1)
+    kept = torch.zeros_like(scores, dtype=torch.bool)
+    kept.scatter_(1, scores.topk(routing.num_kept_groups, dim=-1).indices, True)
+    return groups.masked_fill(~kept[..., None], -torch.inf).flatten(1)
+
+
+def run_experts(
+    x: torch.Tensor,
+    choice: ExpertChoice,
+    gate_up: ExpertLinear,
+    down: ExpertLinear,
+    act_and_mul: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """See `Ops.run_experts`. Experts are computed one after another, each for all of its tokens."""
+    num_chosen = choice.experts.shape[1]
+    chosen, order = choice.experts.flatten().sort(stable=True)
+    tokens = order // num_chosen
+    shares = choice.shares.flatten().index_select(0, order)
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    if x.is_meta:
+        return total.to(x.dtype)
+    start = 0
+    for expert, count in enumerate(torch.bincount(chosen, minlength=down.num_experts).tolist()):
+        if not count:
+            continue
+        own = tokens[start : start + count]
+        made = down.kernels[expert](act_and_mul(gate_up.kernels[expert](x.index_select(0, own))))
+        total.index_add_(0, own, made.float().mul_(shares[start : start + count, None]))
+        start += count
+    return total.to(x.dtype)

@@ -1,0 +1,42 @@
+"""Text-only checkpoints with experts, whose other tensors are named as Llama's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from seesay.vl.published import Published
+from seesay.vl.text_family import TextFamily
+
+
+class QwenMoe(TextFamily):
+    """Experts are named as in the model, one by one."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="qwen2_moe",
+            names=("Qwen/Qwen1.5-MoE-A2.7B-Chat", "Qwen/Qwen2-57B-A14B-Instruct"),
+            architecture="Qwen2MoeForCausalLM",
+        ),
+        Published(decoder="qwen3_moe", names=("Qwen/Qwen3-30B-A3B",), architecture="Qwen3MoeForCausalLM"),
+    )
+    weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."),))
+
+
+class Mixtral(TextFamily):
+    """The halves of an expert's feed-forward are numbered."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("MixtralForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(decoder="mixtral", names=("mistralai/Mixtral-8x7B-Instruct-v0.1",)),
+    )
+    weights = replace(
+        TextFamily.weights,
+        decoder_patterns=(
+            (r"\.block_sparse_moe\.", ".mlp."),
+            (r"(\.experts\.\d+)\.w1\.", r"\1.gate_proj."),
+            (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
+            (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
+        ),
+    )
