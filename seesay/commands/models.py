@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _INDENT = "  "
 _WIDTH = 100
 _MODULES = (
-    "other models of Transformers for text, or text with pictures, whose attention can be exchanged: OPT, GPT-NeoX, Aya "
-    "Vision and many more (docs/models.md); what cannot run says why when it is opened"
+    "other models of Transformers for text, or text with pictures, whose attention can be exchanged: OPT, Cohere 2, "
+    "Aya Vision and many more (docs/models.md); what cannot run says why when it is opened"
 )
 
 
