@@ -26,14 +26,14 @@ from triton.runtime.jit import JITFunction
 
 from seesay.kernels import experts as kernels
 from seesay.kernels.expert_tilings import GroupedTiling, RowTiling
-from seesay.kernels.experts import ExpertMatrix, Gate
+from seesay.kernels.experts import Choosing, ExpertMatrix
 
 NUM, CHOSEN, HIDDEN, INNER = 128, 8, 2048, 768
 DEVICE, DTYPE, FP8 = torch.device("cuda"), torch.bfloat16, torch.float8_e4m3fn
 NUM_LAYERS, NUM_REPLAYS = 6, 15
 KINDS = {"bfloat16": None, "fp8": None, "fp8-blocks": 128, "fp8-groups": 32}
 """Types of weights, and how many inputs share a scale."""
-GATE = Gate("silu")
+CHOOSING = Choosing(CHOSEN, is_normalized=True)
 FEW = [
     (8, 16, 256, 1, 4), (8, 16, 256, 2, 4), (8, 16, 512, 2, 3), (8, 32, 128, 2, 4), (8, 32, 128, 4, 5),
     (8, 32, 256, 4, 3), (8, 64, 64, 4, 5), (8, 64, 128, 4, 3), (8, 64, 128, 4, 4), (8, 32, 256, 2, 3),
@@ -46,6 +46,11 @@ MANY = [
     (64, 64, 64, 4, 4), (64, 128, 64, 4, 3), (64, 128, 64, 8, 3), (128, 64, 64, 4, 4), (128, 64, 64, 8, 4),
     (128, 128, 64, 8, 3), (128, 128, 32, 8, 4), (128, 128, 64, 4, 3),
 ]  # fmt: skip
+MANY_BYTES = [
+    (64, 64, 128, 4, 3), (64, 128, 64, 4, 3), (128, 64, 64, 4, 3), (128, 128, 64, 8, 3), (128, 64, 128, 4, 3),
+    (128, 128, 128, 8, 3), (64, 128, 128, 8, 3),
+]  # fmt: skip
+"""For weights of one byte, which tensor cores take widened from registers: outputs are the first axis."""
 GATE_ROW = [(1, 2048, 4), (2, 2048, 4), (2, 1024, 4), (4, 512, 4), (2, 2048, 8), (1, 2048, 2), (4, 1024, 8)]
 DOWN_ROW = [(2, 256, 4), (1, 256, 4), (2, 128, 2), (4, 256, 8), (4, 128, 4), (1, 256, 2), (2, 256, 8), (8, 128, 8)]
 
@@ -79,15 +84,12 @@ def make_layers(kind: str, num_tokens: int) -> list[Layer]:
     ]
 
 
-def choose(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return kernels.choose(
-        logits, None, num_chosen=CHOSEN, is_sigmoid=False, is_normalized=True, least_sum=1e-20, scale=1.0,
-        groups=(1, 1), sums_two=False,
-    )  # fmt: skip
+def choose(logits: torch.Tensor) -> kernels.Choice:
+    return kernels.choose(logits, CHOOSING)
 
 
 def run_layer(x: torch.Tensor, layer: Layer) -> torch.Tensor:
-    return kernels.run(x, *choose(layer.logits), layer.gate_up, layer.down, num_experts=NUM, gate=GATE)
+    return kernels.mix(x, layer.logits, CHOOSING, layer.gate_up, layer.down, activation="silu")
 
 
 @contextmanager
@@ -164,23 +166,22 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
     calls: dict[tuple[str, Any], list[Callable[[], object]]] = {}
     if num_tokens <= 4:
         for sizes in GATE_ROW:
-            alone = partial(kernels.multiply_gate_alone, gate=GATE, num_experts=NUM, tiling=RowTiling(*sizes))
-            calls["gate", sizes] = [
-                partial(alone, x, experts, layer.gate_up) for (experts, _), layer in zip(chosen, layers, strict=True)
-            ]
+            alone = partial(kernels.multiply_gate_alone, activation="silu", tiling=RowTiling(*sizes))
+            calls["gate", sizes] = [partial(alone, x, layer.logits, CHOOSING, layer.gate_up) for layer in layers]
         for sizes in DOWN_ROW:
             alone = partial(kernels.multiply_down_alone, num_experts=NUM, tiling=RowTiling(*sizes))
             calls["down", sizes] = [
-                partial(alone, inner, experts, shares, layer.down)
-                for (experts, shares), layer in zip(chosen, layers, strict=True)
+                partial(alone, inner, choice, layer.down) for choice, layer in zip(chosen, layers, strict=True)
             ]
     mean = num_tokens * CHOSEN / NUM
-    for tile in MANY if mean > 32 else SOME + MANY[:3] if mean > 8 else FEW + (SOME[:4] if mean > 2 else []):
-        tiling = GroupedTiling(*tile, rows_first=tile[0] >= 64)
+    is_one_byte = layers[0].down.scale is not None
+    many = MANY_BYTES if is_one_byte else MANY
+    for tile in many if mean > 32 else SOME + many[:3] if mean > 8 else FEW + (SOME[:4] if mean > 2 else []):
+        tiling = GroupedTiling(*tile, rows_first=tile[0] >= 64 and not is_one_byte)
         grouped = partial(kernels.multiply_grouped, num_chosen=CHOSEN, tiling=tiling)
         sorted_by = [kernels.sort(experts, NUM) for experts, _ in chosen]
         calls["gate", tile] = [
-            partial(grouped, x, *sorts, layer.gate_up, gate=GATE)
+            partial(grouped, x, *sorts, layer.gate_up, activation="silu")
             for sorts, layer in zip(sorted_by, layers, strict=True)
         ]
         calls["down", tile] = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from seesay.kernels.expert_routing_kernels import rank, score
 from seesay.kernels.few_row_kernels import widen
 from seesay.kernels.token_kernels import activate
 
@@ -45,18 +46,11 @@ def _find_rows(order_ptr, places, is_row, CHOSEN: tl.constexpr, GATHERS: tl.cons
 
 
 @triton.jit
-def _finish(total, up_total, kind: tl.constexpr, GATE: tl.constexpr, LIMIT: tl.constexpr):
-    """Return the product, rounded, or the activation of the gate times the other half. LIMIT, if given: they are
-    clamped, and 1 is added to the other half (OpenAI 2025, gpt-oss)."""
+def _finish(total, up_total, kind: tl.constexpr, GATE: tl.constexpr):
+    """Return the product, rounded, or the activation of the gate times the other half."""
     product = total.to(kind).to(tl.float32)
     if GATE is not None:
-        up = up_total.to(kind).to(tl.float32)
-        if LIMIT is not None:
-            product = tl.minimum(product, LIMIT)
-            up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT) + 1.0
-            product = product * tl.sigmoid(1.702 * product) * up
-        else:
-            product = activate(product, GATE) * up
+        product = activate(product, GATE) * up_total.to(kind).to(tl.float32)
     return product.to(kind)
 
 
@@ -139,7 +133,6 @@ def grouped_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
     GATE: tl.constexpr,
-    LIMIT: tl.constexpr,
     GATHERS: tl.constexpr,
     ROWS_FIRST: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -189,7 +182,7 @@ def grouped_kernel(
         bias += num_outputs
         up_total = _complete(up_total, bias, up_scales, is_output, GROUP, HAS_BIAS, HAS_SCALE, ROWS_FIRST)
     targets = out_ptr + _over_rows(out_rows.to(tl.int64) * num_outputs, ROWS_FIRST) + _over_outputs(outputs, ROWS_FIRST)
-    product = _finish(total, up_total, out_ptr.dtype.element_ty, GATE, LIMIT)
+    product = _finish(total, up_total, out_ptr.dtype.element_ty, GATE)
     tl.store(targets, product, mask=is_x & _over_outputs(is_output, ROWS_FIRST))
 
 
@@ -199,52 +192,100 @@ def one_row_gate_kernel(
     weight_ptr,
     bias_ptr,
     scale_ptr,
+    logits_ptr,
+    choice_bias_ptr,
+    norm_ptr,
     experts_ptr,
+    shares_ptr,
     out_ptr,
     num_outputs,
     x_stride,
     scale_stride,
     group_stride,
+    logits_stride,
+    eps,
+    share_scale,
+    least_sum,
     SIZE: tl.constexpr,
+    PADDED_SIZE: tl.constexpr,
+    NUM: tl.constexpr,
+    PADDED: tl.constexpr,
     CHOSEN: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPAN: tl.constexpr,
     GROUP: tl.constexpr,
+    HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
+    HAS_CHOICE_BIAS: tl.constexpr,
+    IS_SIGMOID: tl.constexpr,
+    NORMALIZES: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    SUMS_TWO: tl.constexpr,
     GATE: tl.constexpr,
-    LIMIT: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, a) computes outputs i · OUTPUTS … of assignment a, with plain arithmetic: the activation of the first
-    half of the product times the second half. It reads the weights of the chosen experts alone. GROUP: a multiple of
-    SPAN."""
+    half of the product times the second half. It finds the expert by itself, and reads the weights of that one alone;
+    program (0, a) writes it, and its share. HAS_NORM: x is divided by its root mean square and multiplied by `norm`
+    first. GROUP: inputs that share a scale, of which SPAN is a multiple."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     assignment = tl.program_id(1)
-    expert = tl.load(experts_ptr + assignment)
+    token = (assignment // CHOSEN).to(tl.int64)
+    scores, choice = score(
+        logits_ptr + token * logits_stride, choice_bias_ptr, NUM, PADDED, IS_SIGMOID, HAS_CHOICE_BIAS, GROUPS, KEPT,
+        SUMS_TWO,
+    )  # fmt: skip
+    ranks = rank(choice, PADDED)
+    experts = tl.arange(0, PADDED)
+    is_own = ranks == assignment % CHOSEN
+    expert = tl.minimum(tl.sum(tl.where(is_own, experts, 0), axis=0), NUM - 1)
+    if tl.program_id(0) == 0:
+        share = tl.sum(tl.where(is_own, scores, 0.0), axis=0)
+        if NORMALIZES:
+            share /= tl.maximum(tl.sum(tl.where(ranks < CHOSEN, scores, 0.0), axis=0), least_sum)
+        tl.store(experts_ptr + assignment, expert)
+        tl.store(shares_ptr + assignment, share * share_scale)
+    x_ptr += token * x_stride
+    factor = 1.0
+    if HAS_NORM:
+        everywhere = tl.arange(0, PADDED_SIZE)
+        whole = tl.load(x_ptr + everywhere, mask=everywhere < SIZE, other=0.0).to(tl.float32)
+        factor = 1.0 / tl.sqrt(tl.sum(whole * whole, axis=0) / SIZE + eps)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
     is_output = outputs < num_outputs
     weight_rows = outputs + expert * 2 * num_outputs
     own = weight_ptr + weight_rows.to(tl.int64)[:, None] * SIZE + columns[None, :]
     other = own + tl.cast(num_outputs, tl.int64) * SIZE
-    inputs = x_ptr + (assignment // CHOSEN).to(tl.int64) * x_stride + columns
+    NUM_SUMS: tl.constexpr = SPAN if GROUP is None else SPAN // GROUP
+    groups = tl.arange(0, NUM_SUMS)[None, :] * group_stride
     scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
     up_scales = scales + num_outputs * scale_stride
-    total = tl.zeros([OUTPUTS, SPAN], tl.float32)
-    up_total = tl.zeros([OUTPUTS, SPAN], tl.float32)
+    total = tl.zeros([OUTPUTS, NUM_SUMS], tl.float32)
+    up_total = tl.zeros([OUTPUTS, NUM_SUMS], tl.float32)
     for first in range(0, SIZE, SPAN):
         weight = _load_weight(own, first, columns, is_output, SIZE, SPAN).to(tl.float32)
         up_weight = _load_weight(other, first, columns, is_output, SIZE, SPAN).to(tl.float32)
-        x = tl.load(inputs + first, mask=first + columns < SIZE, other=0.0).to(tl.float32)
-        if GROUP is not None:
-            group = first // GROUP * group_stride
-            weight *= tl.load(scales + group, mask=is_output, other=0.0)[:, None]
-            up_weight *= tl.load(up_scales + group, mask=is_output, other=0.0)[:, None]
-        total += weight * x[None, :]
-        up_total += up_weight * x[None, :]
+        is_column = first + columns < SIZE
+        stored = tl.load(x_ptr + first + columns, mask=is_column, other=0.0)
+        x = stored.to(tl.float32)
+        if HAS_NORM:
+            x = x * factor * tl.load(norm_ptr + first + columns, mask=is_column, other=0.0).to(tl.float32)
+            x = x.to(stored.dtype).to(tl.float32)
+        if GROUP is None:
+            total += weight * x[None, :]
+            up_total += up_weight * x[None, :]
+        else:
+            is_scale = is_output[:, None] & (first + tl.arange(0, NUM_SUMS) * GROUP < SIZE)[None, :]
+            places = first // GROUP * group_stride + groups
+            product = tl.sum(tl.reshape(weight * x[None, :], [OUTPUTS, NUM_SUMS, GROUP]), axis=2)
+            total += product * tl.load(scales[:, None] + places, mask=is_scale, other=0.0)
+            product = tl.sum(tl.reshape(up_weight * x[None, :], [OUTPUTS, NUM_SUMS, GROUP]), axis=2)
+            up_total += product * tl.load(up_scales[:, None] + places, mask=is_scale, other=0.0)
     product, up = tl.sum(total, axis=1), tl.sum(up_total, axis=1)
     if HAS_SCALE and GROUP is None:
         product *= tl.load(scales, mask=is_output, other=0.0)
@@ -253,7 +294,7 @@ def one_row_gate_kernel(
         product += tl.load(bias_ptr + weight_rows, mask=is_output, other=0.0).to(tl.float32)
         up += tl.load(bias_ptr + num_outputs + weight_rows, mask=is_output, other=0.0).to(tl.float32)
     targets = out_ptr + assignment.to(tl.int64) * num_outputs + outputs
-    tl.store(targets, _finish(product, up, out_ptr.dtype.element_ty, GATE, LIMIT), mask=is_output)
+    tl.store(targets, _finish(product, up, out_ptr.dtype.element_ty, GATE), mask=is_output)
 
 
 @triton.jit
@@ -299,14 +340,20 @@ def one_row_down_kernel(
     own = weight_ptr + weight_rows.to(tl.int64)[:, :, None] * SIZE + columns[None, None, :]
     inputs = x_ptr + assignments.to(tl.int64)[:, None] * SIZE + columns[None, :]
     scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
-    total = tl.zeros([SLOTS, OUTPUTS, SPAN], tl.float32)
+    NUM_SUMS: tl.constexpr = SPAN if GROUP is None else SPAN // GROUP
+    total = tl.zeros([SLOTS, OUTPUTS, NUM_SUMS], tl.float32)
     for first in range(0, SIZE, SPAN):
         is_column = first + columns < SIZE
         weight = tl.load(own + first, mask=is_place[:, :, None] & is_column[None, None, :], other=0.0).to(tl.float32)
         x = tl.load(inputs + first, mask=is_slot[:, None] & is_column[None, :], other=0.0).to(tl.float32)
-        if GROUP is not None:
-            weight *= tl.load(scales + first // GROUP * group_stride, mask=is_place, other=0.0)[:, :, None]
-        total += weight * x[:, None, :]
+        if GROUP is None:
+            total += weight * x[:, None, :]
+        else:
+            product = tl.sum(tl.reshape(weight * x[:, None, :], [SLOTS, OUTPUTS, NUM_SUMS, GROUP]), axis=3)
+            groups = first // GROUP + tl.arange(0, NUM_SUMS)
+            is_scale = is_place[:, :, None] & (groups * GROUP < SIZE)[None, None, :]
+            places = scales[:, :, None] + (groups * group_stride)[None, None, :]
+            total += product * tl.load(places, mask=is_scale, other=0.0)
     product = tl.sum(total, axis=2)
     if HAS_SCALE and GROUP is None:
         product *= tl.load(scales, mask=is_place, other=0.0)

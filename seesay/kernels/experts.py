@@ -17,6 +17,7 @@ from seesay.kernels.expert_routing_kernels import choose_kernel, combine_kernel,
 from seesay.kernels.expert_tilings import MAX_ALONE, GroupedTiling, RowTiling, tile_grouped, tile_row
 from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
 from seesay.kernels.sizes import power_of_2_from
+from seesay.kernels.token_kernels import norm as rms_norm
 
 _MOST_SORTED_AT_ONCE = 2048
 _COMBINED_AT_ONCE = 1024
@@ -44,89 +45,98 @@ class ExpertMatrix(NamedTuple):
             return 0, 0
         return self.scale.stride(0), 0 if self.group_size is None else self.scale.stride(1)
 
-    def options(self, span: int) -> dict[str, Any]:
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"GROUP": self.group_size, "HAS_BIAS": self.bias is not None, "HAS_SCALE": self.scale is not None}
+
+
+class Choosing(NamedTuple):
+    """How experts are chosen: see `seesay.llm.plans.routing.Routing`. groups: how many there are, and are kept. bias:
+    float32 [experts]."""
+
+    num_chosen: int
+    is_sigmoid: bool = False
+    is_normalized: bool = False
+    least_sum: float = 1e-20
+    scale: float = 1.0
+    groups: tuple[int, int] = (1, 1)
+    sums_two: bool = False
+    bias: torch.Tensor | None = None
+
+    def options(self, num_experts: int) -> dict[str, Any]:
+        assert num_experts % self.groups[0] == 0
         return {
-            "SIZE": self.numbers.shape[1],
-            "SPAN": span if self.group_size is None else min(span, self.group_size),
-            "GROUP": self.group_size,
-            "HAS_BIAS": self.bias is not None,
-            "HAS_SCALE": self.scale is not None,
+            "NUM": num_experts,
+            "PADDED": power_of_2_from(num_experts),
+            "CHOSEN": self.num_chosen,
+            "IS_SIGMOID": self.is_sigmoid,
+            "NORMALIZES": self.is_normalized,
+            "GROUPS": self.groups[0],
+            "KEPT": self.groups[1],
+            "SUMS_TWO": self.sums_two,
         }
 
 
-class Gate(NamedTuple):
-    """The activation of a gated layer, and what it is clamped to: see `expert_kernels._finish`."""
+class Choice(NamedTuple):
+    """The experts of each token, int32 [tokens, chosen], and their shares, float32."""
 
-    activation: str
-    limit: float | None = None
+    experts: torch.Tensor
+    shares: torch.Tensor
+
+    @classmethod
+    def empty(cls, num_tokens: int, num_chosen: int, device: torch.device) -> Choice:
+        experts = torch.empty(num_tokens, num_chosen, dtype=torch.int32, device=device)
+        return cls(experts, torch.empty(num_tokens, num_chosen, dtype=torch.float32, device=device))
 
 
-def choose(
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
-    *,
-    num_chosen: int,
-    is_sigmoid: bool,
-    is_normalized: bool,
-    least_sum: float,
-    scale: float,
-    groups: tuple[int, int],
-    sums_two: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `Ops.choose_experts`. groups: how many there are, and how many are kept."""
+def choose(logits: torch.Tensor, choosing: Choosing) -> Choice:
+    """Return the choice of each token by its logits [tokens, experts]."""
     num_tokens, num_experts = logits.shape
-    assert logits.stride(1) == 1 and num_experts % groups[0] == 0
-    experts = torch.empty(num_tokens, num_chosen, dtype=torch.int32, device=logits.device)
-    shares = torch.empty(num_tokens, num_chosen, dtype=torch.float32, device=logits.device)
+    assert logits.stride(1) == 1
+    choice = Choice.empty(num_tokens, choosing.num_chosen, logits.device)
     is_dependent = has_dependent_launch(logits.get_device())
     choose_kernel[(num_tokens,)](
         logits,
-        logits if bias is None else bias,
-        experts,
-        shares,
+        logits if choosing.bias is None else choosing.bias,
+        *choice,
         logits.stride(0),
-        scale,
-        least_sum,
-        NUM=num_experts,
-        PADDED=power_of_2_from(num_experts),
-        CHOSEN=num_chosen,
-        SLOTS=power_of_2_from(num_chosen),
-        IS_SIGMOID=is_sigmoid,
-        HAS_BIAS=bias is not None,
-        NORMALIZES=is_normalized,
-        GROUPS=groups[0],
-        KEPT=groups[1],
-        SUMS_TWO=sums_two,
+        choosing.scale,
+        choosing.least_sum,
+        SLOTS=power_of_2_from(choosing.num_chosen),
+        HAS_BIAS=choosing.bias is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=1,
         launch_pdl=is_dependent,
+        **choosing.options(num_experts),
     )
-    return experts, shares
+    return choice
 
 
-def run(
+def mix(
     x: torch.Tensor,
-    experts: torch.Tensor,
-    shares: torch.Tensor,
+    logits: torch.Tensor,
+    choosing: Choosing,
     gate_up: ExpertMatrix,
     down: ExpertMatrix,
     *,
-    num_experts: int,
-    gate: Gate,
+    activation: str,
+    norm: tuple[torch.Tensor, float] | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `Ops.run_experts`."""
-    num_tokens, size = x.shape
+    """See `Ops.mix_experts`. norm: (weight, eps) of an RMS norm of x."""
+    (num_tokens, size), num_experts = x.shape, logits.shape[1]
     assert x.stride(1) == 1 and gate_up.numbers.is_contiguous() and down.numbers.is_contiguous() and num_tokens
     assert gate_up.numbers.shape[1] == size and num_experts * size == len(down.numbers)
     if num_tokens <= MAX_ALONE:
-        inner = multiply_gate_alone(x, experts, gate_up, gate, num_experts=num_experts)
-        return multiply_down_alone(inner, experts, shares, down, num_experts=num_experts, add_to=add_to)
-    order, starts = sort(experts, num_experts)
-    num_chosen = experts.shape[1]
-    inner = multiply_grouped(x, order, starts, gate_up, num_chosen=num_chosen, gate=gate)
+        inner, choice = multiply_gate_alone(x, logits, choosing, gate_up, activation=activation, norm=norm)
+        return multiply_down_alone(inner, choice, down, num_experts=num_experts, add_to=add_to)
+    if norm is not None:
+        x = rms_norm(x, None, *norm)
+    choice, num_chosen = choose(logits, choosing), choosing.num_chosen
+    order, starts = sort(choice.experts, num_experts)
+    inner = multiply_grouped(x, order, starts, gate_up, num_chosen=num_chosen, activation=activation)
     outputs = multiply_grouped(inner, order, starts, down, num_chosen=num_chosen)
-    return combine(outputs, shares, add_to)
+    return combine(outputs, choice.shares, add_to)
 
 
 def sort(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,21 +166,22 @@ def multiply_grouped(
     matrix: ExpertMatrix,
     *,
     num_chosen: int,
-    gate: Gate | None = None,
+    activation: str | None = None,
     tiling: GroupedTiling | None = None,
 ) -> torch.Tensor:
     """Return the products of all assignments with the weights of their experts, [assignments, outputs].
 
-    With a gate, x has a row for each token, and the output is in the order of the sorted assignments; without one, x is
-    in that order, and the output in that of the tokens.
+    With an activation, the first half of an expert's outputs is the gate of the second one; x has a row for each token,
+    and the output is in the order of the sorted assignments. Without one, x is in that order, and the output in that of
+    the tokens.
     """
     num_assignments, num_experts = len(order), len(starts) - 1
-    num_outputs, size = len(matrix.numbers) // num_experts // (1 if gate is None else 2), x.shape[1]
+    num_outputs, size = len(matrix.numbers) // num_experts // (1 if activation is None else 2), x.shape[1]
     out = x.new_empty(num_assignments, num_outputs)
     is_dependent = has_dependent_launch(x.get_device())
     if tiling is None:
         has_large = has_large_shared_memory(x.get_device())
-        tiling = tile_grouped(num_assignments, num_experts, size, gate is not None, x.itemsize, has_large)
+        tiling = tile_grouped(num_assignments, num_experts, size, activation is not None, x.itemsize, has_large)
     num_blocks = min(num_assignments, num_experts + num_assignments // tiling.rows)
     grouped_kernel[(-(-num_outputs // tiling.outputs), num_blocks)](
         *matrix.operands(x),
@@ -180,63 +191,77 @@ def multiply_grouped(
         num_outputs,
         x.stride(0),
         *matrix.scale_strides,
+        SIZE=size,
+        SPAN=min(tiling.span, matrix.group_size or tiling.span),
         NUM=num_experts,
         PADDED=power_of_2_from(num_experts + 1),
         CHOSEN=num_chosen,
         ROWS=tiling.rows,
         OUTPUTS=tiling.outputs,
         STAGES=tiling.num_stages,
-        GATE=None if gate is None else gate.activation,
-        LIMIT=None if gate is None else gate.limit,
-        GATHERS=gate is not None,
+        GATE=activation,
+        GATHERS=activation is not None,
         ROWS_FIRST=tiling.rows_first,
         IS_DEPENDENT=is_dependent,
         IS_COMPILED=x.get_device() >= 0,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
-        **matrix.options(tiling.span),
+        **matrix.options,
     )
     return out
 
 
 def multiply_gate_alone(
     x: torch.Tensor,
-    experts: torch.Tensor,
+    logits: torch.Tensor,
+    choosing: Choosing,
     matrix: ExpertMatrix,
-    gate: Gate,
     *,
-    num_experts: int,
+    activation: str,
+    norm: tuple[torch.Tensor, float] | None = None,
     tiling: RowTiling | None = None,
-) -> torch.Tensor:
-    """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment."""
-    num_assignments, num_chosen = experts.numel(), experts.shape[1]
+) -> tuple[torch.Tensor, Choice]:
+    """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment, and what was
+    chosen."""
+    (num_tokens, num_experts), num_chosen, size = logits.shape, choosing.num_chosen, x.shape[1]
+    choice = Choice.empty(num_tokens, num_chosen, x.device)
     num_outputs = len(matrix.numbers) // num_experts // 2
-    out = x.new_empty(num_assignments, num_outputs)
-    tiling = tiling or tile_row(x.shape[1], True, num_chosen)
+    out = x.new_empty(num_tokens * num_chosen, num_outputs)
+    tiling = tiling or tile_row(size, True, num_chosen)
     is_dependent = has_dependent_launch(x.get_device())
-    one_row_gate_kernel[(-(-num_outputs // tiling.outputs), num_assignments)](
+    one_row_gate_kernel[(-(-num_outputs // tiling.outputs), num_tokens * num_chosen)](
         *matrix.operands(x),
-        experts,
+        logits,
+        logits if choosing.bias is None else choosing.bias,
+        x if norm is None else norm[0],
+        *choice,
         out,
         num_outputs,
         x.stride(0),
         *matrix.scale_strides,
-        CHOSEN=num_chosen,
+        logits.stride(0),
+        0.0 if norm is None else norm[1],
+        choosing.scale,
+        choosing.least_sum,
+        SIZE=size,
+        PADDED_SIZE=power_of_2_from(size),
         OUTPUTS=tiling.outputs,
-        GATE=gate.activation,
-        LIMIT=gate.limit,
+        SPAN=max(tiling.span, matrix.group_size or 0),
+        HAS_NORM=norm is not None,
+        HAS_CHOICE_BIAS=choosing.bias is not None,
+        GATE=activation,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
-        **matrix.options(tiling.span),
+        **matrix.options,
+        **choosing.options(num_experts),
     )
-    return out
+    return out, choice
 
 
 def multiply_down_alone(
     x: torch.Tensor,
-    experts: torch.Tensor,
-    shares: torch.Tensor,
+    choice: Choice,
     matrix: ExpertMatrix,
     *,
     num_experts: int,
@@ -245,27 +270,28 @@ def multiply_down_alone(
 ) -> torch.Tensor:
     """Return the sum [tokens, outputs] over the experts of each token of their shares times the products of their rows
     of x [tokens · chosen, in]; or add it to `add_to`."""
-    num_tokens, num_chosen = experts.shape
-    num_outputs = len(matrix.numbers) // num_experts
+    num_tokens, num_chosen = choice.experts.shape
+    num_outputs, size = len(matrix.numbers) // num_experts, x.shape[1]
     out = x.new_empty(num_tokens, num_outputs) if add_to is None else add_to
-    tiling = tiling or tile_row(x.shape[1], False, num_chosen)
+    tiling = tiling or tile_row(size, False, num_chosen)
     is_dependent = has_dependent_launch(x.get_device())
     one_row_down_kernel[(-(-num_outputs // tiling.outputs), num_tokens)](
         *matrix.operands(x),
-        experts,
-        shares,
+        *choice,
         out,
         num_outputs,
         out.stride(0),
         *matrix.scale_strides,
+        SIZE=size,
         CHOSEN=num_chosen,
         SLOTS=power_of_2_from(num_chosen),
         OUTPUTS=tiling.outputs,
+        SPAN=max(tiling.span, matrix.group_size or 0),
         ADDS=add_to is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
-        **matrix.options(tiling.span),
+        **matrix.options,
     )
     return out
 

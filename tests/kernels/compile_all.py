@@ -281,18 +281,12 @@ def call_experts(dtype: torch.dtype) -> None:
     """Qwen3-30B-A3B, and Mixtral for sizes that are no multiples; groups are those of DeepSeek-V3."""
     from seesay.kernels import experts
 
-    for groups in ((1, 1), (8, 4)):
-        experts.choose(
-            empty(8, 128, dtype=dtype),
-            empty(128),
-            num_chosen=8,
-            is_sigmoid=groups[0] > 1,
-            is_normalized=True,
-            least_sum=1e-20,
-            scale=1.0,
-            groups=groups,
-            sums_two=groups[0] > 1,
-        )
+    choosings = (
+        experts.Choosing(8),
+        experts.Choosing(8, is_sigmoid=True, groups=(8, 4), sums_two=True, bias=empty(128)),
+    )
+    for choosing in choosings:
+        experts.choose(empty(8, 128, dtype=dtype), choosing)
     one_byte = torch.float8_e4m3fn
     for kind, group_size in (
         ((dtype, None), (one_byte, 128), (one_byte, None)) if dtype.itemsize == 2 else ((dtype, None),)
@@ -303,8 +297,10 @@ def call_experts(dtype: torch.dtype) -> None:
             scale = None if kind == dtype else empty(*shape)
             matrices.append(experts.ExpertMatrix(empty(shape[0], size, dtype=kind), None, scale, group_size))
         for num_tokens in (1, 8, 160, 512, 1024, 4096):
-            x, chosen = empty(num_tokens, 2048, dtype=dtype), empty(num_tokens, 8, dtype=int32)
-            experts.run(x, chosen, empty(num_tokens, 8), *matrices, num_experts=128, gate=experts.Gate("silu"))
+            x, logits = empty(num_tokens, 2048, dtype=dtype), empty(num_tokens, 128, dtype=dtype)
+            for choosing in choosings[: 2 if num_tokens == 1 else 1]:
+                norm = (empty(2048, dtype=dtype), 1e-6)
+                experts.mix(x, logits, choosing, *matrices, activation="silu", norm=norm)
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:

@@ -19,7 +19,7 @@ DTYPES = [torch.float32, HALF]
 
 
 class Case(NamedTuple):
-    """Sizes of a mixture. chosen int32 [tokens, k] are the experts of each token."""
+    """Sizes of a mixture. chosen [tokens, k]: the experts of each token, the best one first."""
 
     num_experts: int
     hidden: int
@@ -27,8 +27,22 @@ class Case(NamedTuple):
     chosen: torch.Tensor
 
     @property
+    def logits(self) -> torch.Tensor:
+        """Logits [tokens, experts] by which these are chosen."""
+        num_chosen = self.chosen.shape[1]
+        ranks = torch.arange(num_chosen, device=DEVICE).flip(0).expand(self.chosen.shape) / num_chosen
+        lowest = torch.full((len(self.chosen), self.num_experts), -1.0, device=DEVICE)
+        return lowest.scatter(1, self.chosen.long(), ranks)
+
+    @property
     def shares(self) -> torch.Tensor:
-        return random(*self.chosen.shape, seed=7).abs()
+        return self.logits.softmax(dim=1).gather(1, self.chosen.long())
+
+    @property
+    def choosing(self) -> Any:
+        from seesay.kernels.experts import Choosing
+
+        return Choosing(self.chosen.shape[1])
 
 
 def choose_at_random(num_tokens: int, num_experts: int, num_chosen: int, seed: int = 0) -> torch.Tensor:
@@ -64,9 +78,15 @@ def compute_exactly(
 
 
 def run_case(
-    case: Case, dtype: torch.dtype, *, activation: str = "silu", has_bias: bool = False, adds: bool = False
+    case: Case,
+    dtype: torch.dtype,
+    *,
+    activation: str = "silu",
+    has_bias: bool = False,
+    adds: bool = False,
+    has_norm: bool = False,
 ) -> None:
-    from seesay.kernels.experts import ExpertMatrix, Gate, run
+    from seesay.kernels.experts import ExpertMatrix, mix
 
     num_experts, hidden, inner, chosen = case
     x = random(len(chosen), hidden, dtype=dtype)
@@ -82,19 +102,23 @@ def run_case(
         ExpertMatrix(weight.flatten(0, 1), None if bias is None else bias.flatten())
         for weight, bias in zip((gate_up, down), biases, strict=True)
     ]
-    exact = compute_exactly(x, case, (gate_up, down), biases, activation)
+    norm = (random(hidden, dtype=dtype, seed=6), 1e-6) if has_norm else None
+    wide = x.double()
+    if norm is not None:
+        wide = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * norm[0].double()
+    exact = compute_exactly(wide, case, (gate_up, down), biases, activation)
     target = random(len(chosen), hidden, dtype=dtype, seed=5) if adds else None
     if target is not None:
         exact += target.double()
-    found = run(x, chosen, case.shares, *matrices, num_experts=num_experts, gate=Gate(activation), add_to=target)
+    found = mix(x, case.logits, case.choosing, *matrices, activation=activation, norm=norm, add_to=target)
     assert target is None or found is target
     assert_close(found, exact, 2.0)
 
 
 @runs_here
-@parametrize_grid(num_tokens=[1, 2, 3, 30], routing=ROUTINGS, dtype=DTYPES, adds=[False, True])
-def test_every_routing(num_tokens: int, routing: str, dtype: torch.dtype, adds: bool) -> None:
-    run_case(Case(9, 40, 24, ROUTINGS[routing](num_tokens)), dtype, adds=adds)
+@parametrize_grid(num_tokens=[1, 2, 3, 30], routing=ROUTINGS, dtype=DTYPES, adds=[False, True], has_norm=[False, True])
+def test_every_routing(num_tokens: int, routing: str, dtype: torch.dtype, adds: bool, has_norm: bool) -> None:
+    run_case(Case(9, 40, 24, ROUTINGS[routing](num_tokens)), dtype, adds=adds, has_norm=has_norm)
 
 
 @runs_here
@@ -141,7 +165,7 @@ SCALED: list[tuple[torch.dtype, int | None]] = [
 @runs_here
 @parametrize_grid(num_tokens=[1, 5, 130], scaled=SCALED)
 def test_weights_of_one_byte_with_scales(num_tokens: int, scaled: tuple[torch.dtype, int | None]) -> None:
-    from seesay.kernels.experts import ExpertMatrix, Gate, run
+    from seesay.kernels.experts import ExpertMatrix, mix
 
     kind, group_size = scaled
     case = Case(4, 100, 70, choose_at_random(num_tokens, 4, 2))
@@ -155,7 +179,7 @@ def test_weights_of_one_byte_with_scales(num_tokens: int, scaled: tuple[torch.dt
         wide = scale.repeat_interleave(group_size or size, dim=1)[:, :size]
         plain.append((numbers.double() * wide).view(4, num_outputs, size))
     x = random(num_tokens, 100, dtype=HALF)
-    found = run(x, case.chosen, case.shares, *matrices, num_experts=4, gate=Gate("silu"))
+    found = mix(x, case.logits, case.choosing, *matrices, activation="silu")
     assert_close(found, compute_exactly(x, case, (plain[0], plain[1]), (None, None), "silu"), 2.0)
 
 
@@ -168,31 +192,40 @@ ROUTING_OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+def choose_by_all(logits: torch.Tensor, routing: Any, bias: torch.Tensor | None) -> list[Any]:
+    """Return the choices of torch, of the kernel that chooses, and of the one that multiplies, too."""
+    from seesay.kernels import experts
+    from seesay.llm.ops import torch_experts, triton_experts
+
+    choosing = triton_experts.make_choosing(routing, bias)
+    matrix = experts.ExpertMatrix(random(routing.num_experts * 2, 16))
+    _, alone = experts.multiply_gate_alone(random(len(logits), 16), logits, choosing, matrix, activation="silu")
+    return [torch_experts.choose_experts(logits, routing, bias), experts.choose(logits, choosing), alone]
+
+
 @runs_here
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("options", ROUTING_OPTIONS)
 def test_choices_are_those_of_torch(options: dict[str, Any], has_bias: bool) -> None:
-    from seesay.llm.ops import torch_experts, triton_experts
     from seesay.llm.plans.routing import Routing
 
     routing = Routing(**options)
-    logits = 3 * random(50, routing.num_experts)
+    logits = 3 * random(10, routing.num_experts)
     bias = random(routing.num_experts, seed=1).abs() if has_bias else None
-    found, expected = (each.choose_experts(logits, routing, bias) for each in (triton_experts, torch_experts))
-    assert torch.equal(found.experts, expected.experts)
-    assert torch.allclose(found.shares, expected.shares, rtol=1e-5, atol=1e-7)
+    expected, *others = choose_by_all(logits, routing, bias)
+    for found in others:
+        assert torch.equal(found.experts.long(), expected.experts)
+        assert torch.allclose(found.shares, expected.shares, rtol=1e-5, atol=1e-7)
 
 
 @runs_here
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_logits_that_are_not_finite_choose_experts_that_exist() -> None:
-    from seesay.llm.ops import torch_experts, triton_experts
     from seesay.llm.plans.routing import Routing
 
     logits = random(6, 20)
     logits[0], logits[1, 3], logits[2, :], logits[3, 5] = torch.nan, torch.nan, -torch.inf, torch.inf
-    for each in (triton_experts, torch_experts):
-        choice = each.choose_experts(logits, Routing(num_experts=20, num_chosen=4), None)
+    for choice in choose_by_all(logits, Routing(num_experts=20, num_chosen=4), None):
         assert ((choice.experts >= 0) & (choice.experts < 20)).all()
         assert choice.shares[4:].isfinite().all()
 
@@ -201,21 +234,20 @@ def test_logits_that_are_not_finite_choose_experts_that_exist() -> None:
 @pytest.mark.parametrize("num_tokens", [1, 8])
 def test_a_graph_replays_other_choices(num_tokens: int) -> None:
     """Nothing of a choice is fixed when a CUDA graph is captured."""
-    from seesay.kernels.experts import ExpertMatrix, Gate, run
+    from seesay.kernels.experts import Choosing, ExpertMatrix, mix
 
-    chosen, shares = choose_at_random(num_tokens, 16, 4), random(num_tokens, 4).abs()
-    x = random(num_tokens, 256, dtype=torch.bfloat16)
+    logits, x = random(num_tokens, 16), random(num_tokens, 256, dtype=torch.bfloat16)
     up, down = (ExpertMatrix(random(16 * n, k, dtype=torch.bfloat16, seed=n) / 16) for n, k in ((256, 256), (256, 128)))
 
     def compute() -> torch.Tensor:
-        return run(x, chosen, shares, up, down, num_experts=16, gate=Gate("silu"))
+        return mix(x, logits, Choosing(4), up, down, activation="silu")
 
     compute()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = compute()
     for seed in range(1, 4):
-        chosen.copy_(choose_at_random(num_tokens, 16, 4, seed))
+        logits.copy_(random(num_tokens, 16, seed=seed))
         graph.replay()
         again = found.clone()
         assert torch.equal(again, compute())

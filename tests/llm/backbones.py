@@ -76,6 +76,14 @@ GRANITE = {
     "tie_word_embeddings": True,
 }
 
+GLM_EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 24,
+    "routed_scaling_factor": 2.5, "n_shared_experts": 1, "use_qk_norm": True, "attention_bias": True, "head_dim": 16,
+}  # fmt: skip
+ERNIE_EXPERTS = {
+    "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "moe_num_shared_experts": 2,
+    "moe_norm_min": 0.3,
+}  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -110,6 +118,9 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("Mixtral", EXPERTS | {"num_local_experts": 5, "sliding_window": 11}),
     "qwen2-moe": ("Qwen2Moe", EXPERTS | {"shared_expert_intermediate_size": 20, "norm_topk_prob": True}),
     "qwen3-moe": ("Qwen3Moe", EXPERTS | {"head_dim": 16, "num_experts_per_tok": 3, "decoder_sparse_step": 2}),
+    "olmoe": ("Olmoe", EXPERTS),
+    "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
+    "ernie4.5-moe": ("Ernie4_5_Moe", ERNIE_EXPERTS),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "glm4v": ("Glm4v", {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.8}}),

@@ -60,6 +60,9 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "mixtral": Tiny(architecture="MixtralForCausalLM"),
     "qwen2_moe": Tiny(architecture="Qwen2MoeForCausalLM"),
     "qwen3_moe": Tiny(architecture="Qwen3MoeForCausalLM"),
+    "ernie4_5_moe": Tiny(architecture="Ernie4_5_MoeForCausalLM"),
+    "glm4_moe": Tiny(architecture="Glm4MoeForCausalLM"),
+    "olmoe": Tiny(architecture="OlmoeForCausalLM"),
     "bloom": Tiny(architecture="BloomForCausalLM"),
     "mpt": Tiny(architecture="MptForCausalLM"),
     "mpt_original": _original("MPTForCausalLM", "MptForCausalLM"),
@@ -221,7 +224,7 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 """Every checkpoint of a family with a tower, variants included."""
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
-WITH_EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe")
+WITH_EXPERTS = ("ernie4_5_moe", "glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
 """Those whose decoder is ours and has experts."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)

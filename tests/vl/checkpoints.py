@@ -1496,6 +1496,15 @@ FACTORIES |= {
         qk_rope_head_dim=8, qk_nope_head_dim=8, head_dim=8, v_head_dim=12, n_routed_experts=4, zero_expert_num=2,
         moe_topk=2, expert_ffn_hidden_size=32,
     ),
+    "ernie4_5_moe": _of_modules(
+        "Ernie4_5_Moe", moe_num_experts=4, moe_k=2, moe_intermediate_size=32, moe_num_shared_experts=1,
+        moe_layer_start_index=1,
+    ),
+    "glm4_moe": _of_modules(
+        "Glm4Moe", n_routed_experts=8, num_experts_per_tok=2, n_group=2, topk_group=1, moe_intermediate_size=32,
+        routed_scaling_factor=1.5, use_qk_norm=True, attention_bias=True,
+    ),
+    "olmoe": _of_modules("Olmoe", num_experts=8, num_experts_per_tok=2),
     "mixtral": _of_modules("Mixtral", num_local_experts=4, num_experts_per_tok=2),
     "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2, sliding_window=24),
     "qwen2_moe": _of_modules(

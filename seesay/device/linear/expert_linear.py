@@ -22,7 +22,7 @@ class ExpertLinear(Linear):
 
     `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
     of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
-    It is computed by `Ops.run_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
+    It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
     """
 
     def __init__(self, in_features: int, num_experts: int, *, sources: Sequence[Source], bias: bool) -> None:

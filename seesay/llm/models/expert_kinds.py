@@ -27,9 +27,51 @@ def read_qwen_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
-def find_dense_layers(config: ModelConfig) -> frozenset[int]:
-    """Return the layers of a Qwen-MoE without experts: those that its configuration lists, and all but every
-    `decoder_sparse_step`-th one."""
-    layers, step = range(config.num_hidden_layers), config.decoder_sparse_step
-    listed = frozenset(config.mlp_only_layers or ())
+def read_glm_experts(config: ModelConfig) -> ExpertsSpec:
+    """Read those of DeepSeek-V3, too."""
+    return ExpertsSpec(
+        routing=Routing(
+            num_experts=config.n_routed_experts,
+            num_chosen=config.num_experts_per_tok,
+            scores="sigmoid",
+            is_normalized=bool(config.norm_topk_prob),
+            scale=float(config.routed_scaling_factor),
+            num_groups=config.n_group,
+            num_kept_groups=config.topk_group,
+            sums_two=config.n_group > 1,
+        ),
+        choice_bias_shape=(config.n_routed_experts,),
+        is_router_exact=True,
+        shared_size=config.moe_intermediate_size * (config.n_shared_experts or 0),
+    )
+
+
+def read_ernie_experts(config: ModelConfig) -> ExpertsSpec:
+    return ExpertsSpec(
+        routing=Routing(
+            num_experts=config.moe_num_experts,
+            num_chosen=config.moe_k,
+            is_normalized=True,
+            least_sum=float(config.moe_norm_min),
+        ),
+        choice_bias_shape=(1, config.moe_num_experts),
+        is_router_exact=True,
+        shared_size=config.moe_intermediate_size * (config.moe_num_shared_experts or 0),
+    )
+
+
+def find_dense_qwen_layers(config: ModelConfig) -> frozenset[int]:
+    """Return the layers without experts: those that the configuration lists, and all but every `decoder_sparse_step`-th
+    one."""
+    listed, step = frozenset(config.mlp_only_layers or ()), config.decoder_sparse_step
+    layers = range(config.num_hidden_layers)
     return listed | {index for index in layers if not config.num_experts or (index + 1) % step}
+
+
+def find_dense_ernie_layers(config: ModelConfig) -> frozenset[int]:
+    """Return the layers without experts: all but every `moe_layer_interval`-th one between two."""
+    last = config.moe_layer_end_index
+    last = config.num_hidden_layers - 1 if last == -1 else last
+    with_experts = range(config.moe_layer_start_index, last + 1)
+    layers = range(config.num_hidden_layers)
+    return frozenset(i for i in layers if i not in with_experts or (i + 1) % config.moe_layer_interval)

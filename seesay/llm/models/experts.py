@@ -11,10 +11,10 @@ from seesay.checkpoint.parts import Source, Weight, plain_weight
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
-from seesay.llm.models.norm import NoNorm, Norm
+from seesay.llm.models.norm import NoNorm, Norm, RmsNorm
 from seesay.llm.models.residual import Joint
 from seesay.llm.models.spec import FeedForwardSpec
-from seesay.llm.ops import ExpertChoice, Ops
+from seesay.llm.ops import Ops
 
 if TYPE_CHECKING:
     from seesay.llm.models.feed_forward import FeedForward
@@ -34,14 +34,13 @@ class Experts:
         count = experts.routing.num_experts
         self._router = Linear(hidden_size, count, bias=False, is_quantizable=False)
         halves = [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
-        self._gate_up = ExpertLinear(hidden_size, count, sources=halves, bias=spec.has_bias)
+        self._gate_up = ExpertLinear(hidden_size, count, sources=halves, bias=experts.has_bias)
         whole = Source(module="down_proj", num_outputs=hidden_size)
-        self._down = ExpertLinear(size, count, sources=[whole], bias=spec.has_bias)
-        self._choice_bias = (
-            plain_weight(f"{layer}.mlp.gate.e_score_correction_bias", count, dtype=torch.float32)
-            if experts.has_choice_bias
-            else None
-        )
+        self._down = ExpertLinear(size, count, sources=[whole], bias=experts.has_bias)
+        self._choice_bias = None
+        if shape := experts.choice_bias_shape:
+            name = f"{layer}.mlp.gate.e_score_correction_bias"
+            self._choice_bias = plain_weight(name, *shape, dtype=torch.float32)
         self.weights: tuple[Weight, ...] = () if self._choice_bias is None else (self._choice_bias,)
         self.linears: Mapping[str, Linear] = {
             "mlp.gate": self._router,
@@ -59,37 +58,57 @@ class Experts:
         self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
     ) -> torch.Tensor:
         x = norm.add(delta, residual)
-        made = self._ops.run_experts(x, self._choose(x), self._gate_up, self._down, self._activation)
+        made = self._mix(x, self._compute_logits(x))
         if self._shared is not None:
             made.add_(self._run_shared(self._shared, x, rows))
         return made
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
-        x = norm(x)
         if not joint.is_plain:
-            residual.add_(joint.prepare(self.run(self._none, None, x, None)))
+            residual.add_(joint.prepare(self.run(norm, None, x, None)))
             return
-        self._ops.run_experts(x, self._choose(x), self._gate_up, self._down, self._activation, residual)
-        if self._shared is None:
+        if self._shared is None and self._fuses_norm(norm, len(x)):
+            assert isinstance(norm, RmsNorm)
+            self._mix(x, norm.multiply_few(self._router, x), norm=norm.fused, add_to=residual)
             return
-        if self._shared_gate is None:
+        x = norm(x)
+        self._mix(x, self._compute_logits(x), add_to=residual)
+        if self._shared is not None and self._shared_gate is None:
             self._shared.run_few(self._none, x, joint, residual)
-        else:
+        elif self._shared is not None:
             residual.add_(self._run_shared(self._shared, x, None))
+
+    def _fuses_norm(self, norm: Norm, num_tokens: int) -> bool:
+        """Return whether the norm costs less as a part of the products behind it."""
+        return isinstance(norm, RmsNorm) and not self._is_exact and num_tokens <= self._ops.most_tokens_alone
 
     def _run_shared(self, shared: FeedForward, x: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         made = shared.run(self._none, None, x, rows)
         return made if self._shared_gate is None else made.mul_(self._shared_gate(x).sigmoid_())
 
-    def _choose(self, x: torch.Tensor) -> ExpertChoice:
-        bias = None if self._choice_bias is None else self._choice_bias.data
-        return self._ops.choose_experts(self._compute_logits(x), self._routing, bias)
+    def _mix(
+        self,
+        x: torch.Tensor,
+        logits: torch.Tensor,
+        *,
+        norm: tuple[torch.Tensor, float] | None = None,
+        add_to: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self._ops.mix_experts(
+            x,
+            logits,
+            self._routing,
+            None if self._choice_bias is None else self._choice_bias.data.flatten(),
+            self._gate_up,
+            self._down,
+            activation=self._activation,
+            norm=norm,
+            add_to=add_to,
+        )
 
     def _compute_logits(self, x: torch.Tensor) -> torch.Tensor:
-        router = self._router
+        """Return the router's logits [T, experts] of the norm x."""
         if self._is_exact and x.is_cuda and x.dtype != torch.float32:
-            weight, *_ = router.tensors
+            weight, *_ = self._router.tensors
             return torch.mm(x, weight.t(), out_dtype=torch.float32)
-        if router.fused is not None and len(x) <= router.max_fused_rows:
-            return router.fused(x)
-        return router(x)
+        return self._none.multiply_few(self._router, x)

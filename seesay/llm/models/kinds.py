@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
-from seesay.llm.models.expert_kinds import find_dense_layers, read_mixtral_experts, read_qwen_experts
+from seesay.llm.models.expert_kinds import (
+    find_dense_ernie_layers,
+    find_dense_qwen_layers,
+    read_ernie_experts,
+    read_glm_experts,
+    read_mixtral_experts,
+    read_qwen_experts,
+)
 from seesay.llm.models.spec import AlibiSpec, ExpertsSpec, FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
 
 if TYPE_CHECKING:
@@ -118,6 +125,27 @@ def _falcon(config: ModelConfig) -> DecoderKind:
     )
 
 
+def _ernie4_5_moe(config: ModelConfig) -> DecoderKind:
+    if config.use_bias:
+        raise CheckpointError("use_bias=True is not supported: the head has no bias here")
+    return DecoderKind(
+        turns_neighbours=True,
+        experts=read_ernie_experts(config),
+        expert_size=config.moe_intermediate_size,
+        dense_layers=find_dense_ernie_layers(config),
+    )
+
+
+def _glm4_moe(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        output_bias=False,
+        qk_norm="head" if config.use_qk_norm else None,
+        experts=read_glm_experts(config),
+        expert_size=config.moe_intermediate_size,
+        dense_layers=frozenset(range(config.first_k_dense_replace)),
+    )
+
+
 def _granite(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         attention_scale=config.attention_multiplier,
@@ -172,6 +200,12 @@ def _olmo(config: ModelConfig) -> DecoderKind:
     return DecoderKind(norm=NormSpec(kind="layer", eps=1e-5, has_weight=False), qkv_limit=config.clip_qkv)
 
 
+def _olmoe(config: ModelConfig) -> DecoderKind:
+    if config.clip_qkv is not None:
+        raise CheckpointError(f"clip_qkv={config.clip_qkv!r} is not supported behind norms of queries and keys")
+    return DecoderKind(qk_norm="whole", experts=read_qwen_experts(config), expert_size=config.intermediate_size)
+
+
 def _qwen2_moe(config: ModelConfig) -> DecoderKind:
     experts = replace(
         read_qwen_experts(config), shared_size=config.shared_expert_intermediate_size, has_shared_gate=True
@@ -180,7 +214,7 @@ def _qwen2_moe(config: ModelConfig) -> DecoderKind:
         qkv_bias=config.qkv_bias,
         experts=experts,
         expert_size=config.moe_intermediate_size,
-        dense_layers=find_dense_layers(config),
+        dense_layers=find_dense_qwen_layers(config),
     )
 
 
@@ -189,7 +223,7 @@ def _qwen3_moe(config: ModelConfig) -> DecoderKind:
         qk_norm="head",
         experts=read_qwen_experts(config),
         expert_size=config.moe_intermediate_size,
-        dense_layers=find_dense_layers(config),
+        dense_layers=find_dense_qwen_layers(config),
     )
 
 
@@ -207,6 +241,7 @@ _GLM = DecoderKind(output_bias=False, turns_neighbours=True, joins_gate_up=True)
 _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "bloom": _bloom,
     "cohere": _cohere,
+    "ernie4_5_moe": _ernie4_5_moe,
     "falcon": _falcon,
     "gemma": _gemma,
     "gemma2": lambda config: _gemma(config, "around"),
@@ -214,6 +249,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm": _GLM,
     "glm4": replace(_GLM, norms="around"),
     "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
+    "glm4_moe": _glm4_moe,
     "granite": _granite,
     "llama": _llama,
     "ministral3": _ministral3,
@@ -222,6 +258,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "mpt": _mpt,
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
+    "olmoe": _olmoe,
     "phi3": DecoderKind(qkv="joined", joins_gate_up=True),
     "qwen2": DecoderKind(qkv_bias=True),
     "qwen2_vl_text": DecoderKind(qkv_bias=True),

@@ -81,13 +81,15 @@ that a router chooses for each token."""
 class ExpertsSpec:
     """The experts of a feed-forward, and what every token goes through beside them.
 
-    has_choice_bias: a bias per expert is added to its scores to choose, see `Routing`. is_router_exact: logits are not
-    rounded to the model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0:
-    there is none. has_shared_gate: its output is multiplied by the sigmoid of one more product.
+    choice_bias_shape: the stored shape of a bias per expert that is added to its scores to choose (see `Routing`);
+    empty without one. has_bias: the layers of experts have biases. is_router_exact: logits are not rounded to the
+    model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0: there is none.
+    has_shared_gate: its output is multiplied by the sigmoid of one more product.
     """
 
     routing: Routing
-    has_choice_bias: bool = False
+    choice_bias_shape: tuple[int, ...] = ()
+    has_bias: bool = False
     is_router_exact: bool = False
     shared_size: int = 0
     has_shared_gate: bool = False
@@ -96,7 +98,8 @@ class ExpertsSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForwardSpec:
     """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`; up comes
-    first if it `has_up_first`. size: the inner size, of each expert where there are `experts`."""
+    first if it `has_up_first`. size: the inner size, of each expert where there are `experts`.
+    has_bias: not of experts, but of what all tokens go through beside them."""
 
     kind: FeedForwardKind = "gated"
     size: int

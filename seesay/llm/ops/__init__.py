@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from seesay.device.backends import has_kernels
-from seesay.llm.ops.interface import Activation, DecodeRows, ExpertChoice, Ops, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 
-__all__ = ["Activation", "DecodeRows", "ExpertChoice", "Ops", "RowLayout", "pick_ops"]
+__all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "pick_ops"]
 
 
 def pick_ops(device: torch.device) -> Ops:

@@ -7,7 +7,7 @@ Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -54,21 +54,15 @@ class DecodeRows:
     block_table: torch.Tensor
 
 
-class ExpertChoice(NamedTuple):
-    """The experts of each token, int32 [T, chosen], and the share of each in what they compute, float32."""
-
-    experts: torch.Tensor
-    shares: torch.Tensor
-
-
 class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
 
     needs_clean_blocks: whether `attend` reads what lies behind a row's last token in its last block, which then must be
-        finite.
+        finite. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at no cost.
     """
 
     needs_clean_blocks: ClassVar[bool]
+    most_tokens_alone: ClassVar[int]
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""
@@ -87,21 +81,25 @@ class Ops(Protocol):
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         """`act_and_mul` of x [T, 2 · size], as quantized rows."""
 
-    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
-        """Return the experts of each token by the router's logits [T, experts]. bias: float32 [experts], see `Routing`.
-        Every choice is an expert, also where logits are not finite."""
-
-    def run_experts(
+    def mix_experts(
         self,
         x: torch.Tensor,
-        choice: ExpertChoice,
+        logits: torch.Tensor,
+        routing: Routing,
+        bias: torch.Tensor | None,
         gate_up: ExpertLinear,
         down: ExpertLinear,
+        *,
         activation: Activation,
+        norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the sum of share · down(`act_and_mul` of gate_up(x)) over the experts of each token, [T, hidden], for
-        x [T, hidden]; or add it to `add_to`, and return that."""
+        x [T, hidden]; or add it to `add_to`, and return that.
+
+        They are chosen by the router's logits [T, experts] and a bias float32 [experts], see `Routing`; logits that are
+        not finite choose experts, too. norm: (weight, eps) of an RMS norm that x takes first.
+        """
 
     def rotate_and_write(
         self,

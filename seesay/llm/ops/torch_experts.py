@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
-from seesay.llm.ops.interface import ExpertChoice
 from seesay.llm.plans.routing import Routing
 
 
+class ExpertChoice(NamedTuple):
+    """The experts of each token, int64 [T, chosen], and the share of each in what they compute, float32."""
+
+    experts: torch.Tensor
+    shares: torch.Tensor
+
+
 def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
-    """See `Ops.choose_experts`."""
+    """Return the experts of each token by the router's logits [T, experts]. Every choice is an expert, also where
+    logits are not finite."""
     logits = logits.float()
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(dim=-1)
     choice = scores if bias is None else scores + bias
@@ -23,7 +31,7 @@ def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | 
     shares = scores.gather(1, experts)
     if routing.is_normalized:
         shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=routing.least_sum)
-    return ExpertChoice(experts.int(), shares * routing.scale)
+    return ExpertChoice(experts, shares * routing.scale)
 
 
 def _keep_best_groups(choice: torch.Tensor, routing: Routing) -> torch.Tensor:
@@ -42,7 +50,8 @@ def run_experts(
     down: ExpertLinear,
     act_and_mul: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """See `Ops.run_experts`. Experts are computed one after another, each for all of its tokens."""
+    """Return the sum of what the experts of each token compute times their shares, [T, hidden], for x [T, hidden]. They
+    are computed one after another, each for all of its tokens."""
     num_chosen = choice.experts.shape[1]
     chosen, order = choice.experts.flatten().sort(stable=True)
     tokens = order // num_chosen

@@ -22,7 +22,7 @@ from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quan
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import torch_experts
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
-from seesay.llm.ops.interface import Activation, DecodeRows, ExpertChoice, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
 from seesay.llm.ops.slopes import find_bias
 from seesay.llm.plans.routing import Routing
@@ -79,6 +79,7 @@ class TorchOps:
     """See `Ops` for what each does. One object per decoder: on the CPU it keeps copies of what is in its cache."""
 
     needs_clean_blocks: ClassVar[bool] = True
+    most_tokens_alone: ClassVar[int] = 0
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
@@ -111,18 +112,22 @@ class TorchOps:
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         return quantize_rows(self.act_and_mul(x, activation), form)
 
-    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
-        return torch_experts.choose_experts(logits, routing, bias)
-
-    def run_experts(
+    def mix_experts(
         self,
         x: torch.Tensor,
-        choice: ExpertChoice,
+        logits: torch.Tensor,
+        routing: Routing,
+        bias: torch.Tensor | None,
         gate_up: ExpertLinear,
         down: ExpertLinear,
+        *,
         activation: Activation,
+        norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if norm is not None:
+            x = self.rms_norm(x, *norm)
+        choice = torch_experts.choose_experts(logits, routing, bias)
         made = torch_experts.run_experts(x, choice, gate_up, down, lambda y: self.act_and_mul(y, activation))
         return made if add_to is None else add_to.add_(made)
 

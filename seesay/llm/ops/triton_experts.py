@@ -6,15 +6,13 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.kernels import experts as kernels
-from seesay.llm.ops.interface import Activation, ExpertChoice
+from seesay.llm.ops.interface import Activation
 from seesay.llm.plans.routing import Routing
 
 
-def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
-    """See `Ops.choose_experts`."""
-    found = kernels.choose(
-        logits,
-        bias,
+def make_choosing(routing: Routing, bias: torch.Tensor | None) -> kernels.Choosing:
+    """Return how the kernels choose."""
+    return kernels.Choosing(
         num_chosen=routing.num_chosen,
         is_sigmoid=routing.scores == "sigmoid",
         is_normalized=routing.is_normalized,
@@ -22,26 +20,30 @@ def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | 
         scale=routing.scale,
         groups=(routing.num_groups, routing.num_kept_groups),
         sums_two=routing.sums_two,
+        bias=bias,
     )
-    return ExpertChoice(*found)
 
 
-def run_experts(
+def mix_experts(
     x: torch.Tensor,
-    choice: ExpertChoice,
+    logits: torch.Tensor,
+    routing: Routing,
+    bias: torch.Tensor | None,
     gate_up: ExpertLinear,
     down: ExpertLinear,
     activation: Activation,
-    add_to: torch.Tensor | None = None,
+    norm: tuple[torch.Tensor, float] | None,
+    add_to: torch.Tensor | None,
 ) -> torch.Tensor:
-    """See `Ops.run_experts`."""
-    return kernels.run(
+    """See `Ops.mix_experts`."""
+    return kernels.mix(
         x,
-        *choice,
+        logits,
+        make_choosing(routing, bias),
         _matrix(gate_up),
         _matrix(down),
-        num_experts=down.num_experts,
-        gate=kernels.Gate(activation),
+        activation=activation,
+        norm=norm,
         add_to=add_to,
     )
 

@@ -12,9 +12,10 @@ import torch
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, token_kernels
+from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts
-from seesay.llm.ops.interface import Activation, DecodeRows, ExpertChoice, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 from seesay.llm.plans.routing import Routing
 
@@ -23,6 +24,7 @@ class TritonOps:
     """See `Ops` for what each does."""
 
     needs_clean_blocks: ClassVar[bool] = False
+    most_tokens_alone: ClassVar[int] = MAX_ALONE
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return token_kernels.norm(x, None, weight, eps).view_as(x)
@@ -48,19 +50,20 @@ class TritonOps:
         )
         return QuantizedRows(*found)
 
-    def choose_experts(self, logits: torch.Tensor, routing: Routing, bias: torch.Tensor | None) -> ExpertChoice:
-        return triton_experts.choose_experts(logits, routing, bias)
-
-    def run_experts(
+    def mix_experts(
         self,
         x: torch.Tensor,
-        choice: ExpertChoice,
+        logits: torch.Tensor,
+        routing: Routing,
+        bias: torch.Tensor | None,
         gate_up: ExpertLinear,
         down: ExpertLinear,
+        *,
         activation: Activation,
+        norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return triton_experts.run_experts(x, choice, gate_up, down, activation, add_to)
+        return triton_experts.mix_experts(x, logits, routing, bias, gate_up, down, activation, norm, add_to)
 
     def rotate_and_write(
         self,

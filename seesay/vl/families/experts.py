@@ -24,6 +24,22 @@ class QwenMoe(TextFamily):
     weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."),))
 
 
+class NamedAsQwenMoe(TextFamily):
+    """What all tokens go through beside the experts is named as in the model, too."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", "OlmoeForCausalLM")
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="ernie4_5_moe", names=("baidu/ERNIE-4.5-21B-A3B-PT",), architecture="Ernie4_5_MoeForCausalLM"
+        ),
+        Published(
+            decoder="glm4_moe", names=("zai-org/GLM-4.5-Air", "zai-org/GLM-4.6"), architecture="Glm4MoeForCausalLM"
+        ),
+        Published(decoder="olmoe", names=("allenai/OLMoE-1B-7B-0924-Instruct",), architecture="OlmoeForCausalLM"),
+    )
+    weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.(gate\.)?moe_statics\.", ".mlp.gate."),))
+
+
 class Mixtral(TextFamily):
     """The halves of an expert's feed-forward are numbered."""
 
