@@ -62,7 +62,8 @@ text configuration):
 _MODULES = """\
 ## Other models
 
-Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts with pictures
+A model of the families above whose decoder is of another type, such as InternVL with a Qwen3-MoE or gpt-oss, has our
+tower and Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts with pictures
 (`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its interface for attention:
 with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its safetensors. The
 model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed before its
@@ -93,8 +94,9 @@ as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
 GPT-NeoX, gpt-oss, JetMoe, LongCat-Flash, OPT and Phi-3.5-MoE's layers; with pictures Aria, Aya Vision, Command A Vision
-(`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), LightOnOCR, LLaVA-NeXT-Video, Qianfan-OCR
-and ViP-LLaVA; and two made-up models whose code lies beside their weights, of texts and with pictures.
+(`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-4.5V, GLM-OCR, HunyuanOCR, LightOnOCR,
+LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR, Qwen3-VL-MoE and ViP-LLaVA; and two made-up models whose code lies beside
+their weights, of texts and with pictures.
 """
 
 

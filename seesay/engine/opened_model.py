@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.checkpoint import Checkpoint, NoWeightsError
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.vl.modules.module_family import ModuleDecoderFamily
+from seesay.vl.modules.module_family import ModuleDecoderFamily, find_backbone
 from seesay.vl.registry import Registry, find_model, open_registry
 
 if TYPE_CHECKING:
@@ -87,4 +87,4 @@ def open_model(folder: Path, config: EngineConfig) -> OpenedModel:
     tokenizer = Tokenizer.load(folder, trust_remote_code=config.trust_remote_code)
     with checkpoint.blamed():
         family = family_type(checkpoint, tokenizer)
-        return OpenedModel(checkpoint=checkpoint, tokenizer=tokenizer, family=family, backbone=family.backbone())
+        return OpenedModel(checkpoint=checkpoint, tokenizer=tokenizer, family=family, backbone=find_backbone(family))

@@ -123,7 +123,6 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 
 REASONS: Mapping[str, str] = {
     "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
-    "Glm4vMoeForConditionalGeneration": "a mixture of experts behind a tower; nearest: GLM-4.1V, GLM-4.6V-Flash",
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
     "MllamaForConditionalGeneration": "the decoder attends to pictures beside the text (cross-attention), which blocks "
     "of keys and values have no place for; nearest: Llama 3.2 1B and 3B for text",

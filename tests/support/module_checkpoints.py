@@ -7,6 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import transformers
+from grid_checkpoints import (
+    GLM_TOKENS,
+    HUNYUAN_TOKENS,
+    PADDLE_TOKENS,
+    QWEN_TOKENS,
+    write_glm4v_moe,
+    write_glm_ocr,
+    write_hunyuan_vl,
+    write_paddleocr_vl,
+    write_qwen3_vl_moe,
+)
 from transformers import CLIPVisionConfig, LlamaConfig, PixtralVisionConfig, SiglipVisionConfig
 
 Write = Callable[[Any, dict[str, Any], dict[str, Any]], tuple[Any, Any]]
@@ -23,13 +34,14 @@ _RESOLUTIONS = [[12, 24], [24, 12], [24, 24]]
 
 @dataclass(frozen=True, slots=True)
 class ModuleCheckpoint:
-    """marker: what stands for a picture in the chat template. special: tokens by the attribute name they get."""
+    """marker: what stands for a picture in the chat template, and video for a video. special: tokens by the attribute name they get."""
 
     marker: str
     write: Write
     special: Mapping[str, str] = field(default_factory=dict)
     plain: tuple[str, ...] = ()
     has_bos: bool = False
+    video: str = ""
 
 
 def _tiles(**sizes: Any) -> Any:
@@ -210,6 +222,7 @@ def _write_gemma4(
     return transformers.Gemma4ForConditionalGeneration(config), processor
 
 
+_GLM_IMAGE, _GLM_VIDEO = "<|begin_of_image|><|image|><|end_of_image|>", "<|begin_of_video|><|video|><|end_of_video|>"
 _IMAGE: Mapping[str, str] = {"image_token": "<image>"}
 _GEMMA4_TOKENS: Mapping[str, str] = {
     "image_token": "<|image|>", "boi_token": "<|image>", "eoi_token": "<image|>", "video_token": "<|video|>",
@@ -257,4 +270,14 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "gemma4_small": ModuleCheckpoint("<|image|>", _gemma4_small, _GEMMA4_TOKENS),
     "gemma4_large": ModuleCheckpoint("<|image|>", _gemma4_large, _GEMMA4_TOKENS),
     "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),
+    "qwen3_vl_moe": ModuleCheckpoint(
+        "<|vision_start|><|image_pad|><|vision_end|>", write_qwen3_vl_moe, QWEN_TOKENS,
+        video="<|vision_start|><|video_pad|><|vision_end|>",
+    ),
+    "glm4v_moe": ModuleCheckpoint(_GLM_IMAGE, write_glm4v_moe, GLM_TOKENS, video=_GLM_VIDEO),
+    "glm_ocr": ModuleCheckpoint(_GLM_IMAGE, write_glm_ocr, GLM_TOKENS, video=_GLM_VIDEO),
+    "paddleocr_vl": ModuleCheckpoint(
+        "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", write_paddleocr_vl, PADDLE_TOKENS
+    ),
+    "hunyuan_vl": ModuleCheckpoint("<img_start><img><img_end>", write_hunyuan_vl, HUNYUAN_TOKENS),
 }  # fmt: skip

@@ -851,7 +851,12 @@ def _ovis2(
 
 
 def _internvl(
-    path: Path, *, text_class: Any = Qwen2Config, vision: dict[str, Any] | None = None, **statistics: Any
+    path: Path,
+    *,
+    text_class: Any = Qwen2Config,
+    text: Any = MappingProxyType({}),
+    vision: dict[str, Any] | None = None,
+    **statistics: Any,
 ) -> None:
     # InternVL with InternLM2: tokenizer and template both write `<s>`.
     template = BOS_CHATML.replace("@image@", "<IMG_CONTEXT>\n").replace("@video@", "<video>\n")
@@ -867,15 +872,12 @@ def _internvl(
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
         "attention_bias": True, "image_size": [16, 16], "patch_size": [4, 4], **(vision or {}),
     }  # fmt: skip
-    text = text_class(
-        vocab_size=288,
-        **QWEN_TEXT,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    decoder = text_class(
+        **{"vocab_size": 288, **QWEN_TEXT, **text}, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
     config = InternVLConfig(
-        vision_config=vision, text_config=text, image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        vision_config=vision, text_config=decoder, image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=4, tie_word_embeddings=False,
     )  # fmt: skip
     save_model(InternVLForConditionalGeneration(config), path)
@@ -1424,6 +1426,22 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "mistral3": _mistral3,
     "ministral3": _ministral3,
     "internvl": _internvl,
+    "internvl_qwen3_moe": partial(
+        _internvl,
+        text_class=transformers.Qwen3MoeConfig,
+        text={"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    ),
+    "internvl_gpt_oss": partial(
+        _internvl,
+        text_class=transformers.GptOssConfig,
+        text={
+            "head_dim": 16,
+            "sliding_window": 32,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": None,
+        },
+    ),
     "internvl_chat": _internvl_chat(LlamaConfig),
     "internvl_chat_6b": _internvl_chat(
         Qwen3Config, hidden_size=48, num_attention_heads=3, attention_bias=False, use_qk_norm=True, norm_type="rms_norm"
@@ -1524,7 +1542,7 @@ FACTORIES |= {
 
 def _of_vision_modules(checkpoint: ModuleCheckpoint) -> Callable[[Path], None]:
     def factory(path: Path) -> None:
-        template = CHATML.replace("@image@", checkpoint.marker)
+        template = CHATML.replace("@image@", checkpoint.marker).replace("@video@", checkpoint.video)
         tokenizer = make_tokenizer(template, has_bos=checkpoint.has_bos, **checkpoint.special)
         ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         model, processor = checkpoint.write(tokenizer, {"vocab_size": 288, **QWEN_TEXT, **ids}, STATISTICS)

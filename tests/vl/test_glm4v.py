@@ -97,17 +97,6 @@ def test_a_tokenizer_without_the_markers_is_refused(tiny_checkpoint: Callable[[s
         load_family(path)
 
 
-def test_experts_are_refused_by_name(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
-    def name(config: dict[str, Any]) -> None:
-        config["architectures"] = ["Glm4vMoeForConditionalGeneration"]
-
-    path = edit_json(tiny_checkpoint("glm4v"), tmp_path / "q", "config.json", name)
-    assert json.loads((path / "config.json").read_text())["model_type"] == "glm4v"
-    assert Checkpoint.load(path).architecture == "Glm4vMoeForConditionalGeneration"
-    with pytest.raises(CheckpointError, match="MoeForConditionalGeneration' does not run here: a mixture of experts"):
-        load_family(path)
-
-
 def test_pixels_of_a_request_are_those_of_one_picture(load: Callable[[str], Loaded]) -> None:
     """Those of the processor's file are of the two frames that a picture counts as."""
     family, size = load("glm4v").family, draw_image(600, 600).size

@@ -10,7 +10,8 @@ import contextlib
 import copy
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,21 +35,40 @@ _MOST_TIMES, _FEW_ELEMENTS = 2, 1 << 20
 """How many more parameters than the files have elements a model may have: those of tied weights, and as many more."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderNames:
+    """The names of a decoder's tensors in the files of a model that has other parts, too.
+
+    prefixes: how they begin, and what the modules have in place of that, longer ones first. is_own: whether a stored
+    tensor is the decoder's. is_tied: whether its head is the table of embeddings; None: as its configuration says.
+    """
+
+    prefixes: Mapping[str, str]
+    is_own: Callable[[str], bool]
+    is_tied: bool | None = None
+
+    def find_stored(self, name: str) -> str:
+        """Return the name in the files of the modules' tensor `name`."""
+        fitting = [(new, stored) for stored, new in self.prefixes.items() if name.startswith(new)]
+        new, stored = max(fitting, key=lambda each: len(each[0]), default=("", ""))
+        return stored + name[len(new) :]
+
+
 class ModuleModel:
     """The modules of a model, on one device once they are loaded. skeleton: other ones without weights, for code of the
     model that needs none."""
 
     def __init__(
-        self, checkpoint: Checkpoint, auto_class: str, *, prefix: str | None = None, nearest: str = ""
+        self, checkpoint: Checkpoint, auto_class: str, *, names: DecoderNames | None = None, nearest: str = ""
     ) -> None:
         """Build the modules without weights and probe them (`module_probe.py`). `auto_class`: the name of the class of
-        Transformers that makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. `prefix`:
-        the model is the text decoder of the checkpoint's, and the names of its tensors begin so. Raises
-        `CheckpointError` saying what cannot run, and at its end, which model is `nearest` to this one."""
+        Transformers that makes the model, such as 'AutoModelForCausalLM', unless it is code in the folder. `names`:
+        those of its tensors, where the model is the text decoder of the checkpoint's. Raises `CheckpointError` saying
+        what cannot run, and at its end, which model is `nearest` to this one."""
         register()
         self._checkpoint, self._auto_class = checkpoint, auto_class
-        self._prefix, self._nearest = prefix, nearest
-        self._config = checkpoint.hf_config() if prefix is None else checkpoint.text_config.to_transformers()
+        self._names, self._nearest = names, nearest
+        self._config = self._find_config()
         with self.blaming():
             check_config(self._config.get_text_config(decoder=True))
         with self.blaming("its modules cannot be made of its config.json"):
@@ -86,6 +106,14 @@ class ModuleModel:
         """Return another model of the same kind with the weights in `source`, on the CPU."""
         with self.blaming():
             return self._read(source, dtype)
+
+    def _find_config(self) -> Any:
+        if self._names is None:
+            return self._checkpoint.hf_config()
+        config = copy.deepcopy(self._checkpoint.text_config.to_transformers())
+        if self._names.is_tied is not None:
+            config.tie_word_embeddings = self._names.is_tied
+        return config
 
     def _class(self) -> Any:
         """Return what has `from_pretrained`: the auto class, or the model's own."""
@@ -133,9 +161,11 @@ class ModuleModel:
                 trust_remote_code=False,
                 output_loading_info=True,
                 # Tensors of other parts, which have other names, are not read.
-                key_mapping=None if self._prefix is None else {f"^{re.escape(self._prefix)}": ""},
+                key_mapping=None
+                if self._names is None
+                else {f"^{re.escape(stored)}": name for stored, name in self._names.prefixes.items()},
             )
-        _check_report(source, report, self._prefix or "")
+        _check_report(source, report, self._names)
         found: PreTrainedModel = model
         return found
 
@@ -143,7 +173,7 @@ class ModuleModel:
         """Raise `CheckpointError` for a configuration of a much larger model than the files have, which would be made
         before a tensor is missed: a part of the configuration that is left out has the sizes of some published model.
         """
-        names = (name for name in source.tensor_names() if name.startswith(self._prefix or ""))
+        names = (name for name in source.tensor_names() if self._names is None or self._names.is_own(name))
         stored = sum(math.prod(source.find(name).shape) for name in names)
         if self._num_elements > _MOST_TIMES * stored + _FEW_ELEMENTS:
             raise CheckpointError(
@@ -251,9 +281,9 @@ def _quiet() -> Iterator[None]:
             their_logging.enable_progress_bar()
 
 
-def _check_report(source: Checkpoint, report: Mapping[str, Any], prefix: str) -> None:
+def _check_report(source: Checkpoint, report: Mapping[str, Any], names: DecoderNames | None) -> None:
     """Raise `CheckpointError` naming a tensor that is missing, or has another shape than the configuration says.
-    `prefix`: the beginning of the names of the model's tensors in the files."""
+    `names`: those of the model's tensors in the files, where these have other parts, too."""
     for kind, message in (
         ("missing_keys", "is missing from the checkpoint"),
         ("mismatched_keys", "has another shape than the config says"),
@@ -262,11 +292,13 @@ def _check_report(source: Checkpoint, report: Mapping[str, Any], prefix: str) ->
     ):
         if found := sorted(map(_name_of_key, report.get(kind) or ())):
             more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-            raise CheckpointError(f"{source.path}: tensor {prefix + found[0]!r} {message}{more}")
-    stored = source.tensor_names()  # names of the model lack the prefix, those of other parts are unchanged
-    names = {prefix + name for name in map(_name_of_key, report.get("unexpected_keys") or ())}
-    if unexpected := sorted(names & stored if prefix else names):
-        raise CheckpointError(f"{source.path}: unexpected tensor {unexpected[0]!r}")
+            stored = found[0] if names is None else names.find_stored(found[0])
+            raise CheckpointError(f"{source.path}: tensor {stored!r} {message}{more}")
+    unexpected = set(map(_name_of_key, report.get("unexpected_keys") or ()))
+    if names is not None:  # those of other parts are unchanged
+        unexpected = {names.find_stored(n) for n in unexpected - source.tensor_names()} & source.tensor_names()
+    if unexpected:
+        raise CheckpointError(f"{source.path}: unexpected tensor {min(unexpected)!r}")
 
 
 def _name_of_key(key: object) -> str:

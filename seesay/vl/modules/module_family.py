@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.kinds import list_backbones
 from seesay.llm.models.spec import DecoderConfig
 from seesay.vl.family import Backbone, Family
 from seesay.vl.nearest_models import describe_nearest
@@ -20,17 +21,34 @@ if TYPE_CHECKING:
 
     from seesay.llm.models.decoder import Decoder
     from seesay.llm.models.module_decoder import ModuleDecoder
-    from seesay.llm.models.module_model import ModuleModel
+    from seesay.llm.models.module_model import DecoderNames, ModuleModel
+
+
+_CAUSAL = "AutoModelForCausalLM"
+_PLAIN, _HEAD = "model.", "lm_head."
+"""How the names of Transformers' causal models begin: of their decoder, and of its head."""
+
+
+class ModulesOwner(Protocol):
+    """Has the modules of a decoder."""
+
+    @property
+    def checkpoint(self) -> Checkpoint: ...
+
+    @property
+    def model(self) -> ModuleModel: ...
+
+    def check(self, decoder: ModuleDecoder) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleBackbone(Backbone):
-    """The decoder of a Transformers model. family: has its modules, which are built when they are needed.
+    """The decoder of a Transformers model. owner: has its modules, which are built when they are needed.
     num_position_axes: rotary positions of a token."""
 
     is_ours: ClassVar[bool] = False
     num_position_axes: int = 1
-    family: ModuleDecoderFamily = field(repr=False)
+    owner: ModulesOwner = field(repr=False)
 
     def decoder_config(
         self,
@@ -40,7 +58,7 @@ class ModuleBackbone(Backbone):
         use_logn_attn: bool = False,
     ) -> DecoderConfig:
         raise ConfigError(
-            f"{self.family.checkpoint.architecture} runs through Transformers' modules, which cannot be quantized here"
+            f"{self.owner.checkpoint.architecture} runs through Transformers' modules, which cannot be quantized here"
         )
 
     def load_decoder(
@@ -67,14 +85,14 @@ class ModuleBackbone(Backbone):
                 "rotary embedding and attention: leave it out"
             )
         decoder = ModuleDecoder(
-            self.family.model,
+            self.owner.model,
             device=device,
             dtype=dtype,
             media_run=self.media_run,
             num_position_axes=self.num_position_axes,
             num_deep_layers=self.num_deep_layers,
         )
-        self.family.check(decoder)
+        self.owner.check(decoder)
         return decoder
 
 
@@ -85,7 +103,7 @@ class ModuleDecoderFamily(Family):
     tensors in the checkpoint, whose `text_config` they are made of; None for a model that is no part of another one.
     """
 
-    auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    auto_class: ClassVar[str] = _CAUSAL
     decoder_prefix: ClassVar[str | None] = None
 
     @cached_property
@@ -99,7 +117,15 @@ class ModuleDecoderFamily(Family):
         from seesay.llm.models.module_model import ModuleModel
 
         nearest = describe_nearest(checkpoint.config.get("model_type"))
-        return ModuleModel(checkpoint, cls.auto_class, prefix=cls.decoder_prefix, nearest=nearest)
+        return ModuleModel(checkpoint, cls.auto_class, names=cls._names(), nearest=nearest)
+
+    @classmethod
+    def _names(cls) -> DecoderNames | None:
+        from seesay.llm.models.module_model import DecoderNames
+
+        if (prefix := cls.decoder_prefix) is None:
+            return None
+        return DecoderNames(prefixes={prefix: ""}, is_own=lambda name: name.startswith(prefix))
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""
@@ -109,7 +135,7 @@ class ModuleDecoderFamily(Family):
             text_config=self.checkpoint.text_config,
             decoder_name=self.weights.decoder_name,
             tie_word_embeddings=False,
-            family=self,
+            owner=self,
         )
 
 
@@ -122,6 +148,60 @@ class ModuleTextFamily(ModuleDecoderFamily, TextFamily):
     @property
     def name(self) -> str:
         return "transformers"
+
+
+class ForeignDecoder:
+    """The modules of a decoder that we do not compose, behind a tower of ours: a causal model of Transformers. backbone:
+    as the family describes it."""
+
+    def __init__(self, family: Family, backbone: Backbone) -> None:
+        self._checkpoint = family.checkpoint
+        self._weights, self._is_tied = family.weights, backbone.tie_word_embeddings
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self._checkpoint
+
+    @cached_property
+    def model(self) -> ModuleModel:
+        """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
+        from seesay.llm.models.module_model import DecoderNames, ModuleModel
+
+        given, stored = self._weights.decoder, self._checkpoint.tensor_names()
+        used = (prefix for prefix in given if any(name.startswith(prefix) for name in stored))
+        names = DecoderNames(
+            prefixes={
+                prefix: new if (new := given[prefix]).startswith(_HEAD) else _PLAIN + new
+                for prefix in sorted(used, key=len, reverse=True)
+            },
+            is_own=lambda name: self._weights.decoder_name(name) is not None,
+            is_tied=self._is_tied,
+        )
+        nearest = describe_nearest(self._checkpoint.config.get("model_type"))
+        return ModuleModel(self._checkpoint, _CAUSAL, names=names, nearest=nearest)
+
+    def check(self, decoder: ModuleDecoder) -> None:
+        """The tower is not one of the modules: nothing but the decoder is compared."""
+
+
+def find_backbone(family: Family) -> Backbone:
+    """Return the text decoder of a family: as it describes it, or where we do not compose decoders of its type and
+    Transformers has a causal model of that type, the modules of that model."""
+    backbone = family.backbone()
+    kind = backbone.text_config.model_type
+    is_plain = not (backbone.num_deep_layers or backbone.media_rows or backbone.is_prefix_lm or backbone.media_run)
+    if not backbone.is_ours or backbone.kind is not None or not is_plain or kind in list_backbones():
+        return backbone
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        return backbone
+    return ModuleBackbone(
+        text_config=backbone.text_config,
+        decoder_name=backbone.decoder_name,
+        tie_word_embeddings=backbone.tie_word_embeddings,
+        owner=ForeignDecoder(family, backbone),
+    )
 
 
 def is_known_to_transformers(architecture: str) -> bool:
