@@ -34,7 +34,8 @@ _RESOLUTIONS = [[12, 24], [24, 12], [24, 24]]
 
 @dataclass(frozen=True, slots=True)
 class ModuleCheckpoint:
-    """marker: what stands for a picture in the chat template, and video for a video. special: tokens by the attribute name they get."""
+    """marker: what stands for a picture in the chat template, and video for a video. special: tokens by the attribute
+    name they get."""
 
     marker: str
     write: Write

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 from family_contract import IMAGE, VIDEO, Loaded, build, draw_image, draw_media, edit_json, load_family, plan
 
-from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, RequestError
 from seesay.vl.bases.pixels import find_processor_class
 from seesay.vl.family import Family

@@ -88,7 +88,7 @@ def test_an_unknown_architecture_names_what_is_like_it_alone() -> None:
             "is not supported; nearest: Qwen/Qwen2",
         ),
         ({"model_type": "mamba"}, "linear_attention, .* nearest: meta-llama"),
-        ({"model_type": "hunyuan_vl", "text_config": HUNYUAN_TEXT}, r"positions of 4 axes \(M-RoPE\); nearest: Qwen"),
+        ({"model_type": "hunyuan_vl", "text_config": HUNYUAN_TEXT}, r"no weights: there is neither model\.safetensors"),
         ({"model_type": "gpt_neox"}, r"no weights: there is neither model\.safetensors"),
     ],
     ids=lambda each: each["model_type"] if isinstance(each, dict) else "",

@@ -151,8 +151,8 @@ class ModuleTextFamily(ModuleDecoderFamily, TextFamily):
 
 
 class ForeignDecoder:
-    """The modules of a decoder that we do not compose, behind a tower of ours: a causal model of Transformers. backbone:
-    as the family describes it."""
+    """The modules of a decoder that we do not compose, behind a tower of ours: a causal model of Transformers.
+    backbone: as the family describes it."""
 
     def __init__(self, family: Family, backbone: Backbone) -> None:
         self._checkpoint = family.checkpoint
