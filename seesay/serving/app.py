@@ -21,9 +21,10 @@ from seesay.serving.http.context import ContextMiddleware, make_error_response
 from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.native import generate, interactive, tokens
+from seesay.serving.ollama import describing, replies
 from seesay.serving.openai import chat, completions, embeddings, responses
 from seesay.serving.openai.answer_models import ErrorResponse
-from seesay.serving.operating import admin, models, operations
+from seesay.serving.operating import admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
 from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
@@ -46,7 +47,10 @@ _ROUTES = (
     interactive,
     generate,
     tokens,
+    replies,
+    describing,
     operations,
+    probes,
     admin,
 )
 

@@ -29,7 +29,7 @@ class BlockWriter:
         """Add a part of the answer, and return its events."""
         match part:
             case ContentText():
-                begun = self._begin({"type": "text", "text": "", "citations": None})
+                begun = self._begin({"type": "text", "text": ""})
                 return [*begun, self._add(part.text, {"type": "text_delta", "text": part.text})]
             case ReasoningText():
                 begun = self._begin({"type": "thinking", "thinking": "", "signature": ""})

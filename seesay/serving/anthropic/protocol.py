@@ -211,7 +211,6 @@ class Metadata(StrictModel):
 class AnswerText(BaseModel):
     type: Literal["text"] = "text"
     text: str
-    citations: None = None
 
 
 class AnswerThinking(BaseModel):

@@ -1,10 +1,16 @@
-"""Server-sent events. Nothing is sent before the first event exists, so that an error in the request becomes an HTTP
-error and not an event."""
+"""Streamed answers: server-sent events, and lines of JSON.
+
+Nothing is sent before the first event exists, or a second has passed: an error that is found until then becomes an HTTP
+error and not an event. A request that waits longer gets the headers, and a comment whenever nothing was sent for ten
+seconds, so that neither its client nor a proxy gives up.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
+import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -15,8 +21,8 @@ from starlette.types import Receive, Scope, Send
 from seesay.serving.errors import ApiError
 from seesay.serving.requests.submission import unless_gone
 
+_COMMENT = b": keep-alive\n\n"
 _HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),  # nginx must not buffer events
 ]
@@ -30,43 +36,74 @@ class EventStream(Response):
     """Send the bytes of `events` as they come, until `LastEvents` or the end. When the client disconnects, close
     `events`.
 
-    An `ApiError` before the first event is raised and becomes the HTTP answer. A later one is sent as
+    An `ApiError` before anything was sent is raised and becomes the HTTP answer. A later one is sent as
     `render_error(error)` and ends the stream.
     """
 
-    media_type = "text/event-stream"
+    content_type = b"text/event-stream; charset=utf-8"
+    comment = _COMMENT
+    headers_after_s, keep_alive_s = 1.0, 10.0
 
     def __init__(self, events: AsyncGenerator[bytes, None], *, render_error: Callable[[ApiError], bytes]) -> None:
         self.status_code, self.background = 200, None  # there is no content yet, which `super().__init__` would render
         self._events = events
         self._render_error = render_error
+        self._sent_at = 0.0  # 0: nothing yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
-        await unless_gone(receive, self._send_all(send))
+        waiting = asyncio.create_task(self._keep_alive(send))
+        try:
+            await unless_gone(receive, self._send_all(send))
+        finally:
+            waiting.cancel()
+
+    async def _start(self, send: Send) -> None:
+        is_first, self._sent_at = not self._sent_at, time.monotonic()
+        if is_first:
+            headers = [(b"content-type", self.content_type), *_HEADERS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _keep_alive(self, send: Send) -> None:
+        """Send the headers if nothing else begins the answer, and comments while nothing is sent."""
+        await asyncio.sleep(self.headers_after_s)
+        if not self._sent_at:
+            await self._start(send)
+        while True:
+            await asyncio.sleep(max(0.01, self._sent_at + self.keep_alive_s - time.monotonic()))
+            if self.comment and time.monotonic() >= self._sent_at + self.keep_alive_s:
+                self._sent_at = time.monotonic()
+                await send({"type": "http.response.body", "body": self.comment, "more_body": True})
 
     async def _send_all(self, send: Send) -> None:
-        has_started = False
         async with aclosing(self._events) as events:
             try:
                 async for event in events:
-                    if not has_started:
-                        await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-                        has_started = True
+                    await self._start(send)
                     is_last = isinstance(event, LastEvents)
+                    if is_last:
+                        self._sent_at = math.inf
                     await send({"type": "http.response.body", "body": event, "more_body": not is_last})
                     if is_last:
                         return
             except asyncio.CancelledError:
                 raise
             except Exception as error:
-                if not has_started:
+                if not self._sent_at:
                     raise
                 # The status has been sent, so the error goes into the stream.
                 await send(
                     {"type": "http.response.body", "body": self._render_error(_as_api_error(error)), "more_body": True}
                 )
+        self._sent_at = math.inf
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class LineStream(EventStream):
+    """A stream of lines of JSON (NDJSON), which has no comments."""
+
+    content_type = b"application/x-ndjson"
+    comment = b""
 
 
 def _as_api_error(error: Exception) -> ApiError:

@@ -3,6 +3,7 @@ and name the item at fault."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ _ITEM_KEYS = {
         {"type", "call_id", "name", "arguments", "id", "status", "namespace", "caller", "parsed_arguments"}
     ),
     "function_call_output": frozenset({"type", "call_id", "output", "id", "status", "caller"}),
+    "custom_tool_call": frozenset({"type", "call_id", "name", "input", "id", "status", "namespace", "caller"}),
+    "custom_tool_call_output": frozenset({"type", "call_id", "output", "id", "status", "caller"}),
     "reasoning": frozenset({"type", "id", "summary", "content", "encrypted_content", "status"}),
 }
 
@@ -88,7 +91,9 @@ class _Conversation:
             raise bad_request(f"{where}.type must be one of {known}, got {show(kind)}", f"{where}.type")
         if unknown := sorted(set(item) - _ITEM_KEYS[kind]):
             raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
-        if kind == "function_call_output":
+        if kind == "custom_tool_call":
+            self._add_call({**item, "arguments": _write_input(item, where)}, where)
+        elif kind in ("function_call_output", "custom_tool_call_output"):
             self._add_result(item, where)
         elif kind == "function_call":
             self._add_call(item, where)
@@ -157,6 +162,14 @@ class _Conversation:
     def _check_all_answered(self) -> None:
         for call_id, place in self._waiting.items():
             raise bad_request(f"{place}: no function_call_output follows for the call {show(call_id)}", place)
+
+
+def _write_input(item: Mapping[str, object], where: str) -> str:
+    """Return the text that a custom tool was called with as arguments of a function."""
+    text = item.get("input")
+    if not isinstance(text, str):
+        raise bad_request(f"{where}.input must be a string, got {show(text)}", f"{where}.input")
+    return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def _read_reasoning(item: Mapping[str, object], where: str) -> list[str]:

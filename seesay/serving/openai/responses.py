@@ -17,12 +17,13 @@ from seesay.serving.http.streaming import EventStream, describe_events, make_eve
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
 from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
-from seesay.serving.openai.responses_protocol import DeletedResponse, ResponseObject, ResponseRequest
+from seesay.serving.openai.responses_protocol import DeletedResponse, InputTokens, ResponseObject, ResponseRequest
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.requests.answer_reading import AnswerReading
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import keep_media
+from seesay.serving.requests.prompts import count_tokens
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Answer, Tally
 from seesay.serving.stored.response_store import StoredResponse
@@ -61,6 +62,17 @@ def make_router(state: ServerState) -> APIRouter:
             [reply.request], receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
         )
         return JSONResponse(await reply.complete(answers[0]))
+
+    @router.post("/v1/responses/input_tokens", response_model=InputTokens)
+    async def count_input_tokens(body: ResponseRequest, http: Request) -> Response:
+        """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
+        state.check_model(body.model)
+        earlier: tuple[Message, ...] = ()
+        if body.previous_response_id is not None:
+            earlier = (await _find(state, http, body.previous_response_id, _PREVIOUS, status=400)).messages
+        reply = await off_loop(http, ResponseReply, state, earlier, body, http)
+        count = await count_tokens(state, reply.request, reply.reading.names)
+        return JSONResponse(InputTokens(input_tokens=count).model_dump())
 
     @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
     async def retrieve_response(response_id: str, http: Request) -> Response:
@@ -194,7 +206,7 @@ class ResponseReply:
             "temperature": config.temperature,
             "text": {"format": self._body.answer_format or {"type": "text"}},
             "tool_choice": self._body.tool_choice or self._tools.mode,
-            "tools": self._body.tools or [],
+            "tools": [_echo_tool(tool) for tool in self._body.tools or ()],
             "top_logprobs": config.logprobs or 0,
             "top_p": config.top_p,
             "truncation": "disabled",
@@ -248,6 +260,11 @@ class ResponseReply:
     def _take_number(self) -> int:
         self._num_events += 1
         return self._num_events - 1
+
+
+def _echo_tool(tool: Any) -> dict[str, Any]:
+    """Return a tool of the request with the fields that OpenAI's schema requires."""
+    return {"parameters": None, "strict": None, "description": None, **tool}
 
 
 def _find_status(last: OutputDelta) -> Status:

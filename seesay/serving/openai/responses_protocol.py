@@ -81,6 +81,30 @@ class InputCallOutput(StrictModel):
     caller: None = None
 
 
+class InputCustomCall(StrictModel):
+    """A call of a custom tool, which takes a text: the model reads it as a call with the argument `input`."""
+
+    type: Literal["custom_tool_call"]
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: str
+    id: str | None = None
+    status: str | None = None
+    namespace: None = None
+    caller: None = None
+
+
+class InputCustomCallOutput(StrictModel):
+    """The result of a call of a custom tool."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str = Field(min_length=1)
+    output: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
+    id: str | None = None
+    status: str | None = None
+    caller: None = None
+
+
 class ReasoningText(StrictModel):
     type: Literal["reasoning_text"]
     text: str
@@ -95,6 +119,9 @@ class InputReasoning(StrictModel):
     content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
     status: str | None = None
+
+
+AnyInput = InputItem | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput | InputReasoning
 
 
 class ResponseStreamOptions(StrictModel):
@@ -137,9 +164,9 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     }
 
     model: str | None = None
-    input: SkipValidation[
-        str | Annotated[list[InputItem | InputCall | InputCallOutput | InputReasoning], Field(min_length=1)]
-    ] = Field(description="a text, or the turns of a conversation")
+    input: SkipValidation[str | Annotated[list[AnyInput], Field(min_length=1)]] = Field(
+        description="a text, or the turns of a conversation"
+    )
     instructions: str | None = Field(None, description="the system message")
     previous_response_id: str | None = Field(None, description="continue after this response, if it is still stored")
     max_output_tokens: int | None = Field(None, ge=1)
@@ -331,6 +358,13 @@ class ResponseEvent(AnswerModel):
     code: str | None = None
     message: str | None = None
     param: str | None = None
+
+
+class InputTokens(AnswerModel):
+    """The number of tokens in the prompt of a request."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
 
 
 class DeletedResponse(AnswerModel):

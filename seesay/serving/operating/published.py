@@ -18,6 +18,7 @@ _TURNS = [{"role": "user", "content": "Calculate 3 + 4."}]
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": _TURNS, "max_tokens": 64},
     "/v1/completions": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
+    "/v1/responses/input_tokens": {"input": "Calculate 3 + 4."},
     "/v1/responses": {"input": "Calculate 3 + 4.", "max_output_tokens": 64},
     "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
     "/v1/messages": {"messages": _TURNS, "max_tokens": 64},
@@ -26,6 +27,9 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/generate": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
     "/tokenize": {"prompt": "Calculate 3 + 4."},
     "/detokenize": {"tokens": [1, 2, 3]},
+    "/api/chat": {"messages": _TURNS, "stream": False},
+    "/api/generate": {"prompt": "Calculate 3 + 4.", "stream": False},
+    "/api/show": {},
     "/update_weights": {"folder": "step-200"},
 }
 
