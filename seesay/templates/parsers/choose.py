@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar
 from seesay.errors import ConfigError
 from seesay.templates.parsers.answer_parser import AnswerParser, FormatParser, PlainParser
 from seesay.templates.parsers.call_syntax import Form, or_form, read_functions, write_tag
-from seesay.templates.parsers.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, MISTRAL, MISTRAL_LIST
+from seesay.templates.parsers.invoke_calls import DEEPSEEK_V32, MINIMAX_M2
+from seesay.templates.parsers.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, MISTRAL, MISTRAL_LIST
 from seesay.templates.parsers.object_calls import HERMES, INTERNLM2, LLAMA_JSON
 from seesay.templates.parsers.pythonic_calls import MINICPM, PYTHONIC
 from seesay.templates.parsers.reasoning import KIMI_THINK, MINICPM_THOUGHT, MISTRAL_THINK, THINK, ReasoningFormat
@@ -21,12 +22,15 @@ T = TypeVar("T")
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
+    "deepseek_v32": DEEPSEEK_V32,
     "glm45": GLM45,
     "glm47": GLM47,
     "hermes": HERMES,
     "internlm2": INTERNLM2,
+    "kimi_k2": KIMI_K2,
     "llama3_json": LLAMA_JSON,
     "minicpm": MINICPM,
+    "minimax_m2": MINIMAX_M2,
     "mistral": MISTRAL,
     "mistral_list": MISTRAL_LIST,
     "pythonic": PYTHONIC,
@@ -42,15 +46,18 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 _TOOL_ALIASES = {
     "deepseekv3": "deepseek_v3",
     "deepseekv31": "deepseek_v31",
+    "deepseekv32": "deepseek_v32",
     "glm": "glm45",
     "intern-s1": "internlm2",
     "internlm": "internlm2",
     "interns1": "internlm2",
+    "kimi-k2": "kimi_k2",
     "llama3": "llama3_json",
     "llama4": "pythonic",
     "llama4_json": "llama3_json",
     "llama4_pythonic": "pythonic",
     "minicpm3": "minicpm",
+    "minimax-m2": "minimax_m2",
     "qwen": "hermes",
     "qwen25": "hermes",
     "qwen2d5": "hermes",
@@ -203,6 +210,9 @@ _TOOL_MARKS: Sequence[tuple[Sequence[str], ToolFormat]] = (
     (("<tool_call>", "<arg_key>"), GLM47),
     (("<tool_call>",), HERMES),
     (("<|action_start|>",), INTERNLM2),
+    (KIMI_K2.markers, KIMI_K2),
+    (MINIMAX_M2.markers, MINIMAX_M2),
+    (DEEPSEEK_V32.markers, DEEPSEEK_V32),
     (("[TOOL_CALLS]", "[ARGS]"), MISTRAL),
     (("[TOOL_CALLS]",), MISTRAL_LIST),
     ((DEEPSEEK_V3.markers[0], "```json"), DEEPSEEK_V3),

@@ -99,8 +99,8 @@ class ListedCalls(ToolFormat):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareObjectCalls(ToolFormat):
-    """The whole answer is {"name": …, "parameters": {…}}, or several with semicolons between them; perhaps behind a
-    marker. The name comes first, for an answer may be other JSON."""
+    """The whole answer is {"name": …, "parameters": {…}}, or several with semicolons, commas or white space between
+    them; perhaps behind a marker. The name comes first, or behind a type, for an answer may be other JSON."""
 
     marker: str
 
@@ -118,11 +118,12 @@ class BareObjectCalls(ToolFormat):
             yield from source.skip_space()
             yield from read_call_object(source, sink, is_bare=True)
             yield from source.skip_space()
-            is_followed = yield from source.try_read(";")
-            if not is_followed and (yield from source.peek()):
+            is_followed = (yield from source.try_read(";")) or (yield from source.try_read(","))
+            following = yield from source.peek()
+            if not is_followed and following not in ("", "{"):
                 raise MalformedError
             sink.end_call()
-            if not is_followed:
+            if not (is_followed or following):
                 return
 
     def write(self, functions: Sequence[Function]) -> CallSyntax:
@@ -157,7 +158,8 @@ _OTHER_TEXT = _write_other_text('{"name"')
 
 def read_call_object(source: TextSource, sink: CallSink, *, is_bare: bool = False) -> Waiting[None]:
     """Read an object with a name and arguments, in any order, and other keys, which say nothing. Arguments may also be
-    the text of an object in a JSON string. is_bare: the name must come first, and arguments must be there."""
+    the text of an object in a JSON string. is_bare: the name must come first, or behind a type, and arguments must be
+    there."""
     yield from source.expect("{")
     name: str | None = None
     arguments: str | None = None
@@ -165,7 +167,7 @@ def read_call_object(source: TextSource, sink: CallSink, *, is_bare: bool = Fals
     while True:
         yield from source.skip_space()
         key = yield from json_text.take_string(source)
-        if is_bare and name is None and key != "name":
+        if is_bare and name is None and key not in ("name", "type"):
             raise MalformedError
         yield from source.skip_space()
         yield from source.expect(":")

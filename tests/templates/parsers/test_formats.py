@@ -31,6 +31,12 @@ PLAIN = json.dumps(ARGUMENTS, ensure_ascii=False)
 QWEN = "<tool_call>\n<function=f>\n<parameter=city>\nZürich\n\n<b>\n</parameter>\n<parameter=days>\n3\n</parameter>\n"
 GLM = "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>Zürich</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3"
 
+INVOKE = '<invoke name="f">\n<parameter name="city">Zürich</parameter>\n<parameter name="days">3</parameter>\n</invoke>'
+DSML = "\uff5cDSML\uff5c"
+DSML_INVOKE = (
+    f'<{DSML}invoke name="f">\n<{DSML}parameter name="city" string="true">Zürich</{DSML}parameter>\n'
+    f'<{DSML}parameter name="days" string="false">3</{DSML}parameter>\n</{DSML}invoke>'
+)
 CALLS = {
     "hermes": f'<tool_call>\n{{"name": "f", "arguments": {PLAIN}}}\n</tool_call>',
     "internlm2": f'<|action_start|><|plugin|>\n{{"name": "f", "parameters": {PLAIN}}}<|action_end|>',
@@ -44,6 +50,10 @@ CALLS = {
     "qwen3_coder": f"{QWEN}</function>\n</tool_call>",
     "glm45": f"{GLM}</arg_value>\n</tool_call>",
     "glm47": f"{GLM}</arg_value>\n</tool_call>".replace("\n", ""),
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>"
+    f"{PLAIN}<|tool_call_end|><|tool_calls_section_end|>",
+    "minimax_m2": f"<minimax:tool_call>\n{INVOKE}\n</minimax:tool_call>",
+    "deepseek_v32": f"<{DSML}function_calls>\n{DSML_INVOKE}\n</{DSML}function_calls>",
     "pythonic": '[f(city="Z\\u00fcrich", days=3, deep={"a": [1, None, {"b": "]"}]})]',
     "minicpm": "<|tool_call_start|>\n```python\nf(city='Zürich', days=3)\n```\n<|tool_call_end|>",
 }
@@ -57,6 +67,11 @@ TWO = {
         f"<{BAR}tool▁calls▁end{BAR}>",
         "\n" + CALLS["deepseek_v3"].removeprefix(f"<{BAR}tool▁calls▁begin{BAR}>"),
     ),
+    "kimi_k2": CALLS["kimi_k2"].replace(
+        "<|tool_calls_section_end|>", CALLS["kimi_k2"].removeprefix("<|tool_calls_section_begin|>").replace(":0", ":1")
+    ),
+    "minimax_m2": CALLS["minimax_m2"].replace(INVOKE, f"{INVOKE}\n{INVOKE}"),
+    "deepseek_v32": CALLS["deepseek_v32"].replace(DSML_INVOKE, f"{DSML_INVOKE}\n{DSML_INVOKE}"),
     "qwen3_coder": f"{CALLS['qwen3_coder']}\n{CALLS['qwen3_coder']}",
     "pythonic": f"[{CALLS['pythonic'][1:-1]}, {CALLS['pythonic'][1:-1]}]",
     "minicpm": CALLS["minicpm"].replace("\n```\n", "\nf(city='Zürich', days=3)\n```\n"),
@@ -67,6 +82,8 @@ VALUES = {
     "glm47": {"city": "Zürich", "days": 3},
     "pythonic": {"city": "Zürich", "days": 3, "deep": ARGUMENTS["deep"]},
     "minicpm": {"city": "Zürich", "days": 3},
+    "minimax_m2": {"city": "Zürich", "days": 3},
+    "deepseek_v32": {"city": "Zürich", "days": 3},
 }
 
 
@@ -200,6 +217,10 @@ def test_time_is_linear(name: str) -> None:
         ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": "x"}]', {"a": 1}),
         ("llama3_json", '<|python_tag|>{"name": "f", "parameters": {}}', {}),
         ("llama3_json", ' {"name": "f", "arguments": {}}\n', {}),
+        ("llama3_json", '{"type": "function", "name": "f", "parameters": {"a": 1}}', {"a": 1}),
+        ("kimi_k2", "<|tool_calls_section_begin|> <|tool_call_begin|> f <|tool_call_argument_begin|> {}", {}),
+        ("minimax_m2", '<minimax:tool_call><invoke name="f"></invoke></minimax:tool_call>', {}),
+        ("deepseek_v32", CALLS["deepseek_v32"].replace(' string="true"', ""), {"city": "Zürich", "days": 3}),
         ("pythonic", "<|python_start|>[f()]<|python_end|>", {}),
         ("pythonic", "[f(a='it\\'s', b=(1, 2), c=[True, False, None,], d={'k': -1.5e3})]",
          {"a": "it's", "b": [1, 2], "c": [True, False, None], "d": {"k": -1500.0}}),
