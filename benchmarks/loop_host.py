@@ -32,7 +32,6 @@ from seesay.engine.token_messages import TokenRequest
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.launched_step import StepResult
-from seesay.llm.running.step_input import PlanSplices
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.values import MultimodalInput
@@ -74,12 +73,11 @@ class IdleRunner:
     def apply(self, plan: StepPlan) -> None:
         pass
 
-    def find_splices(self, plan: StepPlan, embeddings: object) -> PlanSplices:
-        del plan, embeddings
-        return PlanSplices({}, {})
+    def step(self, plan: StepPlan, embeddings: object) -> Any:
+        del embeddings
+        return plan, self._launch(plan) if plan.rows else None, {}
 
-    def launch(self, plan: StepPlan, splices: object) -> Any:
-        del splices
+    def _launch(self, plan: StepPlan) -> Any:
         if len(plan.rows) == self._num_rows == plan.num_tokens:
             self.times_s.append(time.thread_time())
         result = StepResult(token_ids={row.seq_id: (7,) for row in plan.rows if row.samples})

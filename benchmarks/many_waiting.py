@@ -30,7 +30,6 @@ from seesay.engine.token_messages import TokenRequest
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.launched_step import StepResult
-from seesay.llm.running.step_input import PlanSplices
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
@@ -101,12 +100,11 @@ class IdleRunner:
     def apply(self, plan: StepPlan) -> None:
         pass
 
-    def find_splices(self, plan: StepPlan, embeddings: object) -> PlanSplices:
-        del plan, embeddings
-        return PlanSplices({}, {})
+    def step(self, plan: StepPlan, embeddings: object) -> Any:
+        del embeddings
+        return plan, self._launch(plan) if plan.rows else None, {}
 
-    def launch(self, plan: StepPlan, splices: object) -> Any:
-        del splices
+    def _launch(self, plan: StepPlan) -> Any:
         if any(row.seq_id < NUM_ANSWERS for row in plan.rows):
             self.launches.append((time.perf_counter(), time.thread_time()))
 

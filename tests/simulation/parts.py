@@ -112,6 +112,13 @@ class SimulatedRunner:
     def find_splices(self, plan: StepPlan, embeddings: Any) -> PlanSplices:
         return find_splices(plan, self.rows, embeddings, embedding_size=EMBEDDING_SIZE)
 
+    def step(self, plan: StepPlan, embeddings: Any) -> Any:
+        self.apply(plan)
+        self.copy_blocks(plan)
+        splices, errors = self.find_splices(plan, embeddings)
+        plan = plan.without(errors)
+        return plan, self.launch(plan, splices) if plan.rows else None, errors
+
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> SimulatedStep:
         if self.is_lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")

@@ -23,6 +23,7 @@ from seesay.engine.failures import explain
 from seesay.errors import RequestError
 from seesay.llm.scheduling.scheduler import Scheduler
 
+
 class EncoderReports:
     """`on_launched`, `on_ready` and `on_failed` are the worker's to call; `take` and what follows, the loop's.
 
@@ -37,8 +38,8 @@ class EncoderReports:
         live: Mapping[int, LiveRequest],
         fail: Callable[[LiveRequest, BaseException, int | None], None],
     ) -> None:
-        """`live`: the requests that are not over. fail(request, error, index): end one that the scheduler no longer has; `index` is that of the media item that
-        could not be encoded."""
+        """`live`: the requests that are not over. fail(request, error, index): end one that the scheduler no longer
+        has; `index` is that of the media item that could not be encoded."""
         self._inbox = inbox
         self._scheduler = scheduler
         self._embeddings = embeddings

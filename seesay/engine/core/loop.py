@@ -336,11 +336,10 @@ class EngineLoop:
         self.embeddings.start_encoding(plan.encode_jobs)
         has_more = bool(plan.rows) or not self._flight.is_empty or suspects is not None
         try:
-            plan, splices = self._flight.begin(plan, self.embeddings.store)
             if plan.rows:
                 self._requests.note_launch(plan)
-                self._flight.launch(plan, splices)
-            if not plan.rows or not self._is_ahead or suspects is not None:
+            is_launched = self._flight.launch(plan, self.embeddings.store)
+            if not is_launched or not self._is_ahead or suspects is not None:
                 self._flight.collect()
         except StepFailedError as failure:
             self._recover(failure)

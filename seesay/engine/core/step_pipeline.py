@@ -7,6 +7,7 @@ how to go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.sampling_row import LogitsProcessor
-    from seesay.llm.running.step_input import Splices
 
 
 class StepFailedError(Exception):
@@ -81,44 +81,32 @@ class StepPipeline:
         """Drop the step in flight."""
         self._in_flight = None
 
-    def begin(self, plan: StepPlan, store: EmbeddingStore) -> tuple[StepPlan, Mapping[int, Splices]]:
-        """Let the runner take a plan, and end the sequences whose rows cannot be computed. Returns the plan without
-        these rows, and the embeddings that go into the others."""
-        try:
-            self._runner.apply(plan)
-            if plan.saves or plan.loads or plan.copies:
-                self._runner.copy_blocks(plan)
-            splices, errors = self._runner.find_splices(plan, store)
-        except BaseException as error:
-            self.collect(plan)
-            raise StepFailedError(plan, error) from error
-        for seq_id, refusal in errors.items():
-            self._fail(seq_id, refusal)
-        if errors:
-            plan = replace(plan, rows=tuple(row for row in plan.rows if row.seq_id not in errors))
-        return plan, splices
-
-    def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> None:
-        """Launch a plan, which then is in flight, and commit the one that was. `splices`: as of `ModelRunner.launch`.
-        Raises `StepFailedError`."""
+    def launch(self, plan: StepPlan, store: EmbeddingStore) -> bool:
+        """Launch a plan, which then is in flight, and commit the one that was. Sequences whose rows cannot be computed
+        end. Returns whether any row is left; else the step before stays in flight. Raises `StepFailedError`."""
         has_masks = self._grammars.concerns(plan)
         failure: BaseException | None = None
         try:
-            with self._pacer.step(self._runner.stream) as is_alone:
-                launched = self._runner.launch(plan, splices)
-                if not has_masks:
+            with self._pacer.step(self._runner.stream) if plan.rows else nullcontext(True) as is_alone:
+                plan, launched, errors = self._runner.step(plan, store)
+                if launched is not None and not has_masks:
                     self._runner.sample(launched, processors=self._processors)
         except BaseException as error:
             failure = error
-        if has_masks or failure is not None:
-            self.collect(plan)  # the forward pass goes on meanwhile
         if failure is not None:
+            self.collect(plan)
             raise StepFailedError(plan, failure) from failure
+        for seq_id, refusal in errors.items():
+            self._fail(seq_id, refusal)
+        if launched is None:
+            return False
         if has_masks:
+            self.collect(plan)  # the forward pass goes on meanwhile
             self._sample(plan, launched)
         before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone)
         if before is not None:
             self._collect(before, plan)
+        return True
 
     def collect(self, *behind: StepPlan) -> None:
         """Wait for the step in flight, if there is one, and commit it. `behind`: plans that were taken after it. Raises

@@ -6,8 +6,8 @@ can be sent to every rank; a runner that applies all plans in their order knows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -121,6 +121,11 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
+
+    def without(self, seq_ids: Container[int]) -> StepPlan:
+        """Return the plan without the rows of some sequences."""
+        rows = tuple(row for row in self.rows if row.seq_id not in seq_ids)
+        return self if len(rows) == len(self.rows) else replace(self, rows=rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

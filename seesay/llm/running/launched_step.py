@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ import torch
 from seesay.device.streams import Stopwatch
 from seesay.device.transfers import HostCopy
 from seesay.errors import ErrorCode, RequestError
+from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.sampler import Draws, make_not_finite_error
 from seesay.llm.running.step_input import StepRows
 from seesay.values.prompt_logprobs import PromptLogprobs
@@ -145,6 +147,15 @@ class LaunchedStep:
         rows = self.step.rows
         starts = np.cumsum([0, *(row.num_tokens for row in rows)])
         return {row.seq_id for i, row in enumerate(rows) if is_faulty[starts[i] : starts[i + 1]].any()}
+
+
+class BegunStep(NamedTuple):
+    """What `ModelRunner.step` made of a plan: the plan without the rows that cannot be computed; its step, None where
+    no row is left; and by sequence id the errors of the rows that it left out."""
+
+    plan: StepPlan
+    launched: LaunchedStep | None
+    errors: Mapping[int, RequestError]
 
 
 def _has_nan(logprobs: PromptLogprobs | None) -> bool:

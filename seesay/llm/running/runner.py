@@ -1,10 +1,9 @@
 """Runs steps: turns plans into tensors, computes them and samples. Changes nothing but the KV cache and its row table.
 
 A runner is driven by plans alone: two that follow the same plans sample the same tokens. For each plan, in order,
-`apply` takes its deltas, `copy_blocks` makes its copies, `find_splices` tells which rows cannot be computed,
-`launch` begins to compute the others, `sample` chooses their tokens once masks are there, and `LaunchedStep.collect`
-waits. The next step can be launched before this one is collected: what a step samples stays on the device and is what
-the next one begins with.
+`step` takes its deltas, makes its copies and begins to compute its rows, `sample` chooses their tokens once masks are
+there, and `LaunchedStep.collect` waits. The next step can be launched before this one is collected: what a step samples
+stays on the device and is what the next one begins with.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws, token_place
-from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
 from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.profiling import measure_peaks
 from seesay.llm.running.row_outputs import collect_outputs, has_outputs
@@ -311,13 +310,22 @@ class ModelRunner:
         """Raise what is wrong with the device, if it computes nothing any more: after an illegal memory access, say."""
         synchronize(self.device)
 
+    def step(self, plan: StepPlan, embeddings: Embeddings) -> BegunStep:
+        """Follow a plan up to its launch, once: `apply`, `copy_blocks`, `find_splices`, and `launch` of the rows that
+        have their embeddings. `sample` must follow where any has."""
+        self.apply(plan)
+        if plan.saves or plan.loads or plan.copies:
+            self.copy_blocks(plan)
+        splices, errors = self.find_splices(plan, embeddings)
+        plan = plan.without(errors)
+        return BegunStep(plan, self.launch(plan, splices) if plan.rows else None, errors)
+
     def run(self, plan: StepPlan, embeddings: Embeddings) -> StepResult:
         """Follow a plan to its end. All of its rows must be possible."""
-        self.apply(plan)
-        self.copy_blocks(plan)
-        splices, errors = self.find_splices(plan, embeddings)
+        _, launched, errors = self.step(plan, embeddings)
         assert not errors, errors
-        launched = self.launch(plan, splices)
+        if launched is None:
+            return StepResult()
         self.sample(launched)
         return launched.collect()
 

@@ -113,6 +113,22 @@ def test_a_row_behind_its_pictures_needs_no_embedding(runner: Any) -> None:
     assert set(runner.find_splices(across, {}).errors) == set(runner.find_splices(plan, {}).errors) == {1}
 
 
+def test_a_step_leaves_out_the_rows_that_cannot_be_computed(runner: Any) -> None:
+    bad = Sequence(1, make_media_prompt(12, [(3, 7)]), SamplingParams())
+    good = Sequence(2, make_media_prompt(9, []), SamplingParams())
+    rows = begin(runner, bad, good).rows
+    plan, launched, errors = runner.step(StepPlan(rows=rows), {})
+    assert plan.rows == rows[1:] and set(errors) == {1} and launched is not None
+    runner.sample(launched)
+    assert set(launched.collect().token_ids) == {2}
+
+
+def test_an_empty_step_takes_what_its_plan_tells(runner: Any) -> None:
+    begin(runner, Sequence(1, make_media_prompt(12, []), SamplingParams()))
+    plan = StepPlan(ended_ids=(1,))
+    assert runner.step(plan, {}) == (plan, None, {}) and len(runner.rows) == 0
+
+
 def test_a_plan_without_rows_computes_nothing(runner: Any) -> None:
     result = runner.run(StepPlan(), {})
     assert not (result.token_ids or result.rows or result.errors)
