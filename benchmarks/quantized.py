@@ -41,8 +41,8 @@ from seesay.engine.core.loading import load_runner, resolve
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.memory.kv_layout import KVFormat
+from seesay.llm.running.blank_input import make_blank_input
 from seesay.llm.running.runner import ModelRunner
-from seesay.llm.running.step_input import make_blank_input
 
 KV_FORMATS: tuple[KVFormat, ...] = get_args(KVFormat)
 BLOCK_SIZE = 64

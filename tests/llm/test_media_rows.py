@@ -18,9 +18,9 @@ from seesay.checkpoint import Checkpoint
 from seesay.llm.models.spec import MediaRowsSpec
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.traits import DecoderTraits
+from seesay.llm.running.blank_input import build_profile_inputs
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
-from seesay.llm.running.step_input import build_profile_inputs
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=3)

@@ -9,11 +9,11 @@ from seesay.device.query import measure_peak
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.blank_input import build_profile_inputs
 from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.running.sampler import choose_tokens
 from seesay.llm.running.sampling_row import SamplingRow
-from seesay.llm.running.step_input import build_profile_inputs
 
 _COSTLY = SamplingParams(greedy=False, top_p=0.9, logprobs=20, repetition_penalty=1.1)
 

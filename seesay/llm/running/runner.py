@@ -23,6 +23,7 @@ from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts, p
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
+from seesay.llm.running.blank_input import build_warm_up_inputs
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws, token_place
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
@@ -39,7 +40,6 @@ from seesay.llm.running.step_input import (
     StepPadding,
     StepRows,
     arrange_rows,
-    build_warm_up_inputs,
     find_splices,
     make_step_input,
 )

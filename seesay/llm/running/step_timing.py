@@ -11,7 +11,7 @@ from seesay.device.streams import Stopwatch
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_times import StepCosts, count_pairs
-from seesay.llm.running.step_input import make_blank_input
+from seesay.llm.running.blank_input import make_blank_input
 
 TIMED_SIZES = (1, 16, 64, 128, 256, 384, 512, 640, 768, 896, 1024, 1152, 1280, 1536, 1792, 2048, 4096)
 """Tokens of the steps that are timed, twice: about 0.7 s of a 7B model on a large GPU."""

@@ -12,8 +12,8 @@ from llm import backbones
 from seesay.device.streams import Stopwatch
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.plans.step_times import StepCosts, StepTimes, StepWork, count_pairs
+from seesay.llm.running.blank_input import make_blank_input
 from seesay.llm.running.runner import ModelRunner
-from seesay.llm.running.step_input import make_blank_input
 from seesay.llm.running.step_sizes import token_sizes
 from seesay.llm.running.step_timing import LEAST_S, _find_slope, measure_step_costs
 
