@@ -21,9 +21,9 @@ class Engine:
     """Request 7 took an embedding that is still being computed; request 8 took none."""
 
     def __init__(self) -> None:
-        self.lent = SimpleNamespace(request_id=7, lent_items={0}, failure=None)
+        self.lent: Any = SimpleNamespace(request_id=7, lent_items={0}, failure=None)
         self.lent.find_lent = lambda item_hash: [0] * (item_hash == PICTURE and bool(self.lent.lent_items))
-        self.other = SimpleNamespace(request_id=8, lent_items=set(), failure=None)
+        self.other: Any = SimpleNamespace(request_id=8, lent_items=set(), failure=None)
         self.live: dict[int, Any] = {7: self.lent, 8: self.other}
         self.finished: list[int] = []
         self.ended: list[tuple[Any, BaseException, int | None]] = []
