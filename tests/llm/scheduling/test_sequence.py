@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,29 @@ def test_the_arrival_queue_is_sorted_and_forgiving() -> None:
     queue.discard(sequences[0])
     assert [seq.arrival for seq in reversed(queue)] == [4, 3, 1]
     assert queue[0] is sequences[1] and len(queue) == 3
+
+
+def test_the_arrays_of_one_item_are_dropped() -> None:
+    items = tuple(
+        dataclasses.replace(make_item(start, start + 2), hash=bytes([start]) * 32, features={"pixels": np.zeros(2)})
+        for start in (1, 4, 7)
+    )
+    seq = make_sequence(10, items)
+    seq.drop_arrays(1)
+    assert [item.hash for item in seq.items] == [item.hash for item in items]
+    assert [item.has_arrays for item in seq.items] == [True, False, True]
+
+
+def test_positions_go_on_behind_the_prompt() -> None:
+    seq = make_sequence(10)
+    assert seq.num_positions == 50
+    for token in range(3):
+        seq.append(token)
+    assert seq.num_positions == 53
+
+
+def test_seeds_that_are_drawn_have_64_bits() -> None:
+    drawn = [make_sequence(greedy=False).seed for _ in range(64)]
+    assert max(drawn) >= 1 << 63 and max(drawn) < 1 << 64 and len(set(drawn)) == 64
+    assert make_sequence().seed == 0 and make_sequence(greedy=False, seed=5).seed == 5
+    assert make_sequence(seed=-1).seed == (1 << 64) - 1
