@@ -102,6 +102,14 @@ def test_a_place_is_given_up_where_all_are_taken() -> None:
     assert has_places.find_yielding(lacks_blocks=False) is None
 
 
+def test_where_places_are_lacking_blocks_do_not_count() -> None:
+    scheduler, preemption = make_unequal(3, batch=3, prompt=13, blocks=4)
+    assert preemption.find_yielding(lacks_blocks=True) is scheduler.sequences[3]
+    equal, nobody = run(answering(1, 3, "a"), answering(2, 3, "b"), blocks=2, batch=2)
+    equal.add(answering(3, 3, "b"))
+    assert nobody.find_yielding(lacks_blocks=True) is None
+
+
 @pytest.mark.parametrize(("prompt", "yields"), [(1, True), (12, True), (13, False)])
 def test_blocks_are_given_up_as_long_as_the_other_owner_then_has_no_more(prompt: int, yields: bool) -> None:
     """Three blocks of four tokens, which the other owner may have as well."""

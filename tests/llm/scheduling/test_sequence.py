@@ -95,6 +95,13 @@ def test_items_that_do_not_fit_the_prompt_are_our_bug(items: tuple[MediaItem, ..
         ([5, 5], {"max_new_tokens": 2}, Stop("length")),
         ([5, 7], {"max_new_tokens": 2, "eos_token_ids": (7,)}, Stop("stop", 7)),
         ([5, 5, 5, 5], {}, Stop("length")),
+        ([5, 6, 5], {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}, None),
+        ([5, 5, 5], {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}, Stop("stop")),
+        (
+            [5, 6, 5, 6],
+            {"repetition_ngram_size": 2, "repetition_ngram_threshold": 2, "min_new_tokens": 3},
+            Stop("stop"),
+        ),
     ],
 )
 def test_check_stop(generated: list[int], params: dict[str, Any], stop: Stop | None) -> None:
