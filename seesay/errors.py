@@ -87,12 +87,15 @@ def show(value: object) -> str:
     """Return a value that a request has, for a message: short, and at once, whatever a client has put there."""
     if isinstance(value, str):
         return repr(value[:_SHOWN_CHARS])
-    if value is None or isinstance(value, bool | float) or (isinstance(value, int) and value.bit_length() <= 128):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return repr(value) if value.bit_length() <= 128 else "a number of many digits"
+    if value is None or isinstance(value, bool | float):
         return repr(value)
-    if isinstance(value, list | tuple | Mapping):
-        kind = "object" if isinstance(value, Mapping) else "list"
-        return f"an {'' if value else 'empty '}{kind}" if kind == "object" or not value else "a list"
-    return f"a value of type {type(value).__name__}" if not isinstance(value, int) else "a number of many digits"
+    if isinstance(value, Mapping):
+        return "an object" if value else "an empty object"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    return f"a value of type {type(value).__name__}"
 
 
 def describe(error: BaseException) -> str:

@@ -44,6 +44,10 @@ def is_right(example: Example, answer: str, turn: int = 0) -> bool:
         return _written(answer) == _written(expected)
     if expected.startswith("The picture shows ") and not bar_letters:
         return _named_things(answer) == _named_things(expected) != Counter()
+    return _states_same_facts(question, expected, answer, bar_letters=bar_letters)
+
+
+def _states_same_facts(question: str, expected: str, answer: str, *, bar_letters: bool) -> bool:
     facts, expected_facts = (_new_facts(text, question, bar_letters=bar_letters) for text in (answer, expected))
     if expected_facts == ():
         # A choice between what the question names.

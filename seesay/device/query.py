@@ -46,16 +46,23 @@ def pick_device(device_type: str) -> torch.device:
 
     if device_type == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(device_type)
-    except RuntimeError:
-        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}") from None
-    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
-        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
+    device = _read_device(device_type)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device_type={device_type!r}: torch finds no CUDA GPU; use 'auto' or 'cpu'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(f"device_type={device_type!r}: this machine has only {torch.cuda.device_count()} GPU(s)")
+    return device
+
+
+def _read_device(device_type: str) -> torch.device:
+    import torch
+
+    try:
+        device = torch.device(device_type)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
+        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
     return device
 
 

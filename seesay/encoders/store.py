@@ -1,14 +1,14 @@
 """The cache of embeddings, by the hash of what they were made from. Thread-safe; never reads a tensor's values.
 
 Pinned embeddings stay. Unpinned ones are kept up to a limit in bytes; the least recently used are evicted first. Of
-several callers that want the same missing embedding at once, one is told to encode it.
+several callers that want the same missing embedding at once, one of them encodes it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -208,8 +208,12 @@ class EmbeddingStore:
     def check_integrity(self) -> None:
         """Assert all invariants."""
         with self._lock:
-            assert set(self._unpinned) == {key for key in self._entries if key not in self._pins}
-            assert self._unpinned_bytes == sum(self._entries[key].nbytes for key in self._unpinned)
-            assert self._pinned_bytes == sum(t.nbytes for key, t in self._entries.items() if key in self._pins)
+            assert self._unpinned.keys() == self._entries.keys() - self._pins.keys()
+            assert self._unpinned_bytes == self._measure(self._unpinned)
+            assert self._pinned_bytes == self._measure(self._entries.keys() & self._pins.keys())
             assert self._unpinned_bytes <= self.limit_bytes
             assert all(self._pins.values())
+
+    def _measure(self, keys: Iterable[bytes]) -> int:
+        """Return the bytes of these entries."""
+        return sum(self._entries[key].nbytes for key in keys)

@@ -394,21 +394,26 @@ def _read_json(response: httpx.Response) -> dict[str, object]:
         value = response.json()
     except ValueError:
         value = None
-    if response.is_success and isinstance(value, dict) and not isinstance(value.get("error"), Mapping):
-        return value
-    if response.is_success and isinstance(value, dict):
-        raise _make_error(value["error"], response.status_code)
-    if response.is_success:
+    if not response.is_success:
+        raise _make_status_error(response, value)
+    if not isinstance(value, dict):
         kind = response.headers.get("content-type") or "no content type"
         raise APIError(
             f"{response.url} answered with {response.status_code} ({kind}) but not with a JSON object: "
             "is it the address of a seesay server?",
             status=response.status_code,
         )
+    if isinstance(value.get("error"), Mapping):
+        raise _make_error(value["error"], response.status_code)
+    return value
+
+
+def _make_status_error(response: httpx.Response, value: object) -> APIError:
+    """Return the error for an answer with an error status and this JSON, None for other content."""
     error = value.get("error", value.get("detail")) if isinstance(value, dict) else None
     if error is None and response.status_code == 404:
-        raise APIError(f"{response.url} is not there (404): is it the address of a seesay server?", status=404)
-    raise _make_error(error or response.reason_phrase or "no answer", response.status_code)
+        return APIError(f"{response.url} is not there (404): is it the address of a seesay server?", status=404)
+    return _make_error(error or response.reason_phrase or "no answer", response.status_code)
 
 
 def _take(answer: object, key: str) -> Any:

@@ -44,14 +44,19 @@ def is_global(address: str) -> bool:
     too."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return is_global(str(ip.ipv4_mapped))
-        if ip in _NAT64:
-            return is_global(str(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)))
+        if (translated := _find_translated(ip)) is not None:
+            return is_global(str(translated))
         tunnelled = ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
         if tunnelled and not is_global(str(tunnelled)):
             return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved or ip.is_unspecified or ip.is_loopback)
+
+
+def _find_translated(ip: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address stands for, mapped or translated (NAT64)."""
+    if ip.ipv4_mapped:
+        return ip.ipv4_mapped
+    return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,34 +135,55 @@ def _read_text(text: str, allowance: Allowance) -> bytes | Path:
         if _find_confined(Path(text), limits.allowed_local_media_path, must_exist=True) is not None:
             return _open_file(Path(text), allowance)
     elif limits.allow_local_paths:
-        try:
-            Path(text).stat()
-        except (OSError, ValueError) as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            problem = "it does not exist" if is_missing else f"{getattr(error, 'strerror', error)}"
-        else:
+        problem = _find_problem(Path(text))
+        if not problem:
             return _open_file(Path(text), allowance)
-    if _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # decoding checks the rest
-        check_num_bytes(len(text) * 3 // 4 - 2, "the base64 content", limits)
-        try:
-            data = _decode_base64(text)
-        except binascii.Error:
-            data = b""
-        if _begins_as_media(data):
-            allowance.spend_bytes(len(data))
-            return data
+    data = _try_base64(text, allowance)
+    if data is None:
+        raise _make_text_error(text, problem, limits)
+    return data
+
+
+def _find_problem(path: Path) -> str:
+    """Return why a file cannot be read; empty if it can."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return "it does not exist"
+    except (OSError, ValueError) as error:
+        return f"{getattr(error, 'strerror', error)}"
+    return ""
+
+
+def _try_base64(text: str, allowance: Allowance) -> bytes | None:
+    """Return the content of the base64 of media; None for any other text. Raises `RequestError` if it is too large."""
+    if not _BASE64.fullmatch(text, 0, _SLICE_CHARS):  # decoding checks the rest
+        return None
+    check_num_bytes(len(text) * 3 // 4 - 2, "the base64 content", allowance.limits)
+    try:
+        data = _decode_base64(text)
+    except binascii.Error:
+        return None
+    if not _begins_as_media(data):
+        return None
+    allowance.spend_bytes(len(data))
+    return data
+
+
+def _make_text_error(text: str, problem: str, limits: MediaLimits) -> RequestError:
+    """Return the error for a text that is not media, by what the limits allow a text to be."""
     if limits.allowed_local_media_path is not None:
-        raise RequestError(
+        return RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
             f"{describe(text)} is neither a URL, nor the base64 of a picture or video, nor a file in the folder that "
             "local media may come from",
         )
     if not limits.allow_local_paths:
-        raise RequestError(
+        return RequestError(
             ErrorCode.MEDIA_FORBIDDEN,
             f"{describe(text)} is neither a URL nor the base64 of a picture or video; local paths are not read here",
         )
-    raise RequestError(
+    return RequestError(
         ErrorCode.INVALID_MEDIA,
         f"cannot read the file {describe(text)}: {problem}, and it is not a URL, data URL or base64",
     )

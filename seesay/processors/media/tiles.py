@@ -5,7 +5,7 @@ overlap (Molmo, arXiv 2409.17146, section 2)."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
@@ -115,9 +115,12 @@ def fit_canvas(size: tuple[int, int], tile: int, max_tiles: int) -> tuple[int, i
             shown = _shorter_side(size, (rows * tile, columns * tile))
             if shown >= longest:
                 best, longest = (rows, columns), shown
-    if best is not None:
-        return best
-    wanted = width / height
+    return best or _find_nearest_canvas(width / height, canvases)
+
+
+def _find_nearest_canvas(wanted: float, canvases: Mapping[float, Sequence[tuple[int, int]]]) -> tuple[int, int]:
+    """Return the (rows, columns) of the largest canvas of the ratio that is nearest to `wanted`, on the side of
+    squares."""
     if wanted >= 1:
         ratio = min((each for each in canvases if each <= wanted), key=lambda each: abs(each - wanted))
         columns, rows = max(canvases[ratio], key=lambda canvas: canvas[0])

@@ -72,18 +72,11 @@ def list_packets(
     Of a file that is cut off, or damaged, those before that place are listed. `check_header` gets what the header
     declares, and may raise before the packets are read. Raises ValueError for a video without frames.
     """
-    times: list[int | None] = []
-    keys: list[int] = []
     with _opened(content, kind) as (container, stream):
         header = _read_header(container, stream)
         if check_header is not None:
             check_header(header)
-        for packet in _iter_packets(container, stream):
-            times.append(packet.pts)
-            if packet.is_keyframe and packet.pts is not None:
-                keys.append(packet.pts)
-            if len(times) > _MAX_PACKETS:
-                raise RequestError(ErrorCode.MEDIA_TOO_LARGE, f"the video has more than {_MAX_PACKETS} frames")
+        times, keys = _read_times(container, stream)
         declared = float(stream.average_rate or stream.guessed_rate or 0)
         time_base = Fraction(stream.time_base)
     if not times:
@@ -101,6 +94,19 @@ def list_packets(
         time_base=time_base,
         is_counted=is_counted,
     )
+
+
+def _read_times(container: Any, stream: Any) -> tuple[list[int | None], list[int]]:
+    """Return the times of all packets, None for those without, and those of the key frames."""
+    times: list[int | None] = []
+    keys: list[int] = []
+    for packet in _iter_packets(container, stream):
+        times.append(packet.pts)
+        if packet.is_keyframe and packet.pts is not None:
+            keys.append(packet.pts)
+        if len(times) > _MAX_PACKETS:
+            raise RequestError(ErrorCode.MEDIA_TOO_LARGE, f"the video has more than {_MAX_PACKETS} frames")
+    return times, keys
 
 
 def _iter_packets(container: Any, stream: Any) -> Iterator[Any]:

@@ -105,10 +105,8 @@ def _rename_in_model(model: dict[str, Any], sentinels: Mapping[str, str]) -> Non
         return
     # A token that merges build is also an ordinary token, and the merges use its name.
     built = {"".join(m) if isinstance(m, list) else m.replace(" ", "", 1) for m in model.get("merges", ())}
-    renamed = {
-        content: sentinel for content, sentinel in sentinels.items() if content in vocab and content not in built
-    }
-    renamed = {content: sentinel for content, sentinel in renamed.items() if len(content) > 1}
+    own = (vocab.keys() & sentinels.keys()) - built
+    renamed = {content: sentinels[content] for content in own if len(content) > 1}
     model["vocab"] = {renamed.get(token, token): token_id for token, token_id in vocab.items()}
     if model.get("unk_token") in renamed:
         model["unk_token"] = renamed[model["unk_token"]]

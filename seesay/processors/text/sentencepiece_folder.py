@@ -24,6 +24,9 @@ _FIRST_PREFIX_CLASSES = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaToken
 """Classes that put a space before the first text only, unless tokenizer_config.json says `legacy`."""
 _MAX_ADDED = 1 << 16
 
+_ADDED_FLAGS = {"normalized": False, "special": True, "lstrip": False, "rstrip": False, "single_word": False}
+"""The flags of an added token, with their defaults."""
+
 
 def load_sentencepiece(folder: Path) -> Any:
     """Return a fast tokenizer of Transformers with the ids of the folder's tokenizer.model and of the tokens that its
@@ -64,22 +67,20 @@ def _added_tokens(folder: Path, config: Mapping[str, object]) -> Iterator[tuple[
         yield index, AddedToken(text, normalized=False, special=True)
     decoder = config.get("added_tokens_decoder") or {}
     for key, token in decoder.items() if isinstance(decoder, dict) else ():
-        content = token.get("content") if isinstance(token, dict) else token
-        if not str(key).isdecimal() or len(str(key)) > 9 or not isinstance(content, str) or not content:
+        made = _read_added_token(token)
+        if not str(key).isdecimal() or len(str(key)) > 9 or made is None:
             where = folder / "tokenizer_config.json"
             raise CheckpointError(f"{where}: added_tokens_decoder must map ids to tokens, got {str(key)[:40]!r}")
-        flags = token if isinstance(token, dict) else {}
-        yield (
-            int(key),
-            AddedToken(
-                content,
-                normalized=bool(flags.get("normalized", False)),
-                special=bool(flags.get("special", True)),
-                lstrip=bool(flags.get("lstrip", False)),
-                rstrip=bool(flags.get("rstrip", False)),
-                single_word=bool(flags.get("single_word", False)),
-            ),
-        )
+        yield int(key), made
+
+
+def _read_added_token(token: object) -> AddedToken | None:
+    """Return the token that an entry of added_tokens_decoder describes, a text or an object; None if it has no text."""
+    flags = token if isinstance(token, dict) else {"content": token}
+    content = flags.get("content")
+    if not isinstance(content, str) or not content:
+        return None
+    return AddedToken(content, **{name: bool(flags.get(name, default)) for name, default in _ADDED_FLAGS.items()})
 
 
 def _add(tokenizer: Tokenizer, model: SentencePieceModel, added: Mapping[int, AddedToken], folder: Path) -> None:

@@ -23,6 +23,8 @@ _MAX_CHARS = 4 << 20
 _UNIGRAM, _BPE = 1, 2
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
 
+_Fields = dict[int, int | bytes]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
@@ -57,21 +59,12 @@ class SentencePieceModel:
         """
         texts = [renamed.get(index, piece.text) for index, piece in enumerate(self.pieces)]
         result = tokenizers.Tokenizer(self._model(texts, renamed))
-        steps: list[normalizers.Normalizer] = []
-        if self.charsmap:
-            steps.append(normalizers.Precompiled(self.charsmap))
-        if self.remove_extra_whitespaces:
-            steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-        tail: list[decoders.Decoder] = []
-        if self.add_dummy_prefix:
-            tail = [decoders.Strip(content=" ", left=1, right=0)]
-        if self.add_dummy_prefix and only_first_prefix:
+        has_first_prefix = self.add_dummy_prefix and only_first_prefix
+        if has_first_prefix:
             result.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first", split=False)
-        else:
-            steps += [normalizers.Prepend("▁")] if self.add_dummy_prefix else []
-            steps.append(normalizers.Replace(" ", "▁"))
-        if steps:
+        if steps := self._list_normalizers(replaces_spaces=not has_first_prefix):
             result.normalizer = normalizers.Sequence(steps)
+        tail = [decoders.Strip(content=" ", left=1, right=0)] if self.add_dummy_prefix else []
         result.decoder = decoders.Sequence(
             [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *tail]
         )
@@ -85,11 +78,34 @@ class SentencePieceModel:
         self._frame(result, texts, adds_bos=adds_bos, adds_eos=adds_eos)
         return result
 
+    def _list_normalizers(self, *, replaces_spaces: bool) -> list[normalizers.Normalizer]:
+        steps: list[normalizers.Normalizer] = []
+        if self.charsmap:
+            steps.append(normalizers.Precompiled(self.charsmap))
+        if self.remove_extra_whitespaces:
+            steps += [normalizers.Replace(Regex(r"\A +| +\z"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
+        if replaces_spaces:
+            steps += [normalizers.Prepend("▁")] if self.add_dummy_prefix else []
+            steps.append(normalizers.Replace(" ", "▁"))
+        return steps
+
     def _model(self, texts: list[str], renamed: Mapping[int, str]) -> models.Model:
         if self.model_type == _UNIGRAM:
             scored = [(text, piece.score) for text, piece in zip(texts, self.pieces, strict=True)]
             return models.Unigram(scored, unk_id=self.unk_id, byte_fallback=self.byte_fallback)
         ids = {text: index for index, text in enumerate(texts)}
+        return models.BPE(
+            vocab=ids,
+            merges=self._list_merges(texts, ids, renamed),
+            unk_token=texts[self.unk_id],
+            fuse_unk=True,
+            byte_fallback=self.byte_fallback,
+        )
+
+    def _list_merges(
+        self, texts: list[str], ids: Mapping[str, int], renamed: Mapping[int, str]
+    ) -> list[tuple[str, str]]:
+        """Return the pairs of pieces that make a piece, those of the highest score first."""
         merges: list[tuple[float, int, int, int, tuple[str, str]]] = []
         for index, (text, piece) in enumerate(zip(texts, self.pieces, strict=True)):
             if piece.kind != _NORMAL or index in renamed:
@@ -99,13 +115,7 @@ class SentencePieceModel:
                 if left is not None and right is not None:
                     merges.append((-piece.score, index, left, right, (text[:cut], text[cut:])))
         merges.sort()
-        return models.BPE(
-            vocab=ids,
-            merges=[pair for *_, pair in merges],
-            unk_token=texts[self.unk_id],
-            fuse_unk=True,
-            byte_fallback=self.byte_fallback,
-        )
+        return [pair for *_, pair in merges]
 
     @staticmethod
     def _frame(result: tokenizers.Tokenizer, texts: list[str], *, adds_bos: bool, adds_eos: bool) -> None:
@@ -128,20 +138,7 @@ def read_sentencepiece(file: Path) -> SentencePieceModel:
 
 
 def _parse(data: memoryview) -> SentencePieceModel:
-    pieces: list[Piece] = []
-    num_chars = 0
-    trainer: dict[int, int | bytes] = {}
-    normalizer: dict[int, int | bytes] = {}
-    for field, value in _fields(data):
-        if field == 1:
-            pieces.append(_parse_piece(_message(value)))
-            num_chars += len(pieces[-1].text)
-            if len(pieces) > _MAX_PIECES or num_chars > _MAX_CHARS:
-                raise ValueError(f"it has more than {_MAX_PIECES} pieces or {_MAX_CHARS} characters in them")
-        elif field == 2:
-            trainer = {key: _plain(item) for key, item in _fields(_message(value))}
-        elif field == 3:
-            normalizer = {key: _plain(item) for key, item in _fields(_message(value))}
+    pieces, trainer, normalizer = _read_message(data)
     model_type = trainer.get(3, _UNIGRAM)
     unk_id, charsmap = trainer.get(40, 0), normalizer.get(2, b"")
     if model_type not in (_UNIGRAM, _BPE):
@@ -163,6 +160,22 @@ def _parse(data: memoryview) -> SentencePieceModel:
         add_dummy_prefix=bool(normalizer.get(3, True)),
         remove_extra_whitespaces=bool(normalizer.get(4, True)),
     )
+
+
+def _read_message(data: memoryview) -> tuple[list[Piece], _Fields, _Fields]:
+    """Return the pieces, and the fields of the trainer's and of the normalizer's settings by their numbers."""
+    pieces: list[Piece] = []
+    num_chars = 0
+    settings: dict[int, _Fields] = {}
+    for field, value in _fields(data):
+        if field == 1:
+            pieces.append(_parse_piece(_message(value)))
+            num_chars += len(pieces[-1].text)
+            if len(pieces) > _MAX_PIECES or num_chars > _MAX_CHARS:
+                raise ValueError(f"it has more than {_MAX_PIECES} pieces or {_MAX_CHARS} characters in them")
+        elif field in (2, 3):
+            settings[field] = {key: _plain(item) for key, item in _fields(_message(value))}
+    return pieces, settings.get(2, {}), settings.get(3, {})
 
 
 def _parse_piece(data: memoryview) -> Piece:

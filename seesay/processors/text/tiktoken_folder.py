@@ -110,10 +110,7 @@ def read_ranks(file: Path) -> dict[str, int]:
     ranks: dict[str, int] = {}
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         encoded, _, rank = line.partition(b" ")
-        try:
-            token = "".join(map(letters.__getitem__, base64.b64decode(encoded, validate=True)))
-        except binascii.Error:
-            token = ""
+        token = "".join(map(letters.__getitem__, _decode_token(encoded)))
         if not token or token in ranks or rank != str(len(ranks)).encode():
             raise CheckpointError(
                 f"{file}: line {number} must be the bytes of a new token in base64 and its rank {len(ranks)}, got "
@@ -127,6 +124,14 @@ def read_ranks(file: Path) -> dict[str, int]:
     if (work := sum(len(token) ** 2 for token in ranks)) > _MAX_WORK:
         raise CheckpointError(f"{file}: the squared lengths of its tokens add up to {work}, more than {_MAX_WORK}")
     return ranks
+
+
+def _decode_token(encoded: bytes) -> bytes:
+    """Return the bytes of a token; none if they are not valid base64."""
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        return b""
 
 
 def find_merges(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:

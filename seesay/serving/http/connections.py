@@ -76,7 +76,7 @@ class AcceptingServer(uvicorn.Server):
                 return
 
     def _insist(self, sock: socket.socket) -> None:
-        """Take a connection that nobody else has taken meanwhile."""
+        """Take a connection unless another process has taken it meanwhile."""
         self._resume(sock)
         if sock.fileno() >= 0:
             self._take(sock)

@@ -22,7 +22,7 @@ _KINDS = {
     "model_attributes_type": "an object",
     "none_required": "null",
 }
-"""What is allowed, by the type of the problem."""
+"""The allowed values, by the type of the problem."""
 
 
 def explain_invalid(problems: Sequence[Mapping[str, Any]], body: Any = None) -> ApiError:
@@ -69,20 +69,25 @@ def _name_field(problem: Mapping[str, Any], body: Any) -> str | None:
     """Return `messages[0].content` for ('messages', 0, 'content', 'str'). Names of union branches are left out: those
     that are not keys of the body, but for a last one that is missing there."""
     location: tuple[int | str, ...] = problem["loc"]
+    missing = location[-1:] if problem["type"] == "missing" else ()
     name, value = "", body
     for index, step in enumerate(location):
         if isinstance(step, int):
             name += f"[{step}]"
             value = value[step] if isinstance(value, list) and step < len(value) else None
             continue
-        is_last = index == len(location) - 1
         is_key = isinstance(value, dict) and step in value
-        if body is not None and not is_key and not (is_last and problem["type"] == "missing"):
+        if body is not None and not is_key and not (missing and index == len(location) - 1):
             continue
-        value = value[step] if isinstance(value, dict) and is_key else None
-        step = step[:_MAX_NAME_CHARS]
-        if step.isidentifier() and (is_key or step not in _UNION_NAMES):
-            name += f".{step}" if name else step
+        value = value[step] if is_key else None
+        name = _append_field(name, step[:_MAX_NAME_CHARS], is_key=is_key)
     if problem["type"].startswith("union_tag"):
         name += "." + problem["ctx"]["discriminator"].strip("'")
     return name or None
+
+
+def _append_field(name: str, step: str, *, is_key: bool) -> str:
+    """Return the name of a field inside of `name`; `name` itself for a branch of a union."""
+    if not step.isidentifier() or (step in _UNION_NAMES and not is_key):
+        return name
+    return f"{name}.{step}" if name else step
