@@ -175,8 +175,8 @@ class ChatLoop:
         self._terminal.error(self._adapt(self._name_files(message)))
 
     def _name_files(self, message: str) -> str:
-        """Put file names into an error message of a request: the request carried the files as data URLs, and nobody who
-        chats knows the places in it."""
+        """Put file names into an error message of a request: the request carried the files as data URLs, and its
+        places mean nothing to the person at the terminal."""
         asked = [turn for turn in (*self.conversation.turns, self._failed) if turn is not None]
         for attachment in (attachment for turn in asked for attachment in turn.media):
             if attachment.source != attachment.url:

@@ -132,7 +132,7 @@ def _answer(pipe: Pipeline, screen: _Screen, session: Session, prompt: object) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawn:
-    """What is asked about: a picture, a pair of pictures, a clip, and a sum without a picture."""
+    """The material of the questions: a picture, a pair of pictures, a clip, and a sum without a picture."""
 
     scene: Example
     pair: Example

@@ -50,7 +50,9 @@ def write_statistics(settings: LiteSettings, load_calibration: LoadCalibrationSe
             save_file(tensors, staged / STATISTICS_FILE, metadata={"tokens": str(num_tokens)})
             text = json.dumps(summary, indent=2, ensure_ascii=False)
             (staged / SUMMARY_FILE).write_text(text + "\n", encoding="utf-8")
-            shutil.copymode(staged / SUMMARY_FILE, staged / STATISTICS_FILE)  # safetensors lets nobody else read
+            shutil.copymode(
+                staged / SUMMARY_FILE, staged / STATISTICS_FILE
+            )  # safetensors makes files that only their owner can read
             work.publish()
     return summary
 

@@ -139,7 +139,7 @@ class PlainLayer:
         linear.use(matrix.to(dtype, copy=True))
 
     def observe(self, observers: Mapping[str, Callable[[Tensor], None]]) -> None:
-        """Let each linear layer's inputs be seen; by nobody with an empty mapping."""
+        """Set the observer of each linear layer's inputs; an empty mapping removes all."""
         for name, linear in self.linears.items():
             linear.extend(observe=observers.get(name))
 

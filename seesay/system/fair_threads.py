@@ -26,7 +26,7 @@ class FairThreads:
         self._lock = threading.Lock()
         self._calls: OrderedDict[Hashable, deque[Callable[[], None]]] = OrderedDict()  # the next owner first
         self._num_running: Counter[Hashable] = Counter()
-        self._num_deferred = 0  # turns that nobody could take: the thread of a call that ends takes one of them
+        self._num_deferred = 0  # turns without a free thread: the thread of a call that ends takes one of them
 
     def submit(self, owner: Hashable, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Run `call` soon. Raises `RuntimeError` as `ThreadPool.submit` does."""

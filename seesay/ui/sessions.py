@@ -85,7 +85,7 @@ class Sessions:
         return token
 
     def find(self, token: str) -> SignedInClient | None:
-        """Return the client of a session. None if it has ended, or nobody used it for `IDLE_S` seconds."""
+        """Return the client of a session. None if it has ended, or was idle for `IDLE_S` seconds."""
         with self._lock:
             session = self._sessions.pop(_digest(token), None)
             if session is None or time.monotonic() - session.used_at > IDLE_S:

@@ -26,7 +26,7 @@ class Uploads:
         return Path(path).is_absolute() and any(resolved.is_relative_to(folder) for folder in self._folders)
 
     def write(self, name: str, content: bytes) -> str:
-        """Write a file of this name in a folder that nobody can guess. Returns its path."""
+        """Write a file of this name in a folder with a random name. Returns its path."""
         folder = self._folders[0] / secrets.token_hex(32)
         folder.mkdir(parents=True)
         path = folder / name

@@ -49,7 +49,7 @@ class StageTimings:
 
 @dataclass(slots=True, kw_only=True)  # one for each token: a frozen one takes three times as long to make
 class OutputDelta:
-    """New output of one request, which nobody changes. Every request ends in exactly one delta whose `finish_reason` is
+    """New output of one request; immutable. Every request ends in exactly one delta whose `finish_reason` is
     set.
 
     prompt_tokens: length of the prompt, in every delta of a request that was computed.

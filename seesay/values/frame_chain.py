@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 Resample = Literal["bilinear", "bicubic", "lanczos"]
 Library = Literal["torchvision", "pillow"]
-"""Whose arithmetic a resizing has. Their weights have other precisions, so their pixels differ by a level or more."""
+"""The library whose arithmetic a resizing has. The precisions of their weights differ, and so do pixels by a level or
+more."""
 Size = tuple[int, int]
 
 CHANNELS = 3
