@@ -6,7 +6,7 @@ Sizes are those of Qwen3-30B-A3B: 128 experts of 768, hidden size 2048, 8 for ea
 microseconds over replays of a CUDA graph, in which layers rotate so that caches do not hold their weights. For each
 number of tokens it prints the time of the whole mixture behind the router's product, the terabytes of chosen weights
 read per second, and the TFLOP/s. `--sweep` measures tilings of each of the two products; `--check` compares with
-float32 on the same choices.
+float32 on the same choices, and a replayed graph with separate launches.
 """
 
 from __future__ import annotations
@@ -52,7 +52,20 @@ MANY_BYTES = [
 ]  # fmt: skip
 """For weights of one byte, which tensor cores take widened from registers: outputs are the first axis."""
 GATE_ROW = [(1, 2048, 4), (2, 2048, 4), (2, 1024, 4), (4, 512, 4), (2, 2048, 8), (1, 2048, 2), (4, 1024, 8)]
-DOWN_ROW = [(2, 256, 4), (1, 256, 4), (2, 128, 2), (4, 256, 8), (4, 128, 4), (1, 256, 2), (2, 256, 8), (8, 128, 8)]
+DOWN_ROW = [
+    (2, 256, 4),
+    (1, 256, 4),
+    (2, 128, 2),
+    (4, 256, 8),
+    (4, 128, 4),
+    (1, 256, 2),
+    (2, 256, 8),
+    (8, 128, 8),
+    (1, 1024, 4),
+    (1, 1024, 8),
+    (1, 512, 4),
+    (2, 512, 4),
+]
 
 
 class Layer(NamedTuple):
@@ -166,8 +179,11 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
     calls: dict[tuple[str, Any], list[Callable[[], object]]] = {}
     if num_tokens <= 4:
         for sizes in GATE_ROW:
-            alone = partial(kernels.multiply_gate_alone, activation="silu", tiling=RowTiling(*sizes))
-            calls["gate", sizes] = [partial(alone, x, layer.logits, CHOOSING, layer.gate_up) for layer in layers]
+            tiling = RowTiling(*sizes)
+            alone = partial(kernels.multiply_gate_alone, num_experts=NUM, activation="silu", tiling=tiling)
+            calls["gate", sizes] = [
+                partial(alone, x, choice.experts, layer.gate_up) for choice, layer in zip(chosen, layers, strict=True)
+            ]
         for sizes in DOWN_ROW:
             alone = partial(kernels.multiply_down_alone, num_experts=NUM, tiling=RowTiling(*sizes))
             calls["down", sizes] = [
@@ -177,8 +193,8 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
     is_one_byte = layers[0].down.scale is not None
     many = MANY_BYTES if is_one_byte else MANY
     for tile in many if mean > 32 else SOME + many[:3] if mean > 8 else FEW + (SOME[:4] if mean > 2 else []):
-        tiling = GroupedTiling(*tile, rows_first=tile[0] >= 64 and not is_one_byte)
-        grouped = partial(kernels.multiply_grouped, num_chosen=CHOSEN, tiling=tiling)
+        grouped_tiling = GroupedTiling(*tile, rows_first=tile[0] >= 64 and not is_one_byte)
+        grouped = partial(kernels.multiply_grouped, num_chosen=CHOSEN, tiling=grouped_tiling)
         sorted_by = [kernels.sort(experts, NUM) for experts, _ in chosen]
         calls["gate", tile] = [
             partial(grouped, x, *sorts, layer.gate_up, activation="silu")
@@ -218,6 +234,12 @@ def check(num_tokens: int, layer: Layer) -> None:
     error = ((found - exact).norm() / exact.norm()).item()
     print(f"    {num_tokens} tokens: relative error {error:.1e}", flush=True)
     assert error < 1e-2
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        replayed = run_layer(x, layer)
+    for _ in range(20):
+        graph.replay()
+        assert torch.equal(replayed.float(), found), "a graph computes something else"
 
 
 def widen_scale(matrix: ExpertMatrix, expert: int) -> torch.Tensor:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.expert_routing_kernels import rank, score
 from seesay.kernels.few_row_kernels import widen
 from seesay.kernels.token_kernels import activate
 
@@ -192,24 +191,16 @@ def one_row_gate_kernel(
     weight_ptr,
     bias_ptr,
     scale_ptr,
-    logits_ptr,
-    choice_bias_ptr,
     norm_ptr,
     experts_ptr,
-    shares_ptr,
     out_ptr,
     num_outputs,
     x_stride,
     scale_stride,
     group_stride,
-    logits_stride,
     eps,
-    share_scale,
-    least_sum,
     SIZE: tl.constexpr,
     PADDED_SIZE: tl.constexpr,
-    NUM: tl.constexpr,
-    PADDED: tl.constexpr,
     CHOSEN: tl.constexpr,
     OUTPUTS: tl.constexpr,
     SPAN: tl.constexpr,
@@ -217,38 +208,22 @@ def one_row_gate_kernel(
     HAS_NORM: tl.constexpr,
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
-    HAS_CHOICE_BIAS: tl.constexpr,
-    IS_SIGMOID: tl.constexpr,
-    NORMALIZES: tl.constexpr,
-    GROUPS: tl.constexpr,
-    KEPT: tl.constexpr,
-    SUMS_TWO: tl.constexpr,
     GATE: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, a) computes outputs i · OUTPUTS … of assignment a, with plain arithmetic: the activation of the first
-    half of the product times the second half. It finds the expert by itself, and reads the weights of that one alone;
-    program (0, a) writes it, and its share. HAS_NORM: x is divided by its root mean square and multiplied by `norm`
-    first. GROUP: inputs that share a scale, of which SPAN is a multiple."""
+    half of the product times the second half. It reads the weights of the chosen experts alone. HAS_NORM: x is divided
+    by its root mean square and multiplied by `norm` first. GROUP: inputs that share a scale, of which SPAN is a
+    multiple.
+
+    What depends on it may begin when it knows the experts: then they are known there, too.
+    """
     if IS_DEPENDENT:
-        tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     assignment = tl.program_id(1)
     token = (assignment // CHOSEN).to(tl.int64)
-    scores, choice = score(
-        logits_ptr + token * logits_stride, choice_bias_ptr, NUM, PADDED, IS_SIGMOID, HAS_CHOICE_BIAS, GROUPS, KEPT,
-        SUMS_TWO,
-    )  # fmt: skip
-    ranks = rank(choice, PADDED)
-    experts = tl.arange(0, PADDED)
-    is_own = ranks == assignment % CHOSEN
-    expert = tl.minimum(tl.sum(tl.where(is_own, experts, 0), axis=0), NUM - 1)
-    if tl.program_id(0) == 0:
-        share = tl.sum(tl.where(is_own, scores, 0.0), axis=0)
-        if NORMALIZES:
-            share /= tl.maximum(tl.sum(tl.where(ranks < CHOSEN, scores, 0.0), axis=0), least_sum)
-        tl.store(experts_ptr + assignment, expert)
-        tl.store(shares_ptr + assignment, share * share_scale)
+    expert = tl.load(experts_ptr + assignment)
     x_ptr += token * x_stride
     factor = 1.0
     if HAS_NORM:
@@ -322,16 +297,17 @@ def one_row_down_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, t) computes outputs i · OUTPUTS … of token t: the sum over its experts of their shares times the
-    products of x [tokens · CHOSEN, SIZE] with their weights, all experts side by side. ADDS: add it to out."""
+    products of x [tokens · CHOSEN, SIZE] with their weights, all experts side by side. ADDS: add it to out.
+
+    It begins behind `one_row_gate_kernel`, and reads the first weights before that has ended.
+    """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     token = tl.program_id(1)
     slots = tl.arange(0, SLOTS)
     is_slot = slots < CHOSEN
     assignments = token * CHOSEN + slots
     experts = tl.load(experts_ptr + assignments, mask=is_slot, other=0)
-    shares = tl.load(shares_ptr + assignments, mask=is_slot, other=0.0)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
     is_output = outputs < num_outputs
@@ -340,11 +316,19 @@ def one_row_down_kernel(
     own = weight_ptr + weight_rows.to(tl.int64)[:, :, None] * SIZE + columns[None, None, :]
     inputs = x_ptr + assignments.to(tl.int64)[:, None] * SIZE + columns[None, :]
     scales = scale_ptr + weight_rows.to(tl.int64) * scale_stride
+    is_weight = is_place[:, :, None] & (columns < SIZE)[None, None, :]
+    ahead = tl.load(own, mask=is_weight, other=0.0)
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_wait()
+    shares = tl.load(shares_ptr + assignments, mask=is_slot, other=0.0)
     NUM_SUMS: tl.constexpr = SPAN if GROUP is None else SPAN // GROUP
     total = tl.zeros([SLOTS, OUTPUTS, NUM_SUMS], tl.float32)
     for first in range(0, SIZE, SPAN):
         is_column = first + columns < SIZE
-        weight = tl.load(own + first, mask=is_place[:, :, None] & is_column[None, None, :], other=0.0).to(tl.float32)
+        weight = ahead.to(tl.float32)
+        if SIZE > SPAN:
+            is_weight = is_place[:, :, None] & (first + SPAN + columns < SIZE)[None, None, :]
+            ahead = tl.load(own + first + SPAN, mask=is_weight, other=0.0)
         x = tl.load(inputs + first, mask=is_slot[:, None] & is_column[None, :], other=0.0).to(tl.float32)
         if GROUP is None:
             total += weight * x[:, None, :]

@@ -37,39 +37,6 @@ def _keep_best_groups(
 
 
 @triton.jit
-def score(
-    logits_ptr, bias_ptr, NUM: tl.constexpr, PADDED: tl.constexpr, IS_SIGMOID: tl.constexpr, HAS_BIAS: tl.constexpr,
-    GROUPS: tl.constexpr, KEPT: tl.constexpr, SUMS_TWO: tl.constexpr,
-):  # fmt: skip
-    """Return the scores of a token's experts, and those by which they are chosen: one that is NaN is never better than
-    another, so that every choice is an expert."""
-    experts = tl.arange(0, PADDED)
-    is_expert = experts < NUM
-    logits = tl.load(logits_ptr + experts, mask=is_expert, other=_LOWEST).to(tl.float32)
-    if IS_SIGMOID:
-        scores = tl.sigmoid(logits)
-    else:
-        powers = tl.exp(logits - tl.max(logits, axis=0))
-        scores = powers / tl.sum(powers, axis=0)
-    choice = scores
-    if HAS_BIAS:
-        choice += tl.load(bias_ptr + experts, mask=is_expert, other=0.0)
-    choice = tl.where(is_expert & (choice == choice), choice, _LOWEST)
-    if GROUPS > 1:
-        choice = _keep_best_groups(choice, experts, NUM, GROUPS, KEPT, SUMS_TWO)
-    return scores, choice
-
-
-@triton.jit
-def rank(choice, PADDED: tl.constexpr):
-    """Return how many are better than each, or equal and before it: all ranks are different."""
-    experts = tl.arange(0, PADDED)
-    is_better = choice[None, :] > choice[:, None]
-    is_before = (choice[None, :] == choice[:, None]) & (experts[None, :] < experts[:, None])
-    return tl.sum((is_better | is_before).to(tl.int32), axis=1)
-
-
-@triton.jit
 def choose_kernel(
     logits_ptr,
     bias_ptr,
@@ -90,15 +57,26 @@ def choose_kernel(
     SUMS_TWO: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Program t chooses the experts of token t."""
+    """Program t chooses the experts of token t. A score that is NaN is never better than another, so that every choice
+    is an expert."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, PADDED)
-    scores, choice = score(
-        logits_ptr + token * logits_stride, bias_ptr, NUM, PADDED, IS_SIGMOID, HAS_BIAS, GROUPS, KEPT, SUMS_TWO
-    )
+    is_expert = experts < NUM
+    logits = tl.load(logits_ptr + token * logits_stride + experts, mask=is_expert, other=_LOWEST).to(tl.float32)
+    if IS_SIGMOID:
+        scores = tl.sigmoid(logits)
+    else:
+        powers = tl.exp(logits - tl.max(logits, axis=0))
+        scores = powers / tl.sum(powers, axis=0)
+    choice = scores
+    if HAS_BIAS:
+        choice += tl.load(bias_ptr + experts, mask=is_expert, other=0.0)
+    choice = tl.where(is_expert & (choice == choice), choice, _LOWEST)
+    if GROUPS > 1:
+        choice = _keep_best_groups(choice, experts, NUM, GROUPS, KEPT, SUMS_TWO)
     slots = tl.arange(0, SLOTS)
     chosen = tl.zeros([SLOTS], tl.int32)
     weights = tl.zeros([SLOTS], tl.float32)

@@ -36,12 +36,20 @@ class RowTiling(NamedTuple):
 def tile_grouped(
     num_assignments: int, num_experts: int, size: int, is_gated: bool, num_bytes: int, has_large_memory: bool
 ) -> GroupedTiling:
-    """Return the tiling for so many assignments. num_bytes: of an element of x."""
+    """Return the tiling for so many assignments. num_bytes: of an element of the weights. Those of one byte are widened
+    in registers, from where tensor cores take the first axis alone, which then is that of outputs."""
     mean = num_assignments / num_experts
-    if mean > 24:
-        rows = 128 if mean > 96 else 64
+    if num_bytes == 1 and mean > 6:
+        if mean <= 24:
+            tiling = GroupedTiling(16, 32, 128, 2, 4)
+        else:
+            tiling = GroupedTiling(64 if is_gated else 128, 64, 128, 4, 3 if has_large_memory else 2)
+    elif mean > 24:
         num_stages = 3 if has_large_memory else 2
-        tiling = GroupedTiling(rows, 128, 64, 8 if rows == 128 else 4, num_stages, rows_first=True)
+        if mean > 96:
+            tiling = GroupedTiling(128, 128, 64, 8, num_stages, rows_first=True)
+        else:
+            tiling = GroupedTiling(64, 64 if is_gated else 128, 64, 4, num_stages, rows_first=True)
     elif mean > 12:
         tiling = GroupedTiling(32, 64, 64, 4, 5 if has_large_memory else 3)
     elif mean > 6:
@@ -63,5 +71,5 @@ def tile_row(size: int, is_gated: bool, num_chosen: int) -> RowTiling:
     if is_gated:
         tiling = RowTiling(outputs=2, span=1024, num_warps=4)
     else:
-        tiling = RowTiling(outputs=1, span=max(16, 2048 // power_of_2_from(num_chosen)), num_warps=2)
+        tiling = RowTiling(outputs=1, span=max(16, 2048 // power_of_2_from(num_chosen)), num_warps=4)
     return tiling._replace(span=max(16, min(tiling.span, power_of_2_from(size))))

@@ -127,12 +127,14 @@ def mix(
     (num_tokens, size), num_experts = x.shape, logits.shape[1]
     assert x.stride(1) == 1 and gate_up.numbers.is_contiguous() and down.numbers.is_contiguous() and num_tokens
     assert gate_up.numbers.shape[1] == size and num_experts * size == len(down.numbers)
+    choice, num_chosen = choose(logits, choosing), choosing.num_chosen
     if num_tokens <= MAX_ALONE:
-        inner, choice = multiply_gate_alone(x, logits, choosing, gate_up, activation=activation, norm=norm)
+        inner = multiply_gate_alone(
+            x, choice.experts, gate_up, num_experts=num_experts, activation=activation, norm=norm
+        )
         return multiply_down_alone(inner, choice, down, num_experts=num_experts, add_to=add_to)
     if norm is not None:
         x = rms_norm(x, None, *norm)
-    choice, num_chosen = choose(logits, choosing), choosing.num_chosen
     order, starts = sort(choice.experts, num_experts)
     inner = multiply_grouped(x, order, starts, gate_up, num_chosen=num_chosen, activation=activation)
     outputs = multiply_grouped(inner, order, starts, down, num_chosen=num_chosen)
@@ -181,7 +183,8 @@ def multiply_grouped(
     is_dependent = has_dependent_launch(x.get_device())
     if tiling is None:
         has_large = has_large_shared_memory(x.get_device())
-        tiling = tile_grouped(num_assignments, num_experts, size, activation is not None, x.itemsize, has_large)
+        numbers = matrix.numbers
+        tiling = tile_grouped(num_assignments, num_experts, size, activation is not None, numbers.itemsize, has_large)
     num_blocks = min(num_assignments, num_experts + num_assignments // tiling.rows)
     grouped_kernel[(-(-num_outputs // tiling.outputs), num_blocks)](
         *matrix.operands(x),
@@ -213,50 +216,42 @@ def multiply_grouped(
 
 def multiply_gate_alone(
     x: torch.Tensor,
-    logits: torch.Tensor,
-    choosing: Choosing,
+    experts: torch.Tensor,
     matrix: ExpertMatrix,
     *,
+    num_experts: int,
     activation: str,
     norm: tuple[torch.Tensor, float] | None = None,
     tiling: RowTiling | None = None,
-) -> tuple[torch.Tensor, Choice]:
-    """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment, and what was
-    chosen."""
-    (num_tokens, num_experts), num_chosen, size = logits.shape, choosing.num_chosen, x.shape[1]
-    choice = Choice.empty(num_tokens, num_chosen, x.device)
+) -> torch.Tensor:
+    """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment."""
+    num_chosen, size = experts.shape[1], x.shape[1]
     num_outputs = len(matrix.numbers) // num_experts // 2
-    out = x.new_empty(num_tokens * num_chosen, num_outputs)
+    out = x.new_empty(experts.numel(), num_outputs)
     tiling = tiling or tile_row(size, True, num_chosen)
     is_dependent = has_dependent_launch(x.get_device())
-    one_row_gate_kernel[(-(-num_outputs // tiling.outputs), num_tokens * num_chosen)](
+    one_row_gate_kernel[(-(-num_outputs // tiling.outputs), experts.numel())](
         *matrix.operands(x),
-        logits,
-        logits if choosing.bias is None else choosing.bias,
         x if norm is None else norm[0],
-        *choice,
+        experts,
         out,
         num_outputs,
         x.stride(0),
         *matrix.scale_strides,
-        logits.stride(0),
         0.0 if norm is None else norm[1],
-        choosing.scale,
-        choosing.least_sum,
         SIZE=size,
         PADDED_SIZE=power_of_2_from(size),
+        CHOSEN=num_chosen,
         OUTPUTS=tiling.outputs,
         SPAN=max(tiling.span, matrix.group_size or 0),
         HAS_NORM=norm is not None,
-        HAS_CHOICE_BIAS=choosing.bias is not None,
         GATE=activation,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
         **matrix.options,
-        **choosing.options(num_experts),
     )
-    return out, choice
+    return out
 
 
 def multiply_down_alone(
@@ -269,7 +264,9 @@ def multiply_down_alone(
     tiling: RowTiling | None = None,
 ) -> torch.Tensor:
     """Return the sum [tokens, outputs] over the experts of each token of their shares times the products of their rows
-    of x [tokens · chosen, in]; or add it to `add_to`."""
+    of x [tokens · chosen, in]; or add it to `add_to`.
+
+    It must be launched behind `multiply_gate_alone`: it reads the choice before that has ended."""
     num_tokens, num_chosen = choice.experts.shape
     num_outputs, size = len(matrix.numbers) // num_experts, x.shape[1]
     out = x.new_empty(num_tokens, num_outputs) if add_to is None else add_to

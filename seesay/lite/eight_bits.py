@@ -102,6 +102,7 @@ class _Simulated:
     """Computes with inputs divided by scales [in] and rounded token by token, as an engine will."""
 
     name = "simulated"
+    makes_matrix = False
 
     def __init__(self, scales: Tensor, dtype: QuantDtype) -> None:
         self._scales, self._dtype = scales, dtype

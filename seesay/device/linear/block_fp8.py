@@ -34,6 +34,8 @@ class BlockFp8:
     """FP8 weights that a checkpoint has, with a scale per block of `block_size`. Each source of a layer begins with a
     block of its own, so in memory every output has its row of scales: 1/32 of the weights' bytes for blocks of 128."""
 
+    makes_matrix = True
+
     def __init__(self, quantization: Quantization, dtype: torch.dtype) -> None:
         assert quantization.is_stored and quantization.strategy == "block"
         self.name = "fp8 block"

@@ -14,7 +14,6 @@ from seesay.checkpoint.parts import Source, Weight
 from seesay.device.backends import has_kernels
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
-from seesay.errors import CheckpointError
 
 
 class ExpertLinear(Linear):
@@ -42,6 +41,11 @@ class ExpertLinear(Linear):
         assert isinstance(self._product, _ExpertProduct)
         return self._product.kernels
 
+    def why_not(self, device: torch.device) -> str | None:
+        if has_kernels(device) and not self.method.makes_matrix:
+            return f"there are no kernels for experts in {self.method.name}"
+        return None
+
     def _prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> tuple[Product, torch.Tensor | None]:
         first = next(iter(weights.values())).data
         self.weight = nn.Parameter(first.new_empty(0), requires_grad=False)
@@ -54,9 +58,7 @@ class ExpertLinear(Linear):
     def _make_whole(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> Product:
         """Return the product for kernels that take the rows of the matrix that are an expert's."""
         make_matrix = self.method.prepare(weights, None, self.sizes).make_matrix
-        if make_matrix is None:
-            tensor = next(iter(weights.values())).parts[0].tensor
-            raise CheckpointError(f"tensor {tensor!r}: there is no kernel for experts quantized as {self.method.name}")
+        assert make_matrix is not None, "why_not refuses such methods"
         matrix = make_matrix()
         tensors = [tensor for tensor in (matrix.numbers, matrix.scale, bias) if tensor is not None]
         return _ExpertProduct(tensors=tuple(tensors), run=_refuse, add=_refuse, matrix=matrix)

@@ -63,6 +63,8 @@ class LoadedLayers:
         choose = _MethodChoice(checkpoint, self.name_of, self.dtype, may_quantize=may_quantize)
         for path, linear in self._linears.items():
             linear.method = choose(linear.modules_in(path), is_quantizable=linear.is_quantizable)
+            if reason := linear.why_not(self.device):
+                raise CheckpointError(f"{checkpoint.path}: {path}: {reason}")
         if checkpoint.quantization is not None:
             self._unread_endings = frozenset(checkpoint.quantization.ignored)
         self._stored_as = find_names(checkpoint, self.name_of)

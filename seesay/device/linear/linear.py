@@ -44,6 +44,7 @@ class Unquantized:
     """The weight as it is, in the model's own type."""
 
     name = "unquantized"
+    makes_matrix = True
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:  # noqa: ARG002
         return {"weight": TensorLayout(name="weight", axes=((OUTPUTS, 1), (1, 1)))}
@@ -128,6 +129,10 @@ class Linear(nn.Module):
             target.add_(self._make_extended(lambda _: y)(x))
         else:
             self._add(target, x)
+
+    def why_not(self, device: torch.device) -> str | None:  # noqa: ARG002
+        """Return why this layer cannot be computed on the device with its method; None if it can."""
+        return None
 
     def modules_in(self, path: str) -> tuple[str, ...]:
         """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""

@@ -72,9 +72,15 @@ class Sizes:
 
 
 class LinearMethod(Protocol):
-    """A format of weights and the way to compute with it. One value serves many layers."""
+    """A format of weights and the way to compute with it. One value serves many layers.
+
+    makes_matrix: whether its products have the weight as a `RowMatrix` where kernels compute.
+    """
 
     name: str
+
+    @property
+    def makes_matrix(self) -> bool: ...
 
     def layouts(self, num_inputs: int) -> Mapping[str, TensorLayout]:
         """Return the tensors that a checkpoint stores for each layer, besides its bias."""

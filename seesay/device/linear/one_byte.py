@@ -44,6 +44,8 @@ class NumberKind:
 class OneByte:
     """Numbers that a checkpoint has, with a scale per output or tensor."""
 
+    makes_matrix = True
+
     def __init__(self, kind: NumberKind, quantization: Quantization, dtype: torch.dtype) -> None:
         assert quantization.is_stored and quantization.strategy in ("tensor", "channel")
         self.name = f"{kind.name} {quantization.strategy}"
@@ -63,6 +65,8 @@ class OneByte:
 
 class OneByteInFlight:
     """Plain weights, quantized with one scale per output when they are loaded."""
+
+    makes_matrix = True
 
     def __init__(self, kind: NumberKind) -> None:
         self.name = f"{kind.name} in flight"

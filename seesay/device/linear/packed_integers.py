@@ -42,6 +42,8 @@ class _Stored(NamedTuple):
 class _PackedMethod:
     """The settings of a format. dtype: of the model. scale_dtype: of scales in memory."""
 
+    makes_matrix = False
+
     def __init__(
         self, quantization: Quantization, dtype: torch.dtype, scale_dtype: torch.dtype = torch.float32
     ) -> None:

@@ -56,6 +56,7 @@ class Ready:
     """Has `product` already, whatever the weight is, of which it keeps a weak reference."""
 
     name = "ready"
+    makes_matrix = False
 
     def __init__(self, **options: Any) -> None:
         self.product = Product(tensors=(), run=lambda x: x, add=lambda target, x: None, **options)
