@@ -44,7 +44,7 @@ class InvokeCalls(ToolFormat):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        return (self.begin, self.end)
+        return (self.begin, self.end, self._value_end, self._call_end)
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
         yield from source.expect(self.begin)

@@ -54,6 +54,10 @@ def render(error: ApiError) -> bytes:
     return f"error {error.message}".encode()
 
 
+def fail() -> bytes:
+    raise bad_request("no")
+
+
 async def test_a_stream_that_waits_gets_headers_and_comments() -> None:
     client = Client()
 
@@ -88,8 +92,7 @@ async def test_an_error(waits: bool) -> None:
     async def events() -> AsyncGenerator[bytes, None]:
         if waits:
             await client.see(1)
-        raise bad_request("no")
-        yield b""
+        yield fail()
 
     stream = Quick(events(), render_error=render) if waits else EventStream(events(), render_error=render)
     if waits:
