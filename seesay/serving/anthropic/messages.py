@@ -14,7 +14,7 @@ from seesay.errors import show
 from seesay.serving.anthropic.blocks import BlockWriter
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.anthropic.protocol import (
-    AnswerMessage,
+    MessageAnswer,
     CountTokensRequest,
     MessagesErrorResponse,
     MessagesRequest,
@@ -57,7 +57,7 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.post(
         _PREFIX,
-        response_model=AnswerMessage,
+        response_model=MessageAnswer,
         responses={
             200: {
                 "description": "the answer; with stream=true, the events of `MessageStreamEvent`",
@@ -165,7 +165,7 @@ class _Reply:
         }
 
     def make_message(self, text: str, last: OutputDelta) -> dict[str, Any]:
-        """Return the `AnswerMessage` as JSON. An empty answer has no blocks."""
+        """Return the `MessageAnswer` as JSON. An empty answer has no blocks."""
         writer = BlockWriter()
         parser = self.reading.open(is_thinking=last.is_thinking)
         for part in [*parser.feed(text), *parser.finish()]:

@@ -245,7 +245,7 @@ class AnswerUsage(BaseModel):
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "model_context_window_exceeded"]
 
 
-class AnswerMessage(BaseModel):
+class MessageAnswer(BaseModel):
     """An answer of `/v1/messages`."""
 
     id: str
@@ -283,7 +283,7 @@ class MessageStart(BaseModel):
     """The first event. The prompt's tokens are not counted yet; `message_delta` has their number."""
 
     type: Literal["message_start"] = "message_start"
-    message: AnswerMessage
+    message: MessageAnswer
 
 
 class ContentBlockStart(BaseModel):

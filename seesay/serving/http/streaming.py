@@ -126,7 +126,7 @@ def describe_events(model: str) -> dict[str, Any]:
         "contentSchema": {"$ref": f"#/components/schemas/{model}"},
     }
     event = {"type": "object", "properties": {"event": {"type": "string"}, "data": data}, "required": ["data"]}
-    return {"text/event-stream": {"itemSchema": event}}
+    return {"text/event-stream": {"schema": event}}
 
 
 def make_event(data: Mapping[str, object] | str, *, name: str | None = None) -> bytes:
