@@ -14,8 +14,8 @@ from seesay.errors import show
 from seesay.serving.anthropic.blocks import BlockWriter
 from seesay.serving.anthropic.content import read_conversation
 from seesay.serving.anthropic.protocol import (
-    MessageAnswer,
     CountTokensRequest,
+    MessageAnswer,
     MessagesErrorResponse,
     MessagesRequest,
     TokensCount,
