@@ -58,6 +58,8 @@ class Experts:
         self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
     ) -> torch.Tensor:
         x = norm.add(delta, residual)
+        if not len(x):  # behind the last layer, a step of a prompt's middle needs nothing
+            return x
         made = self._mix(x, self._compute_logits(x))
         if self._shared is not None:
             made.add_(self._run_shared(self._shared, x, rows))
