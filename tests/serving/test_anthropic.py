@@ -133,6 +133,11 @@ def test_a_full_context_has_a_reason_of_its_own(client: anthropic.Anthropic) -> 
     assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
 
 
+def test_a_limit_above_the_context_means_as_many_as_fit(client: anthropic.Anthropic) -> None:
+    message = client.messages.create(**{**GREEDY, "max_tokens": 64_000}, messages=HI, timeout=60)
+    assert message.stop_reason in ("model_context_window_exceeded", "end_turn")
+
+
 def test_tool_results_may_hold_pictures(client: anthropic.Anthropic) -> None:
     call = {"type": "tool_use", "id": "t1", "name": "look", "input": {"at": "sky"}}
     result = {"type": "tool_result", "tool_use_id": "t1", "content": [picture(), text("seen")]}

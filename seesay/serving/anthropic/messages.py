@@ -138,7 +138,8 @@ class _Reply:
         tools = read_tools(body.tools, body.tool_choice)
         self.reading = AnswerReading.choose(state.engine, tools, body.answer_format, body.field_names("messages"))
         config = state.defaults.make_config(
-            max_new_tokens=body.max_tokens,
+            # The field is required, so clients send the limit of a model that they know.
+            max_new_tokens=min(body.max_tokens, state.engine.session_len),
             temperature=body.temperature,
             top_p=body.top_p,
             top_k=body.top_k,

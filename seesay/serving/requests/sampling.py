@@ -44,15 +44,14 @@ class SamplingDefaults:
     ) -> GenerationConfig:
         """Return a config from `given` (field names of `GenerationConfig`; None means not given).
 
-        max_new_tokens: None allows as many as fit into the context, and so does a larger number. names: the client's,
-        for errors. Raises `ApiError` 400 that names the field with a bad value.
+        max_new_tokens: None allows as many as fit into the context. names: the client's, for errors. Raises `ApiError`
+        400 that names the field with a bad value.
         """
         options: dict[str, Any] = {**self.values, **{k: v for k, v in given.items() if v is not None}}
         options["top_k"] = max(0, int(options["top_k"]))  # clients of other servers send -1 for 'off'
         options["do_sample"] = options["temperature"] > 0
-        limit = self._session_len
         try:
-            return GenerationConfig(max_new_tokens=min(max_new_tokens or limit, limit), **options)
+            return GenerationConfig(max_new_tokens=max_new_tokens or self._session_len, **options)
         except ConfigError as error:
             raise names.explain(error) from error
 
