@@ -21,6 +21,9 @@ PACKAGE = Path(__file__).parents[1] / "seesay"
 MOST_METHODS = 12
 MOST_COMPLEXITY = 10
 MOST_FILE_LINES = 450
+MOST_LARGE_CLASSES = 60
+MOST_COMPLEX_FUNCTIONS = 163
+MOST_LARGE_FILES = 8
 MOST_EXCEPTIONS = 60
 MOST_ANYS = 10.5
 
@@ -55,11 +58,11 @@ def measure(package: Path = PACKAGE) -> list[Figure]:
     )
     anys = sum(isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree))
     return [
-        Figure(f"classes with more than {MOST_METHODS} methods", len(classes), places=classes),
-        Figure(f"functions of a complexity over {MOST_COMPLEXITY}", len(functions), places=functions),
+        Figure(f"classes with more than {MOST_METHODS} methods", len(classes), MOST_LARGE_CLASSES, classes),
+        Figure(f"functions of a complexity over {MOST_COMPLEXITY}", len(functions), MOST_COMPLEX_FUNCTIONS, functions),
         Figure("lint exceptions (noqa)", len(exceptions), MOST_EXCEPTIONS, exceptions),
         Figure("Any per 1,000 lines", round(1000 * anys / total, 2), MOST_ANYS),
-        Figure(f"files of more than {MOST_FILE_LINES} lines", len(large), places=large),
+        Figure(f"files of more than {MOST_FILE_LINES} lines", len(large), MOST_LARGE_FILES, large),
         Figure("lines", total),
     ]
 

@@ -98,19 +98,24 @@ def _make_check(hint: Any) -> _Check:
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if origin in _PLAIN:
         return _PLAIN[origin]
-    if origin in (Union, UnionType):
-        return _make_union_check(arguments)
-    if origin is Literal:
-        return lambda value: any(type(value) is type(known) and value == known for known in arguments)
-    if origin is Callable:
-        return callable
     if origin in _LISTS:
-        kind = tuple if origin is tuple else Sequence
-        check = _make_check(arguments[0])
-        return lambda value: isinstance(value, kind) and not isinstance(value, str | bytes) and all(map(check, value))
-    if origin is Mapping:
-        return _make_mapping_check(arguments)
-    return lambda value: isinstance(value, origin)
+        return _make_list_check(tuple if origin is tuple else Sequence, arguments[0])
+    make = _MAKERS.get(origin)
+    return (lambda value: isinstance(value, origin)) if make is None else make(arguments)
+
+
+def _make_list_check(kind: type, item: Any) -> _Check:
+    check = _make_check(item)
+
+    def is_valid(value: Any) -> bool:
+        is_list = isinstance(value, kind) and not isinstance(value, str | bytes)
+        return is_list and all(map(check, value))
+
+    return is_valid
+
+
+def _make_literal_check(choices: tuple[Any, ...]) -> _Check:
+    return lambda value: any(type(value) is type(known) and value == known for known in choices)
 
 
 def _make_union_check(arguments: tuple[Any, ...]) -> _Check:
@@ -125,6 +130,16 @@ def _make_union_check(arguments: tuple[Any, ...]) -> _Check:
 def _make_mapping_check(arguments: tuple[Any, ...]) -> _Check:
     key, entry = map(_make_check, arguments)
     return lambda value: isinstance(value, Mapping) and all(key(k) and entry(v) for k, v in value.items())
+
+
+_MAKERS: Mapping[Any, Callable[[tuple[Any, ...]], _Check]] = {
+    Callable: lambda _: callable,
+    Literal: _make_literal_check,
+    Mapping: _make_mapping_check,
+    Union: _make_union_check,
+    UnionType: _make_union_check,
+}
+"""Make the check of a generic type of its arguments."""
 
 
 def _describe(hint: Any) -> str:

@@ -61,20 +61,23 @@ class ApiKeyMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            keys, others = _find_credentials(scope)
-            if self._known:
-                valid = [key for key in keys if _is_among(key, self._known)]
-                if not valid and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
-                    raise _refuse(bool(keys))
-            else:
-                valid = keys + others
-            owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
-            scope.setdefault("state", {})["owner"] = owner
-            scope["state"]["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
+            self._note_owner(scope)
             if scope["path"] in ADMIN_PATHS and scope["method"] == "POST":
                 require_admin(Request(scope))  # before the body is read
-            scope["state"]["turn"] = owner if self._known and owner else _network_of(scope)
         await self._app(scope, receive, send)
+
+    def _note_owner(self, scope: Scope) -> None:
+        """Write into the scope's state who asks, whether as an admin, and whose turn it takes. Raises `ApiError` for a
+        request without a key."""
+        keys, others = _find_credentials(scope)
+        valid = [key for key in keys if _is_among(key, self._known)] if self._known else keys + others
+        if self._known and not valid and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
+            raise _refuse(bool(keys))
+        owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
+        state = scope.setdefault("state", {})
+        state["owner"] = owner
+        state["is_admin"] = bool([key for key in keys if _is_among(key, self._admins)])
+        state["turn"] = owner if self._known and owner else _network_of(scope)
 
 
 def _is_among(key: bytes, known: Sequence[bytes]) -> bool:

@@ -110,9 +110,15 @@ def _read_resolutions(
     if not isinstance(given, list) or not given:
         raise CheckpointError(f"{where} must be a list of [height, width], got {str(given)[:80]}")
     for each in given:
-        is_pair = isinstance(each, list) and len(each) == 2 and all(type(side) is int and side > 0 for side in each)
-        if not is_pair or each[0] % tile[0] or each[1] % tile[1] or math.prod(each) > MAX_TILES * math.prod(tile):
+        if not is_made_of_tiles(each, tile):
             raise CheckpointError(
                 f"{where} must be [height, width] of 1 to {MAX_TILES} tiles of {tile}, got {str(each)[:80]}"
             )
     return tuple((height, width) for height, width in given)
+
+
+def is_made_of_tiles(size: object, tile: tuple[int, int]) -> bool:
+    """Return whether a value is a pair of sides, in the order of those of `tile`, that 1 to `MAX_TILES` tiles fill."""
+    if not isinstance(size, list) or len(size) != 2 or not all(type(side) is int and side > 0 for side in size):
+        return False
+    return not (size[0] % tile[0] or size[1] % tile[1] or math.prod(size) > MAX_TILES * math.prod(tile))

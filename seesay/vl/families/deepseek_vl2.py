@@ -13,6 +13,7 @@ from seesay.processors.media.tiles import select_resolution
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Pad, Tiles
+from seesay.vl.bases.any_resolution import is_made_of_tiles
 from seesay.vl.bases.arrangement import Rows, chain, end_lines, join_tiles, number_rows
 from seesay.vl.bases.pixels import PixelSettings, count_patches, read_padding_color, read_processor
 from seesay.vl.family import MAX_TILES, Features, make_expansion
@@ -183,9 +184,7 @@ def _read_resolutions(settings: Mapping[str, object], side: int, where: object) 
     than whole tiles, of which the first is as wide as one."""
     given: Any = settings.get(_RESOLUTIONS)
     for each in given if isinstance(given, list) and given else [given]:
-        is_pair = isinstance(each, list) and len(each) == 2 and all(type(length) is int for length in each)
-        is_cut = is_pair and min(each) >= side and not any(length % side for length in each)
-        if not is_cut or each[0] * each[1] > MAX_TILES * side**2:
+        if not is_made_of_tiles(each, (side, side)):
             raise CheckpointError(
                 f"{where}: processor setting {_RESOLUTIONS} must be a list of [width, height] of 1 to {MAX_TILES} "
                 f"tiles of {side} pixels, got {str(each)[:80]}"
