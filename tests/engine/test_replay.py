@@ -197,8 +197,9 @@ def ask_and_leave(engine: AsyncEngine, requests: list[GenerationRequest]) -> Non
 
 def test_every_family_is_replayed() -> None:
     names = {name for name, _, _ in (*RUNS, *SLOW_RUNS)}
-    one_loaded = {ENROLLED[name] for name in OF_MODULES}  # all runners of one family would share its modules
-    assert {ENROLLED[name] for name in names} == set(list_families().values()) - one_loaded
+    replayed = {ENROLLED[name] for name in names}
+    one_loaded = {ENROLLED[name] for name in OF_MODULES} - replayed  # runners of one family would share its modules
+    assert replayed == set(list_families().values()) - one_loaded
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 with a message that has this text; all others are answered.
 
 Most bodies were recorded from the clients themselves, of the versions that are named, at a server that takes
-everything. Those of `agents_and_chats.json` were written by hand, in the form that these programs are known to send, and
-name no version. `$PNG` stands for a picture.
+everything. Those of `agents_and_chats.json` were written by hand, in the form that these programs are known to send,
+and name no version. `$PNG` stands for a picture.
 """
 
 from __future__ import annotations
