@@ -26,7 +26,7 @@ from seesay.engine.opened_model import open_model
 HEAVY = frozenset([
     "torch", "torch._dynamo", "torch._inductor", "torchvision", "triton", "sympy", "transformers", "huggingface_hub",
     "tokenizers", "safetensors", "numpy", "scipy", "sklearn", "pandas", "PIL", "jinja2", "fastapi", "uvicorn",
-    "pydantic", "httpx", "gradio", "av", "decord", "ray", "timm", "xgrammar",
+    "pydantic", "httpx", "gradio", "av", "decord", "ray", "timm", "llguidance",
 ])  # fmt: skip
 PROMPT = {"numpy", "PIL", "tokenizers"}
 HTTP = {"fastapi", "uvicorn", "pydantic"}

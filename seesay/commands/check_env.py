@@ -25,7 +25,7 @@ _EXTRAS = {
     "ui": ("gradio",),
     "video": ("av",),
     "timm": ("timm",),
-    "grammar": ("xgrammar",),
+    "grammar": ("llguidance",),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")
 _LABEL_WIDTH = 14

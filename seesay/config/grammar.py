@@ -18,13 +18,15 @@ from seesay.errors import ConfigError, show
 class Grammar:
     """The rules that the text of an answer must follow.
 
-    kind: 'json_schema', 'regex', 'ebnf', 'choice' (`source` is a JSON list of strings) or 'structural_tag'. is_open:
-    objects of the schema may have properties that it does not name, where it does not forbid them.
+    kind: 'json_schema', 'regex', 'ebnf' (or Lark), 'choice' (`source` is a JSON list of strings), 'structural_tag', or
+    'lark', of programs. is_open: objects of the schema may have properties that it does not name, where it does not
+    forbid them, and what no grammar can hold is left out. left_out: of a program, what it does not hold, and where.
     """
 
     kind: str
     source: str
     is_open: bool = False
+    left_out: tuple[str, ...] = ()
 
 
 MAX_SOURCE_CHARS = 1 << 18

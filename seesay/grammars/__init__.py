@@ -1,4 +1,4 @@
 """Grammars that an answer must follow: what they may contain, how they are compiled, and which tokens they allow next.
 
-Imports xgrammar when the first grammar is asked for.
+Imports llguidance when the first grammar is asked for.
 """

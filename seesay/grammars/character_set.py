@@ -45,6 +45,9 @@ class CharacterSet:
     def __or__(self, other: Self) -> Self:
         return self.of((*self.ranges, *other.ranges))
 
+    def __and__(self, other: Self) -> Self:
+        return ~(~self | ~other)
+
     def __invert__(self) -> Self:
         edges, start = [], 0
         for first, last in self.ranges:

@@ -1,43 +1,92 @@
-"""The calls of xgrammar that compile, for the process that tries grammars and for the one that uses them."""
+"""The calls of llguidance that compile, for the process that tries grammars and for the one that uses them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+MAX_LEXER_STATES = 50_000
+"""Of one answer: half of them are 32 MiB, and take a quarter of a second."""
+_MAX_FORCED_BYTES = 4096
+"""Of a longer forced text the beginning is cut into tokens."""
+NO_FORCING = '%llguidance {"no_forcing": true}\n'
+NO_BEGINNING = "no token of this model can begin an answer that it allows"
 
 
-def make_compiler(tokens: Sequence[bytes], *, num_threads: int) -> Any:
-    """Return a compiler for a vocabulary, which keeps nothing. Imports xgrammar."""
-    import xgrammar
+class TokenTable:
+    """The tokens of a model, as llguidance reads them. A last one, `len(tokens)`, stands for the end of an answer.
 
-    info = xgrammar.TokenizerInfo(
-        list(tokens), xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=[len(tokens) - 1]
-    )
-    return xgrammar.GrammarCompiler(info, max_threads=num_threads, cache_enabled=False)
-
-
-def compile_program(compiler: Any, kind: str, source: str) -> Any:
-    """Return xgrammar's compiled form of a program. Raises what xgrammar raises for one with a fault.
-
-    JSON is written in one line, with a space behind commas and colons: where any space is allowed, models may write
-    nothing else until their answer is cut.
+    encode: return the token ids of a text without special tokens around it.
     """
-    if kind == "json_schema":
-        return compiler.compile_json_schema(source, any_whitespace=False)
-    if kind == "regex":
-        return compiler.compile_regex(source)
-    if kind == "structural_tag":
-        return compiler.compile_structural_tag(source)
-    assert kind == "ebnf", kind
-    return compiler.compile_grammar(source)
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, tokens: Sequence[bytes], encode: Callable[[str], Sequence[int]] | None = None) -> None:
+        """tokens: the bytes of each token; none, or some that begin with 0xFF, for those that stand in no text (see
+        `token_table`). Without `encode` no text is forced."""
+        from llguidance import LLTokenizer
+
+        self.tokens = [*tokens, b"\xff<end of the answer>"]
+        self.eos_token_id = len(tokens)
+        self.special_token_ids = [self.eos_token_id]
+        self._encode = encode
+        self.tokenizer = LLTokenizer(self)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """Return the tokens of a text as the model's tokenizer cuts it: of its beginning where it is long."""
+        if isinstance(text, bytes):
+            text = text.decode()
+        text = text[:_MAX_FORCED_BYTES]
+        found = self._cut(text) if self._encode is not None else []
+        return found or list(self.tokenizer.greedy_tokenize(text))
+
+    def _cut(self, text: str) -> list[int]:
+        """Some tokenizers put a space before each text. That is seen where it is a token of its own, so another text
+        may stand before. Returns nothing where the tokenizer changes the text."""
+        assert self._encode is not None
+        data = text.encode()
+        for lead in ("", "\n"):
+            token_ids = self._encode(lead + text)
+            left = len(data)
+            start = len(token_ids)
+            while left > 0 and start > 0:
+                start -= 1
+                left -= len(self._spell(token_ids[start])) or left + 1
+            found = list(token_ids[start:])
+            if left == 0 and b"".join(map(self._spell, found)) == data:
+                return found
+        return []
+
+    def _spell(self, token_id: int) -> bytes:
+        return self.tokens[token_id] if token_id < len(self.tokens) else b""
 
 
-def explain_no_beginning(compiled: Any) -> str:
-    """Return what is wrong with a compiled program of which no token of the vocabulary can be the first, or ''."""
-    import xgrammar
+def compile_program(table: TokenTable, source: str, *, forces: bool = True) -> Any:
+    """Return a matcher at the beginning of a program's answers, to be copied (`deep_copy`). forces: where it leaves no
+    choice about the text, it leaves none about the tokens. Raises ValueError for a program with a fault."""
+    from llguidance import LLMatcher, LLParserLimits
 
-    bits = np.full((1, -(-compiled.tokenizer_info.vocab_size // 32)), -1, dtype=np.int32)
-    xgrammar.GrammarMatcher(compiled).fill_next_token_bitmask(bits, 0)
-    return "" if bits.any() else "no token of this model can begin an answer that it allows"
+    limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    grammar = LLMatcher.grammar_from_lark(source if forces else NO_FORCING + source)
+    matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=limits)
+    if matcher.is_error():
+        raise ValueError(explain(matcher.get_error()))
+    return matcher
+
+
+def explain(text: str) -> str:
+    """Return what llguidance said, without the lines of the grammar that follow."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    return " ".join(lines[:1])[:400] if lines else "it is not valid"
+
+
+def find_fault(table: TokenTable, matcher: Any) -> str:
+    """Return what is wrong with a compiled program whose answers cannot begin, or ''."""
+    beginning = matcher.deep_copy()
+    is_complete = beginning.is_accepting()
+    mask = bytearray(beginning.compute_bitmask())
+    if beginning.is_error() and "NoExtension" not in beginning.get_error():
+        return explain(beginning.get_error())
+    mask[table.eos_token_id // 8] &= ~(1 << table.eos_token_id % 8)
+    return "" if is_complete or (any(mask) and not beginning.is_error()) else NO_BEGINNING

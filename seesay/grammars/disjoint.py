@@ -8,17 +8,53 @@ from itertools import combinations
 from typing import Any
 
 _MAX_OPTIONS = 64
+_MAX_DEPTH = 6
+Find = Callable[[str], Any]
 
 
-def are_disjoint(options: Sequence[Any], find: Callable[[str], Any]) -> bool:
-    """Return whether this is certain. `find` resolves a local `$ref`."""
+def are_disjoint(options: Sequence[Any], find: Find) -> bool:
+    """Return whether this is certain. `find` resolves a `$ref`."""
     if len(options) > _MAX_OPTIONS:
         return False
-    resolved = [_resolve(option, find) for option in options]
-    return all(_differ(first, second, find) for first, second in combinations(resolved, 2))
+    return all(_differ(first, second, find, 0) for first, second in combinations(options, 2))
 
 
-def _resolve(schema: Any, find: Callable[[str], Any]) -> Mapping[str, Any]:
+def list_values(schema: Any, find: Find) -> list[Any] | None:
+    """Return the values that match, each once, where a schema lists them."""
+    schema = _resolve(schema, find)
+    if schema.get("type") in ("boolean", "null"):
+        return [None] if schema["type"] == "null" else [True, False]
+    if "type" in schema and "enum" not in schema and "const" not in schema:
+        return None
+    if schema.keys() & {"anyOf", "allOf", "oneOf", "not", "if", "$ref", "pattern", "minLength", "maxLength", "minimum"}:
+        return None
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if not isinstance(values, list):
+        return None
+    kinds = types_of(schema)
+    kept = {_key(value): value for value in values if kinds is None or _type_of(value) in kinds}
+    return list(kept.values())
+
+
+def types_of(schema: Mapping[str, Any]) -> set[Any] | None:
+    """The types that a value may have, an integer being a number; None where the schema does not say."""
+    given = schema.get("type")
+    kinds = given if isinstance(given, list) else [given]
+    if all(isinstance(kind, str) for kind in kinds):
+        return {"number" if kind == "integer" else kind for kind in kinds}
+    values = _values_of(schema)
+    return None if values is None else {_type_of(json.loads(value)) for value in values}
+
+
+def _type_of(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+def _resolve(schema: Any, find: Find) -> Mapping[str, Any]:
     for _ in range(8):
         if not isinstance(schema, dict):
             return {}
@@ -28,42 +64,63 @@ def _resolve(schema: Any, find: Callable[[str], Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _differ(first: Mapping[str, Any], second: Mapping[str, Any], find: Callable[[str], Any]) -> bool:
-    types = _types_of(first), _types_of(second)
-    if types[0] is not None and types[1] is not None and not types[0] & types[1]:
+def _differ(first: Any, second: Any, find: Find, depth: int) -> bool:
+    first, second = _resolve(first, find), _resolve(second, find)
+    if depth > _MAX_DEPTH:
+        return False
+    for one, other in ((first, second), (second, first)):
+        for key in ("anyOf", "oneOf"):
+            options = one.get(key)
+            if isinstance(options, list) and all(_differ(option, other, find, depth + 1) for option in options):
+                return True
+        parts = one.get("allOf")
+        if isinstance(parts, list) and any(_differ(part, other, find, depth + 1) for part in parts):
+            return True
+    kinds = types_of(first), types_of(second)
+    if kinds[0] is not None and kinds[1] is not None and not kinds[0] & kinds[1]:
         return True
     values = _values_of(first), _values_of(second)
     if values[0] is not None and values[1] is not None:
         return not values[0] & values[1]
-    if types != ({"object"}, {"object"}):
-        return False
-    for name in set(_names(first)) & set(_names(second)):
-        own = [_values_of(_resolve(schema["properties"].get(name), find)) for schema in (first, second)]
-        if own[0] is not None and own[1] is not None and not own[0] & own[1]:
-            return True
+    return kinds == ({"object"}, {"object"}) and _differ_in_property(first, second, find, depth)
+
+
+def _differ_in_property(first: Mapping[str, Any], second: Mapping[str, Any], find: Find, depth: int) -> bool:
+    """Whether a required property of one cannot be that of the other."""
+    for one, other in ((first, second), (second, first)):
+        for name in _required(one):
+            own, others = _property(one, name), _property(other, name)
+            if others is False or (own is not None and others is not None and _differ(own, others, find, depth + 1)):
+                return True
     return False
 
 
-def _names(schema: Mapping[str, Any]) -> list[str]:
-    required, properties = schema.get("required"), schema.get("properties")
-    if not isinstance(required, list) or not isinstance(properties, dict):
-        return []
-    return [name for name in required if isinstance(name, str) and name in properties]
+def _required(schema: Mapping[str, Any]) -> list[str]:
+    required = schema.get("required")
+    return [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
 
 
-def _types_of(schema: Mapping[str, Any]) -> set[Any] | None:
-    """The types that a value may have, an integer being a number; None where the schema does not say."""
-    given = schema.get("type")
-    kinds = given if isinstance(given, list) else [given]
-    if not all(isinstance(kind, str) for kind in kinds):
-        return None
-    return {"number" if kind == "integer" else kind for kind in kinds}
+def _property(schema: Mapping[str, Any], name: str) -> Any:
+    """The schema of a property; False where there may be none, None where nothing is said."""
+    properties = schema.get("properties")
+    if isinstance(properties, dict) and name in properties:
+        return properties[name]
+    return False if schema.get("additionalProperties") is False and not schema.get("patternProperties") else None
 
 
 def _values_of(schema: Mapping[str, Any]) -> set[str] | None:
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if not isinstance(values, list):
-        return None
-    if any(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        values = [float(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in values]
-    return {json.dumps(value, sort_keys=True) for value in values}
+    return {_key(value) for value in values} if isinstance(values, list) else None
+
+
+def _key(value: Any) -> str:
+    """A spelling that equal values share."""
+    return json.dumps(_as_float(value), sort_keys=True)
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return float(value) if abs(value) <= 1 << 53 else value
+    if isinstance(value, list):
+        return [_as_float(item) for item in value]
+    return {key: _as_float(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,66 +1,77 @@
-"""JSON Schemas in a form that the compiler of grammars honours exactly.
+"""JSON Schemas in a form that llguidance honours exactly.
 
-The compiler ignores some keywords, and others beside certain keywords: an answer would then follow the grammar and not
-the schema. Here each keyword is either honoured, rewritten as something that is, or refused by name. A grammar may
-allow less than the schema does (see docs/structured_output.md); it never allows more. Linear in the schema's size.
+Keywords that validate nothing are left out, and so are formats that are not known. Keywords that llguidance has not are
+written by means of others, or refused by name and place. A grammar may allow less than the schema does (see
+docs/structured_output.md); it never allows more.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import unquote
 
-from seesay.errors import show
+from seesay.errors import RequestError, show
+from seesay.grammars.arrays import write_array
+from seesay.grammars.closing import find_named
 from seesay.grammars.disjoint import are_disjoint
-from seesay.grammars.names import match_other_names
-from seesay.grammars.plain_values import write_number, write_string, write_values
+from seesay.grammars.formats import FORMATS, KNOWN, NARROWER
+from seesay.grammars.negation import Negation
+from seesay.grammars.objects import write_object
+from seesay.grammars.patterns import rewrite_pattern
 from seesay.grammars.productive import find_dead_definition
-from seesay.grammars.regex import rewrite_regex
-from seesay.grammars.schema_fields import BY_TYPE, Schema, read_count, read_object, read_required, refuse
+from seesay.grammars.references import References
+from seesay.grammars.schema_fields import (
+    IN_PLACE,
+    Schema,
+    Spot,
+    all_of,
+    any_of,
+    is_exact,
+    read_count,
+    read_list,
+    read_names,
+    read_number,
+    read_object,
+    read_types,
+    refuse,
+)
 
-MAX_NODES = 20_000
+MAX_NODES = 50_000
 MAX_DEPTH = 64
-_ANNOTATIONS = frozenset(
+MAX_TEXT = 20_000
+"""Characters of a constant text: all that is forced is looked at in one step."""
+_MAX_EXCLUSIVE = 8
+"""Most schemas of a `oneOf` of which each is written without the others."""
+_ARRAY = frozenset(
+    ["items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems", "contains"]
+)
+_OBJECT = frozenset(
     [
-        "title",
-        "description",
-        "default",
-        "examples",
-        "example",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$comment",
-        "$schema",
-        "$anchor",
-        "discriminator",
-        "xml",
-        "externalDocs",
-        "nullable",
-        "contentMediaType",
-        "contentEncoding",
-        "contentSchema",
-        "$defs",
-        "definitions",
+        "properties",
+        "required",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "patternProperties",
+        "propertyNames",
+        "minProperties",
+        "maxProperties",
     ]
 )
-_TYPED = frozenset().union(*BY_TYPE.values())
-_APPLICATORS = ("$ref", "enum", "const", "anyOf", "oneOf", "allOf")
-_KNOWN = _ANNOTATIONS | _TYPED | {"type", *_APPLICATORS}
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
-def rewrite_schema(source: str, *, is_open: bool) -> str:
-    """Return the compiler's form of a JSON Schema, as JSON. Objects without `additionalProperties` have no others than
-    the named ones, and arrays with `prefixItems` no more, unless the schema `is_open`. Raises `RequestError` that names
-    the keyword that cannot be honoured, and its place."""
+def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> tuple[Schema, tuple[str, ...]]:
+    """Return (the compiler's form of a JSON Schema, what was left out of it). Objects without `additionalProperties`
+    have no others than the named ones, and arrays with `prefixItems` no more, unless the schema `is_open`. Raises
+    `RequestError` that names the keyword that cannot be honoured, and its place; where the schema `is_lenient`, such a
+    keyword is left out."""
     try:
         root = json.loads(source, parse_constant=_refuse_number, parse_float=_read_float)
     except (ValueError, RecursionError) as error:
         raise refuse("$", f"the schema is not JSON: {error}") from error
-    return json.dumps(_Rewriter(root, is_open=is_open).rewrite(), ensure_ascii=False)
+    writer = SchemaWriter(root, is_closing=not is_open, is_lenient=is_lenient)
+    return writer.write_root(), tuple(dict.fromkeys(writer.left_out))
 
 
 def _refuse_number(text: str) -> float:
@@ -71,280 +82,261 @@ def _read_float(text: str) -> float:
     return value if math.isfinite(value := float(text)) else _refuse_number(text)
 
 
-class _Rewriter:
-    """One schema. What `$ref` names is rewritten once, and stands below `$defs`."""
+class SchemaWriter:
+    """Writes one schema. What references name is written once, and stands below `$defs`.
 
-    def __init__(self, root: Any, *, is_open: bool) -> None:
+    left_out: what a lenient writer did not hold, with its place.
+    """
+
+    def __init__(self, root: Any, *, is_closing: bool, is_lenient: bool) -> None:
+        self.references = References(root)
+        self.left_out: list[str] = []
         self._root = root
-        self._is_open = is_open
-        self._names: dict[str, str] = {}
-        self._targets: dict[str, str] = {}  # of references to references
+        self.is_closing, self._is_lenient = is_closing, is_lenient
+        self._negation = Negation(self)
+        self._names: dict[tuple[str, bool], str] = {}
+        self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
+        self._pending: list[tuple[str, Any, Spot]] = []
         self._num_nodes = 0
+        self._coerces = isinstance(root, dict) and root.get("x-coerce") is True
 
-    def rewrite(self) -> Schema:
-        written = self._write(self._root, "$", 0)
+    def write_root(self) -> Schema:
+        """Return the whole schema, with the definitions that it needs."""
+        base = self.references.base_of(self._root, "") if isinstance(self._root, dict) else ""
+        written = self.write(self._root, Spot("$", base, closes=self.is_closing))
+        if written is False:
+            raise refuse("$", "it allows no value")
         definitions: dict[str, Schema] = {}
-        while pending := [pointer for pointer, name in self._names.items() if name not in definitions]:
-            for pointer in pending:
-                definitions[self._names[pointer]] = self._write(self._find(pointer, "$"), pointer, 0)
+        places: dict[str, str] = {}
+        while self._pending:
+            name, target, spot = self._pending.pop()
+            definitions[name], places[name] = self.write(target, spot), spot.place
         if not definitions:
             return written
         whole = {**(written if isinstance(written, dict) else {}), "$defs": definitions}
         if (dead := find_dead_definition(whole)) is not None:
-            place = next(pointer for pointer, name in self._names.items() if name == dead)
             raise refuse(
-                place,
+                places[dead],
                 "no value fits, because each has another one of the same schema in it: make a property optional, or "
                 "add an alternative that ends",
             )
         return whole
 
-    def _write(self, schema: Any, place: str, depth: int) -> Schema:
+    def write(self, schema: Any, spot: Spot) -> Schema:
+        """Return the compiler's form of a schema."""
         self._num_nodes += 1
         if self._num_nodes > MAX_NODES:
-            raise refuse(place, f"it has more than {MAX_NODES} subschemas")
-        if depth > MAX_DEPTH:
-            raise refuse(place, f"it is nested more than {MAX_DEPTH} levels deep")
-        if schema is True:
-            return True
-        if schema is False:
-            raise refuse(place, "false allows no value")
+            raise refuse(spot.place, f"it has more than {MAX_NODES} subschemas")
+        if spot.depth > MAX_DEPTH:
+            raise refuse(spot.place, f"it is nested more than {MAX_DEPTH} levels deep")
+        if isinstance(schema, bool):
+            return schema
         if not isinstance(schema, dict):
-            raise refuse(place, f"a schema must be an object or a boolean, got {show(schema)}")
-        self._check_known(schema, place)
-        found = [name for name in _APPLICATORS if name in schema]
-        if not found:
-            return self._write_types(schema, place, depth)
-        name = "enum" if "enum" in found else found[0]
-        beside = [key for key in schema if key not in _ANNOTATIONS and key != name]
-        if name in ("enum", "const"):
-            beside = [key for key in beside if key not in ("type", "enum", "const")]
-        if beside:
-            raise refuse(place, f"{beside[0]} beside {name} is not supported")
-        return self._write_applicator(name, schema, place, depth)
+            raise refuse(spot.place, f"a schema must be an object or a boolean, got {show(schema)}")
+        base = self.references.base_of(schema, spot.base)
+        spot = Spot(spot.place, base, spot.depth, spot.closes)
+        if "$ref" in schema and self.references.draft <= 7:
+            return self._write_reference(schema, spot)
+        return self._write_parts(schema, spot)
 
-    def _check_known(self, schema: Mapping[str, Any], place: str) -> None:
-        for key in schema:
-            if key == "$id" and place == "$":
-                continue
-            if key not in _KNOWN and not key.startswith("x-"):
-                raise refuse(place, f"{key[:60]} is not supported")
+    def attempt(self, what: str, spot: Spot, error: RequestError) -> None:
+        """Note that something is left out, or raise `error`."""
+        if not self._is_lenient:
+            raise error
+        self.left_out.append(f"{what} at {spot.place}")
 
-    def _write_applicator(self, name: str, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        if name == "$ref":
-            return self._write_reference(schema["$ref"], place)
-        if name in ("enum", "const"):
-            return write_values(schema, place)
-        options = schema[name]
-        if not isinstance(options, list) or not options:
-            raise refuse(place, f"{name} must be a non-empty list")
-        written = [self._write(option, f"{place}.{name}[{i}]", depth + 1) for i, option in enumerate(options)]
-        if len(written) == 1:
-            return written[0]
-        if name == "allOf":
-            raise refuse(place, "allOf of several schemas is not supported: write them as one")
-        if name == "oneOf" and not are_disjoint(options, lambda pointer: self._find(pointer, place)):
-            raise refuse(
-                place,
-                "oneOf is supported where no value can match two of its schemas: with different types, or objects with "
-                "different constants in a required property; otherwise use anyOf",
-            )
-        return {"anyOf": written}
+    def _write_parts(self, schema: dict[str, Any], spot: Spot) -> Schema:
+        """Return a schema as the keywords that llguidance takes together, and others that hold beside these."""
+        in_place = [key for key in IN_PLACE if key in schema]
+        is_alone = len(in_place) == 1 and not schema.keys() & (_OBJECT | {"if"}) and not _joins_several(schema)
+        named = find_named(schema, spot.base, self.references) if in_place and spot.closes and not is_alone else None
+        inner = Spot(spot.place, spot.base, spot.depth, spot.closes and (is_alone or not in_place))
+        written: dict[str, Any] = {}
+        beside: list[Schema] = []
+        groups = {_first(schema, "properties", _OBJECT): write_object, _first(schema, "items", _ARRAY): write_array}
+        for key in schema:  # properties come in the order of the keywords
+            if key in IN_PLACE:
+                written.setdefault("allOf", [])
+                beside.append(self._write_in_place(key, schema, inner))
+            elif key in groups:
+                found, others = groups[key](self, schema, inner, named)
+                written.update(found)
+                beside += others
+            elif key not in _OBJECT and key not in _ARRAY:
+                beside.append(self._write_plain(key, schema, written, inner))
+        if named is not None and not schema.keys() & _OBJECT:
+            beside.append({"properties": dict.fromkeys(named, True), "additionalProperties": False})
+        return _combine(written, beside)
 
-    # --- references ---------------------------------------------------------------------------------------------------
+    def _write_plain(self, key: str, schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> Schema:
+        """Write a keyword that has no schemas in it. Returns what else must hold."""
+        if key == "type":
+            types = read_types(schema, spot.place) or []
+            written["type"] = types[0] if len(types) == 1 else types
+        elif key in ("enum", "const"):
+            self._check_values(schema[key] if key == "enum" else [schema[key]], key, spot)
+            written[key] = schema[key]
+        elif key in ("minLength", "maxLength"):
+            written[key] = read_count(schema, key, spot.place)
+        elif key in _NUMBERS:
+            self._write_bound(key, schema, written, spot)
+        elif key == "multipleOf":
+            value = read_number(schema, key, spot.place)
+            if value is None or value <= 0:
+                raise refuse(spot.place, f"multipleOf must be a number above 0, got {show(schema[key])}")
+            written[key] = value
+        elif key == "pattern":
+            written[key] = self._write_pattern(schema[key], spot)
+        elif key == "format" and isinstance(schema[key], str):
+            name = NARROWER.get(schema[key], schema[key])
+            if name in KNOWN:
+                written[key] = name
+            elif name in FORMATS:
+                return {"pattern": rewrite_pattern(FORMATS[name], spot.place)}
+        return True
 
-    def _write_reference(self, pointer: Any, place: str) -> Schema:
+    def _write_bound(self, key: str, schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> None:
+        """Before draft 6, `exclusiveMinimum: true` made `minimum` exclusive."""
+        if isinstance(schema[key], bool) and key.startswith("exclusive"):
+            other = key.removeprefix("exclusive").lower()
+            if schema[key] and other in schema:
+                written[key] = read_number(schema, other, spot.place)
+            return
+        written[key] = read_number(schema, key, spot.place)
+
+    def _write_pattern(self, pattern: Any, spot: Spot) -> str:
+        try:
+            return rewrite_pattern(pattern, spot.place)
+        except RequestError as error:
+            self.attempt("pattern", spot, error)
+            return ""
+
+    def _check_values(self, values: Any, key: str, spot: Spot) -> None:
+        if not isinstance(values, list) or not values:
+            raise refuse(spot.place, f"{key} must be a non-empty list, got {show(values)}")
+        stack = list(values)
+        while stack:
+            value = stack.pop()
+            if isinstance(value, str):
+                if len(value) > MAX_TEXT:
+                    raise refuse(
+                        spot.place, f"{key} has a text of {len(value)} characters; at most {MAX_TEXT} are taken"
+                    )
+                if bad := [char for char in value if char == "\x7f" or (char < " " and char not in "\n\r\t\b\f")]:
+                    raise refuse(spot.place, f"{key} with the control character U+{ord(bad[0]):04X} is not supported")
+            elif isinstance(value, int | float) and not isinstance(value, bool) and not is_exact(value):
+                raise refuse(spot.place, f"{key} with a number above 2 ** 53 is not supported, got {show(value)}")
+            elif isinstance(value, dict | list):
+                stack += value.values() if isinstance(value, dict) else value
+
+    # --- keywords whose schemas are about the same value --------------------------------------------------------------
+
+    def _write_in_place(self, key: str, schema: dict[str, Any], spot: Spot) -> Schema:
+        if key in ("$ref", "$dynamicRef", "$recursiveRef"):
+            return self._write_reference(schema, spot)
+        if key in ("allOf", "anyOf", "oneOf"):
+            options = read_list(schema, key, spot.place)
+            if key == "oneOf":
+                return self._write_one_of(options, spot, coerces=schema.get("x-coerce") is True)
+            written = [self.write(option, spot.at(f"{key}[{i}]")) for i, option in enumerate(options)]
+            return all_of(written) if key == "allOf" else any_of(written)
+        try:
+            return self._write_condition(key, schema, spot)
+        except RequestError as error:
+            self.attempt(key, spot, error)
+            return True
+
+    def _write_condition(self, key: str, schema: dict[str, Any], spot: Spot) -> Schema:
+        if key == "not":
+            return self._negation.write(schema["not"], spot.at("not"), "not")
+        if key == "if":
+            test = schema["if"]
+            then = self.write(schema.get("then", True), spot.at("then"))
+            other = self.write(schema.get("else", True), spot.at("else"))
+            yes: Schema = True if then is True and other is True else self.write(test, spot.at("if"))
+            if then is True and other is True:
+                return True
+            no = self._negation.write(test, spot.at("if"), "if")
+            return any_of([_both(yes, then), _both(no, other)])
+        return all_of([self._write_dependency(key, name, needs, spot) for name, needs in
+                       read_object(schema, key, spot.place).items()])  # fmt: skip
+
+    def _write_dependency(self, key: str, name: str, needs: Any, spot: Spot) -> Schema:
+        spot = spot.at(f"{key}.{name[:60]}")
+        if isinstance(needs, list):
+            names = [other for other in read_names(needs, key, spot.place) if other != name]
+            if not names:
+                return True
+            held: Schema = {"required": [name, *names]}
+        else:
+            held = _both({"required": [name]}, self.write(needs, spot))
+        return any_of([{"properties": {name: False}}, held])
+
+    def _write_one_of(self, options: list[Any], spot: Spot, *, coerces: bool) -> Schema:
+        written = [self.write(option, spot.at(f"oneOf[{i}]")) for i, option in enumerate(options)]
+        if len(written) == 1 or coerces or self._coerces:
+            return any_of(written)
+        if are_disjoint(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1]):
+            return any_of(written)
+        try:
+            return self._write_exclusive(options, written, spot)
+        except RequestError as error:
+            why = "oneOf is supported where it is known which values match two of its schemas; otherwise use anyOf, or"
+            self.attempt("oneOf", spot, refuse(spot.place, f"{why} x-coerce: true beside it ({error.message[-200:]})"))
+            return any_of(written)
+
+    def _write_exclusive(self, options: list[Any], written: list[Schema], spot: Spot) -> Schema:
+        if len(options) > _MAX_EXCLUSIVE:
+            raise refuse(spot.place, f"oneOf has more than {_MAX_EXCLUSIVE} schemas that may match the same value")
+        without = [self._negation.write(option, spot.at(f"oneOf[{i}]"), "oneOf") for i, option in enumerate(options)]
+        return any_of(
+            [all_of([one, *(without[j] for j in range(len(options)) if j != i)]) for i, one in enumerate(written)]
+        )
+
+    def _write_reference(self, schema: dict[str, Any], spot: Spot) -> Schema:
         seen: set[str] = set()
+        base = spot.base
         while True:  # a reference to a reference is one to its target
-            if isinstance(pointer, str) and pointer in self._targets:
-                pointer = self._targets[pointer]
+            reference = self.references.read(schema, spot.place)
+            assert reference is not None
+            key, target, base = self.references.find(reference, base, spot.place)
+            if key in self._targets:
+                key, target, base = self._targets[key]
                 break
-            if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
-                raise refuse(place, f"$ref must be '#' or begin with '#/', got {show(pointer)}")
-            if pointer in seen:
-                raise refuse(place, f"$ref {pointer[:60]!r} refers to itself")
-            seen.add(pointer)
-            target = self._find(pointer, place)
-            if not (isinstance(target, dict) and "$ref" in target and target.keys() - _ANNOTATIONS == {"$ref"}):
+            if key in seen:
+                raise refuse(spot.place, f"$ref {reference[:60]!r} refers to itself")
+            seen.add(key)
+            if not (isinstance(target, dict) and target.keys() == {"$ref"}):
                 break
-            pointer = target["$ref"]
-        self._targets.update(dict.fromkeys(seen, pointer))
-        name = self._names.setdefault(pointer, f"d{len(self._names)}")
+            schema = target
+        self._targets.update(dict.fromkeys(seen, (key, target, base)))
+        name = self._names.get((key, spot.closes))
+        if name is None:
+            name = self._names[key, spot.closes] = f"d{len(self._names)}"
+            place = key if key.startswith("#") else f"${key}"
+            self._pending.append((name, target, Spot(place, base, 0, spot.closes)))
         return {"$ref": f"#/$defs/{name}"}
 
-    def _find(self, pointer: str, place: str) -> Any:
-        found = self._root
-        for part in pointer.split("/")[1:]:
-            key = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isascii() and key.isdigit() and len(key) < 7 and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, dict) and key in found:
-                found = found[key]
-            else:
-                raise refuse(place, f"$ref {pointer[:60]!r} does not exist")
-        return found
 
-    # --- types --------------------------------------------------------------------------------------------------------
-
-    def _write_types(self, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        given = schema.get("type")
-        keywords = [key for key in schema if key in _TYPED]
-        if given is None:
-            types = [kind for kind, known in BY_TYPE.items() if any(key in known for key in keywords)]
-            if "number" in types or "multipleOf" in keywords:
-                types = [kind for kind in types if kind != ("integer" if "number" in types else "number")]
-            if not types:
-                return True
-        else:
-            types = given if isinstance(given, list) else [given]
-            if not types or any(not isinstance(kind, str) or kind not in BY_TYPE for kind in types):
-                raise refuse(place, f"type must be one or more of {', '.join(BY_TYPE)}, got {show(given)}")
-            types = [kind for kind in dict.fromkeys(types) if kind != "integer" or "number" not in types]
-        for key in keywords:
-            # A keyword of other types says nothing; one that is about these types, but not honoured, is refused.
-            if key == "multipleOf" and "number" in types:
-                raise refuse(place, "multipleOf is supported for integers only")
-        options = [self._write_type(kind, schema, place, depth) for kind in types]
-        return options[0] if len(options) == 1 else {"anyOf": options}
-
-    def _write_type(self, kind: str, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        if kind in ("integer", "number"):
-            return write_number(kind, schema, place)
-        if kind == "string":
-            return write_string(schema, place)
-        if kind == "array":
-            return self._write_array(schema, place, depth)
-        if kind == "object":
-            return self._write_object(schema, place, depth)
-        return {"type": kind}
-
-    def _write_array(self, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        if schema.get("uniqueItems") not in (None, False):
-            raise refuse(place, "uniqueItems is not supported")
-        prefix, items = schema.get("prefixItems"), schema.get("items")
-        if isinstance(items, list):  # before draft 2020-12
-            prefix, items = items, schema.get("additionalItems")
-        elif "additionalItems" in schema and prefix is not None:
-            items = schema["additionalItems"] if items is None else items
-        if items is None:
-            items = schema.get("unevaluatedItems", prefix is None or self._is_open)
-        least, most = read_count(schema, "minItems", place) or 0, read_count(schema, "maxItems", place)
-        written: dict[str, Any] = {"type": "array"}
-        if prefix is not None:
-            if not isinstance(prefix, list):
-                raise refuse(place, f"prefixItems must be a list, got {show(prefix)}")
-            prefix = prefix if most is None else prefix[:most]
-            if prefix:
-                written["prefixItems"] = [
-                    self._write(item, f"{place}.prefixItems[{i}]", depth + 1) for i, item in enumerate(prefix)
-                ]
-            if len(prefix) == most:
-                items = False
-        if items is False or most == 0:
-            if least > len(prefix or ()):
-                raise refuse(place, f"minItems is {least}, but at most {len(prefix or ())} items are allowed")
-            written["items"], most = False, None
-            if not prefix:
-                return {"const": []}
-        else:
-            written["items"] = self._write(items, f"{place}.items", depth + 1)
-        return written | ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
-
-    def _write_object(self, schema: Mapping[str, Any], place: str, depth: int) -> Schema:
-        named = read_object(schema, "properties", place)
-        others: Any = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
-        patterns = read_object(schema, "patternProperties", place)
-        if others is None:
-            is_free = not (named or patterns or schema.get("propertyNames") is not None)
-            others = is_free or (self._is_open and not patterns)
-        required = read_required(schema, place)
-        if lacking := [name for name in required if name not in named]:
-            if others is False or patterns or "propertyNames" in schema:
-                raise refuse(place, f"required names {show(lacking[0])}, which is not in properties")
-            named = {**named, **dict.fromkeys(lacking, others)}
-        least, most = read_count(schema, "minProperties", place), read_count(schema, "maxProperties", place)
-        if most is not None and most < len(required):
-            raise refuse(place, f"maxProperties is {most}, but {len(required)} properties are required")
-        kept = {name: value for name, value in named.items() if value is not False}
-        if len(kept) < len(named) and others is not False:
-            raise refuse(place, "properties that are false are supported with additionalProperties false only")
-        if any(name not in kept for name in required):
-            raise refuse(place, "required names a property that is false")
-        written: dict[str, Any] = {"type": "object", "additionalProperties": False}
-        if kept:
-            written["properties"] = {
-                name: self._write(value, f"{place}.properties.{name[:60]}", depth + 1) for name, value in kept.items()
-            }
-        if required:
-            written["required"] = required
-        if "propertyNames" in schema or patterns:
-            self._write_patterns(schema, written, patterns, others, place, depth)
-        elif others is not False:
-            value = self._write(others, f"{place}.additionalProperties", depth + 1)
-            self._write_others(schema, written, value, place)
-        elif not kept:
-            if least:
-                raise refuse(place, f"minProperties is {least}, but no property is allowed")
-            return {"const": {}}
-        elif (least or 0) > len(kept):
-            raise refuse(place, f"minProperties is {least}, but {len(kept)} properties are allowed")
-        if least is not None and least > len(required):
-            if least > 1 and (others is not False or patterns or "propertyNames" in schema):
-                # The grammar cannot tell two properties of one name from two properties.
-                raise refuse(place, "minProperties above 1 is supported with additionalProperties false only")
-            written["minProperties"] = least
-        if most is not None and (most < len(kept) or others is not False or patterns):
-            written["maxProperties"] = most
-        return written
-
-    def _write_others(self, schema: Mapping[str, Any], written: dict[str, Any], value: Schema, place: str) -> None:
-        """Allow other properties than the named ones. With escapes, one could spell a named one: there are none."""
-        named = written.get("properties", {})
-        if not named:
-            written["additionalProperties"] = value
-            return
-        if any(schema.get(key) is not None for key in ("minProperties", "maxProperties")):
-            raise refuse(place, "minProperties and maxProperties are supported with additionalProperties false only")
-        written["patternProperties"] = {f"^{match_other_names(named)}$": value}
-
-    def _write_patterns(
-        self,
-        schema: Mapping[str, Any],
-        written: dict[str, Any],
-        patterns: Mapping[str, Any],
-        others: Any,
-        place: str,
-        depth: int,
-    ) -> None:
-        """Allow properties whose names match a pattern."""
-        key = "patternProperties" if patterns else "propertyNames"
-        if written.get("properties"):
-            raise refuse(place, f"{key} beside properties is not supported")
-        if patterns and "propertyNames" in schema:
-            raise refuse(place, "propertyNames beside patternProperties is not supported")
-        if patterns:
-            if others is not False:
-                raise refuse(place, "patternProperties is supported with additionalProperties false only")
-            if len(patterns) > 1:
-                raise refuse(place, "several patternProperties are not supported: a name may match two of them")
-            [(pattern, value)] = patterns.items()
-        else:
-            pattern, value = _read_name_pattern(schema["propertyNames"], place), others
-            if value is None or value is False:
-                value = True if "additionalProperties" not in schema else value
-            if value is False:
-                raise refuse(place, "propertyNames beside additionalProperties false allows no property")
-        name = rewrite_regex(pattern, f"response_format: schema at {place[:200]}: {key}", in_json=True)
-        written["patternProperties"] = {f"^{name}$": self._write(value, f"{place}.{key}", depth + 1)}
+def _both(first: Schema, second: Schema) -> Schema:
+    return False if first is False or second is False else all_of([first, second])
 
 
-def _read_name_pattern(names: Any, place: str) -> str:
-    is_plain = isinstance(names, dict) and names.keys() - _ANNOTATIONS <= {"pattern", "type"}
-    if is_plain and isinstance(names.get("pattern"), str) and names.get("type", "string") == "string":
-        return str(names["pattern"])
-    raise refuse(place, "propertyNames is supported with a pattern only")
+def _joins_several(schema: dict[str, Any]) -> bool:
+    return isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
 
 
-def keywords() -> Iterable[str]:
-    """Return the keywords that may be honoured, for the tests of each."""
-    return sorted(_TYPED | {"type", *_APPLICATORS})
+def _first(schema: dict[str, Any], key: str, others: frozenset[str]) -> str | None:
+    """The keyword at whose place those of a type are written."""
+    return key if key in schema else next((other for other in schema if other in others), None)
+
+
+def _combine(written: dict[str, Any], beside: list[Schema]) -> Schema:
+    """Return keywords, and schemas that hold beside them, at the place of `allOf`."""
+    if any(part is False for part in beside):
+        return False
+    kept = [part for part in beside if part is not True]
+    own = {key: value for key, value in written.items() if key != "allOf"}
+    if not own or not kept:
+        return all_of([own or True, *kept])
+    return {**written, "allOf": kept}

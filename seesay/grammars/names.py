@@ -1,27 +1,28 @@
-"""An expression for all names of properties but some."""
+"""An expression for all texts but some."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from seesay.grammars.character_set import ALL, CharacterSet
-from seesay.grammars.regex import escape_in_json, write_set
+from seesay.grammars.character_set import LAST, CharacterSet
+from seesay.grammars.regex import escape_text, write_set
 
 _END = ""
+_ANY = "(?s:.)"
+_CHARS = CharacterSet.of([(1, LAST)])
+"""Not U+0000: see `seesay.grammars.patterns`."""
 
 
-def match_other_names(names: Iterable[str]) -> str:
-    """Return an expression, in the compiler's form, for the JSON spelling of all strings but `names`. Linear in their
-    length."""
+def match_others(texts: Iterable[str]) -> str:
+    """Return an expression that matches all texts but `texts` as a whole. Linear in their length."""
     root: dict[str, Any] = {}
-    for name in names:
+    for text in texts:
         node = root
-        for char in name:
+        for char in text:
             node = node.setdefault(char, {})
         node[_END] = {}
-    rest = f"(?:{write_set(ALL, in_json=True)})*"
-    # From the leaves up, without recursion: names may be long.
+    # From the leaves up, without recursion: texts may be long.
     order, stack = [], [root]
     while stack:
         node = stack.pop()
@@ -31,8 +32,7 @@ def match_other_names(names: Iterable[str]) -> str:
     for node in reversed(order):
         chars = [char for char in node if char != _END]
         options = [] if _END in node else [""]
-        options += [escape_in_json(char) + written.pop(id(node[char])) for char in chars]
-        other = write_set(ALL - CharacterSet.chars("".join(chars)), in_json=True)
-        options.append(f"{other}{rest}")
+        options += [escape_text(char) + written.pop(id(node[char])) for char in chars]
+        options.append(f"{write_set(_CHARS - CharacterSet.chars(''.join(chars)))}{_ANY}*" if chars else f"{_ANY}+")
         written[id(node)] = f"(?:{'|'.join(options)})"
-    return written[id(root)]
+    return f"^{written[id(root)]}$"

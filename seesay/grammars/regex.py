@@ -1,4 +1,4 @@
-"""Regular expressions in a form that the compiler of grammars honours exactly: literals, positive classes, groups,
+"""Regular expressions of Python in a form that llguidance honours exactly: literals, positive classes, groups,
 alternatives and repetitions.
 
 The expression is read by Python's own parser. It matches the whole text. What is no regular language, or depends on the
@@ -9,23 +9,18 @@ without its flag ASCII: `\\w`, `\\d` and `\\s` are ASCII, `\\W` too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from seesay.errors import ErrorCode, RequestError
-from seesay.grammars.character_set import ALL, LAST, CharacterSet, category
+from seesay.grammars.character_set import CharacterSet, category
 
 MAX_LENGTH = 50_000
 """Characters of an expression: Python's parser takes the square of the time for some."""
 MAX_REPEAT = 10_000
 _MAX_DEPTH = 50
 _UNLIMITED = 1 << 31
-_UTF8_EDGES = (0, 0x80, 0x800, 0x1000, 0xD000, 0xE000, 0x10000, 0x40000, 0x100000, LAST + 1)
 _NEWLINE = CharacterSet.chars("\n")
-_JSON_ESCAPES = {'"': '"', "\\": "\\", "\n": "n", "\r": "r", "\t": "t", "\b": "b", "\f": "f"}
-_JSON_PLAIN = ALL - CharacterSet.of([(0, 0x1F), (0x22, 0x22), (0x5C, 0x5C)])
 
 _REFUSED = {
     "ASSERT": "lookahead and lookbehind",
@@ -39,9 +34,9 @@ _BEGINNINGS = ("AT_BEGINNING", "AT_BEGINNING_STRING")
 _ENDS = ("AT_END", "AT_END_STRING")
 
 
-def rewrite_regex(pattern: str, where: str, *, in_json: bool = False) -> str:
-    """Return the compiler's form of `pattern`. in_json: of the characters between the quotes of a JSON string, whose
-    text the pattern matches. Raises `RequestError` for what cannot be honoured, naming it and `where`."""
+def rewrite_regex(pattern: str, where: str) -> str:
+    """Return the compiler's form of `pattern`. Raises `RequestError` for what cannot be honoured, naming it and
+    `where`."""
     if len(pattern) > MAX_LENGTH:
         raise _refuse(where, f"has {len(pattern)} characters; at most {MAX_LENGTH} are taken")
     try:
@@ -51,7 +46,7 @@ def rewrite_regex(pattern: str, where: str, *, in_json: bool = False) -> str:
     flags = with_groups.state.flags & ~re.UNICODE.value
     if flags:
         raise _refuse(where, f"has flags ({re.RegexFlag(flags).name}), which are not supported")
-    return _Writer(where, in_json=in_json).write(list(with_groups), is_first=True, is_last=True, depth=0)
+    return _Writer(where).write(list(with_groups), is_first=True, is_last=True, depth=0)
 
 
 def escape_text(text: str) -> str:
@@ -59,40 +54,12 @@ def escape_text(text: str) -> str:
     return "".join(map(_spell, map(ord, text)))
 
 
-def escape_in_json(text: str) -> str:
-    """Return an expression in the compiler's form that matches a text as it is written in a JSON string."""
-    return "".join(write_set(CharacterSet.chars(char), in_json=True) or "" for char in text)
-
-
-@lru_cache(maxsize=1024)
-def write_set(chars: CharacterSet, *, in_json: bool) -> str | None:
-    """Return one character of a set; None where none is left. In JSON a control character is written only if it has a
-    short escape."""
-    if not in_json:
-        return _write_class(chars) if chars else None
-    plain = chars - ~_JSON_PLAIN
-    options = [_write_class(part) for part in _split_by_length(plain)]
-    # The compiler takes quotes and backslashes out of classes of more than one character.
-    options += [escape_text(f"\\{letter}") for char, letter in _JSON_ESCAPES.items() if ord(char) in chars]
-    return None if not options else options[0] if len(options) == 1 else f"(?:{'|'.join(options)})"
-
-
-def _write_class(chars: CharacterSet) -> str:
+def write_set(chars: CharacterSet) -> str:
+    """Return an expression for one character of a set that is not empty."""
     if len(chars.ranges) == 1 and chars.ranges[0][0] == chars.ranges[0][1]:
         return _spell(chars.ranges[0][0])
     spelled = (_spell(a) if a == b else f"{_spell(a)}-{_spell(b)}" for a, b in chars.ranges)
     return f"[{''.join(spelled)}]"
-
-
-def _split_by_length(chars: CharacterSet) -> Iterator[CharacterSet]:
-    """Yield the parts of a set whose UTF-8 is alike: in a class that holds several, the compiler of patterns would also
-    allow bytes that are no UTF-8."""
-    for low, high in pairwise(_UTF8_EDGES):
-        part = CharacterSet.of(
-            (max(first, low), min(last, high - 1)) for first, last in chars.ranges if first < high and last >= low
-        )
-        if part:
-            yield part
 
 
 def _spell(code: int) -> str:
@@ -109,9 +76,8 @@ def _refuse(where: str, why: str) -> RequestError:
 class _Writer:
     """Writes the tree of Python's parser."""
 
-    def __init__(self, where: str, *, in_json: bool) -> None:
+    def __init__(self, where: str) -> None:
         self._where = where
-        self._in_json = in_json
 
     def write(self, items: Sequence[Any], *, is_first: bool, is_last: bool, depth: int) -> str:
         """Return a sequence of items. is_first, is_last: nothing comes before it, or behind it."""
@@ -189,7 +155,6 @@ class _Writer:
         return ~CharacterSet.of(most) if is_negated else CharacterSet.of(least)
 
     def _write_chars(self, chars: CharacterSet) -> str:
-        written = write_set(chars, in_json=self._in_json)
-        if written is None:
+        if not chars:
             raise _refuse(self._where, "has a class in which no character is left")
-        return written
+        return write_set(chars)

@@ -5,33 +5,37 @@ All that a rule knows comes from tokens that are committed, so nothing has to be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from seesay.grammars.matcher import set_bits
 from seesay.grammars.thought import Phase, ThoughtTracker
 
 Ids = npt.NDArray[np.int64]
-Bits = npt.NDArray[np.int32]
+Words = npt.NDArray[np.int32]
 
 
 class GrammarMatcher(Protocol):
-    """Follows a grammar: see `seesay.grammars.masks.Matcher`."""
+    """Follows a grammar: see `seesay.grammars.matcher.Matcher`."""
 
-    def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool: ...
+    def follow(self, generated_ids: Ids) -> Any: ...
 
-    def find_forced(self) -> tuple[int, ...]: ...
+    def finish(self, words: Words) -> bool: ...
+
+    @property
+    def forced(self) -> tuple[int, ...]: ...
 
 
 class RowRule:
-    """Makes the masks of one answer, as `seesay.grammars.masks.Matcher` does.
+    """Makes the masks of one answer, as `seesay.grammars.matcher.Matcher` does.
 
     In a thought every token is allowed until the limit, where the tokens of the end marker are forced. Where a grammar
     follows, the answer does not end in the thought, and no token ends the marker and goes on behind it.
 
-    forced: after `fill`, the tokens that come next in any case.
+    forced: after `finish`, the tokens that come next in any case.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class RowRule:
         self._matcher = None if make_matcher is None else make_matcher()
         self._ending_token_ids = ending_token_ids
         self._overshoots = overshoots
+        self._finish: Callable[[Words], bool] = _allow_all
         self.forced: tuple[int, ...] = ()
 
     @property
@@ -63,70 +68,81 @@ class RowRule:
         limit = None if self._thought is None else self._thought.rule.max_tokens
         return limit is not None and num_generated >= limit and not self.is_over
 
-    def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool:
-        """Follow the generated tokens, and write the mask of the next one to a row of `bits`. Returns whether it
-        forbids any. Raises ValueError for a token that the grammar does not allow."""
+    def follow(self, generated_ids: Ids) -> Any:
+        """Follow the generated tokens. Returns what fills the mask of the next one before `finish`, or None. Raises
+        ValueError for a token that the grammar does not allow."""
         thought, self.forced = self._thought, ()
         if thought is not None and not thought.is_over:
             thought.follow(generated_ids[thought.num_followed :].tolist())
             if thought.phase is Phase.INSIDE:
-                return self._fill_inside(thought, bits, row)
+                self._finish = lambda words: self._finish_inside(thought, words)
+                return None
             if thought.phase is Phase.BEFORE:
-                return self._fill_before(thought, generated_ids, bits, row)
+                return self._follow_before(thought, generated_ids)
             if thought.stop and self._make_matcher is not None:  # the old one may have followed a begin marker
                 self._matcher = self._make_matcher()
-        if self._matcher is None:
-            return False
-        start = 0 if thought is None else thought.stop
-        is_masked = self._matcher.fill(generated_ids[start:], bits, row)
-        self.forced = self._matcher.find_forced()
-        return is_masked if not self.forced else self._allow_first(bits[row])
+        matcher = self._matcher
+        if matcher is None:
+            self._finish = _allow_all
+            return None
+        self._finish = matcher.finish
+        inner = matcher.follow(generated_ids[0 if thought is None else thought.stop :])
+        self.forced = matcher.forced
+        return inner
 
-    def _allow_first(self, words: Bits) -> bool:
-        """Allow the first forced token alone."""
-        words[:] = 0
-        _set_bits(words, self.forced[:1], allowed=True)
-        return True
+    def finish(self, words: Words) -> bool:
+        """Complete the mask of the next token, behind `follow`. Returns whether it forbids any."""
+        return self._finish(words)
 
-    def _fill_inside(self, thought: ThoughtTracker, bits: Bits, row: int) -> bool:
+    def _finish_inside(self, thought: ThoughtTracker, words: Words) -> bool:
         limit = thought.rule.max_tokens
         if limit is not None and thought.num_inside >= limit:
             at = thought.num_inside - limit
             # A marker of which a part is there already may be complete before all of these tokens are.
             is_whole = at == 0 and not thought.begun_end
             self.forced = thought.rule.end_ids[at : None if is_whole else at + 1]
-            return self._allow_first(bits[row])
+            words[:] = 0
+            set_bits(words, self.forced[:1], allowed=True)
+            return True
         if self._matcher is None:
             return False
         assert self._overshoots is not None
-        bits[row] = -1
-        _set_bits(bits[row], self._ending_token_ids, allowed=False)
-        _set_bits(bits[row], self._overshoots[thought.begun_end], allowed=False)
+        words[:] = -1
+        set_bits(words, self._ending_token_ids, allowed=False)
+        set_bits(words, self._overshoots[thought.begun_end], allowed=False)
         return True
 
-    def _fill_before(self, thought: ThoughtTracker, generated_ids: Ids, bits: Bits, row: int) -> bool:
+    def _follow_before(self, thought: ThoughtTracker, generated_ids: Ids) -> Any:
         """The next token begins a thought, goes on with its marker, or begins the text of the grammar."""
-        if self._matcher is None:
-            return False
+        matcher = self._matcher
+        if matcher is None:
+            self._finish = _allow_all
+            return None
         begin_ids, num = thought.rule.begin_ids, len(generated_ids)
         is_begun = num < len(begin_ids) and tuple(generated_ids.tolist()) == begin_ids[:num]
+        next_ids = begin_ids[num : num + 1] if is_begun else ()
         try:
-            is_masked = self._matcher.fill(generated_ids, bits, row)
+            inner = matcher.follow(generated_ids)
         except ValueError:
             if not is_begun:
                 raise
-            bits[row] = 0
-            is_masked = True
-        if is_masked and is_begun:
-            _set_bits(bits[row], [begin_ids[num]], allowed=True)
-        return is_masked
+            self._finish = lambda words: _allow_only(words, next_ids)
+            return None
+        self._finish = lambda words: _allow_also(words, matcher.finish(words), next_ids)
+        return inner
 
 
-def _set_bits(words: npt.NDArray[np.int32], token_ids: Iterable[int], *, allowed: bool) -> None:
-    """Allow or forbid tokens in one row of a mask."""
-    unsigned, num_tokens = words.view(np.uint32), 32 * len(words)
-    for token_id in token_ids:
-        if token_id < num_tokens:
-            bit = np.uint32(1 << (token_id % 32))
-            word = unsigned[token_id // 32]
-            unsigned[token_id // 32] = word | bit if allowed else word & ~bit
+def _allow_all(words: Words) -> bool:
+    del words
+    return False
+
+
+def _allow_only(words: Words, token_ids: Sequence[int]) -> bool:
+    words[:] = 0
+    set_bits(words, token_ids, allowed=True)
+    return True
+
+
+def _allow_also(words: Words, is_masked: bool, token_ids: Sequence[int]) -> bool:
+    set_bits(words, token_ids, allowed=True)
+    return is_masked

@@ -1,8 +1,9 @@
 """The process that tries grammars, `python -m seesay.grammars.trial_child`: each is compiled in a fork of it, within
 limits, so that one that is too large or too slow, or crashes the compiler, costs that fork alone.
 
-Its first message is the vocabulary; then each is (number, kind, source), answered by (number, error or ''). While it
-compiles it says (-1, '') once a second. It ends with the process that reads its answers.
+Its first message is the vocabulary; then each is (number, kind, source, whether it is open), answered by (number, error
+or '', program, what it does not hold). While it compiles it says (-1, '', '', []) once a second. It ends with the
+process that reads its answers.
 """
 
 from __future__ import annotations
@@ -21,28 +22,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from seesay.grammars.compile import compile_program, explain_no_beginning, make_compiler
-from seesay.grammars.compiler_import import import_compiler
-from seesay.grammars.frames import read_frame, write_frame
-from seesay.grammars.productive import explain_dead_rule
+import msgspec
 
-CPU_S = 5
+from seesay.config.grammar import Grammar
+from seesay.errors import RequestError
+from seesay.grammars.compile import TokenTable, compile_program, find_fault
+from seesay.grammars.frames import read_frame, write_frame
+from seesay.grammars.program import make_program
+
+CPU_S = 3
 """Most processor time of one compilation."""
 WALL_S = 30.0
 """Its longest duration, on a busy machine."""
-MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 512 << 20
 """Most memory that it takes beside what the process has."""
-COMPILED_BYTES = 64 << 20
-"""Largest result."""
-MAX_FORKS = 2
+MAX_FORKS = 8
+"""More than one owner may have at a time (`engine.front`): who has a small grammar waits for none of another's."""
 BEAT, BEAT_S = -1, 1.0
 """The number of a message that says that this process responds, and how often it is sent."""
-_MAX_ERROR_BYTES = 2000
+_MAX_ERROR_CHARS = 2000
+_MAX_ANSWER_BYTES = 64 << 20
+_PREFIX = "response_format: the grammar cannot be compiled: "
 
 TOO_SLOW = f"it takes more than {CPU_S} s to compile: make it smaller"
-TOO_LARGE = (
-    f"it takes more than {MEMORY_BYTES >> 20} MiB to compile, or {COMPILED_BYTES >> 20} MiB compiled: make it smaller"
-)
+TOO_LARGE = f"it takes more than {MEMORY_BYTES >> 20} MiB to compile: make it smaller"
 CRASHED = "the compiler cannot take it: make it smaller, or less deeply nested"
 
 
@@ -60,11 +63,10 @@ def main() -> None:
     source, sink = os.fdopen(0, "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     gc.disable()  # a sixth of the imports were collections that found no garbage
-    import_compiler()
-    compiler = make_compiler(read_frame(source), num_threads=1)
+    table = TokenTable(read_frame(source))
     gc.freeze()  # what the forks share, theirs need not visit
     gc.enable()
-    write_frame(sink, (0, ""))
+    write_frame(sink, (0, "", "", []))
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()
 
@@ -81,12 +83,12 @@ def main() -> None:
     beat_at_s = 0.0
     while True:
         while len(trials) < MAX_FORKS and not asked.empty():
-            trial = _start(compiler, *asked.get())
+            trial = _start(table, *asked.get())
             trials[trial.pipe] = trial
         ready, _, _ = select.select([wake_read, *trials], [], [], BEAT_S if trials else None)
         if trials and time.monotonic() >= beat_at_s:
             beat_at_s = time.monotonic() + BEAT_S
-            write_frame(sink, (BEAT, ""))
+            write_frame(sink, (BEAT, "", "", []))
         if wake_read in ready:
             os.read(wake_read, 4096)
         for trial in list(trials.values()):
@@ -98,54 +100,62 @@ def main() -> None:
                 is_over = time.monotonic() > trial.until_s
             if is_over:
                 del trials[trial.pipe]
-                write_frame(sink, (trial.number, _finish(trial)))
+                write_frame(sink, (trial.number, *_finish(trial)))
 
 
-def _start(compiler: Any, number: int, kind: str, source: str) -> _Trial:
+def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool) -> _Trial:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _compile(compiler, kind, source, writing)
+        _try(table, Grammar(kind=kind, source=source, is_open=is_open), writing)
     os.close(writing)
     return _Trial(number, pid, reading, time.monotonic() + WALL_S)
 
 
-def _compile(compiler: Any, kind: str, source: str, pipe: int) -> NoReturn:
+def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
     """Compile within limits, say how that ended, and end this fork."""
+    error, program = "", Grammar(kind="lark", source="")
     try:
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        compiled = compile_program(compiler, kind, source)
-        is_large = compiled.memory_size_bytes > COMPILED_BYTES
-        answer = TOO_LARGE if is_large else explain_dead_rule(kind, source) or explain_no_beginning(compiled)
+        program = make_program(grammar)
+        error = find_fault(table, compile_program(table, program.source))
     except MemoryError:
-        answer = TOO_LARGE
-    except BaseException as error:
-        answer = TOO_LARGE if "bad_alloc" in str(error) else explain(str(error))
-    os.write(pipe, b"=" + answer.encode("utf-8", "replace")[:_MAX_ERROR_BYTES])
+        error = TOO_LARGE
+    except RequestError as refused:
+        error = refused.message
+    except RecursionError:
+        error = CRASHED
+    except BaseException as failure:
+        error = str(failure) or type(failure).__name__
+    if error and not error.startswith("response_format"):
+        error = _PREFIX + error
+    data = msgspec.msgpack.encode(
+        (error[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode(), *_spell(program, error))
+    )
+    with os.fdopen(pipe, "wb") as stream:
+        stream.write(data[:_MAX_ANSWER_BYTES])
     os._exit(0)
 
 
-def explain(text: str) -> str:
-    """Return what xgrammar said, without the place and the condition in its sources."""
-    last = text.strip().splitlines()[-1] if text.strip() else "it is not valid"
-    before, found, after = last.partition(": ")
-    said = after if (found and "/cpp/" in before) or before.startswith("[") else last
-    return said.partition(" is false: ")[2] if said.startswith("Check failed: ") and " is false: " in said else said
+def _spell(program: Grammar, error: str) -> tuple[str, list[str]]:
+    return ("", []) if error else (program.source, list(program.left_out))
 
 
-def _finish(trial: _Trial) -> str:
-    """End a trial. Returns its error, or ''."""
+def _finish(trial: _Trial) -> tuple[str, str, list[str]]:
+    """End a trial. Returns its error, or '', its program, and what that does not hold."""
     os.kill(trial.pid, signal.SIGKILL)
     _, status = os.waitpid(trial.pid, 0)
     os.close(trial.pipe)
-    if trial.data.startswith(b"="):
-        return trial.data[1:].decode("utf-8", "replace")
-    if time.monotonic() > trial.until_s or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, 9)):
-        return TOO_SLOW
-    return CRASHED
+    try:
+        error, source, left_out = msgspec.msgpack.decode(trial.data)
+    except (msgspec.DecodeError, ValueError):
+        is_slow = time.monotonic() > trial.until_s
+        is_slow = is_slow or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL))
+        return _PREFIX + (TOO_SLOW if is_slow else CRASHED), "", []
+    return error, source, left_out
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from typing import IO
 
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.grammars.program import make_program
 from seesay.system.liveness import HELPER_LIMIT_S, Silence
 
 logger = logging.getLogger("seesay")
@@ -33,7 +32,9 @@ START_S = 90.0
 """A process that has not started after so long hangs."""
 _END_S = 5.0
 _LOST = "the process that compiles grammars has ended: send the request again"
-_MESSAGE = "response_format: the grammar cannot be compiled"
+
+
+_Answer = tuple[str, str, Sequence[str]]
 
 
 class GrammarTrials:
@@ -61,8 +62,8 @@ class GrammarTrials:
     def check(self, grammar: Grammar) -> Grammar:
         """Return the program that `grammar` is compiled from. Waits for its trial. Raises `RequestError` that says what
         is wrong with it, or `MissingExtraError`."""
-        if importlib.util.find_spec("xgrammar") is None:
-            raise MissingExtraError("response_format", package="xgrammar", extra="grammar")
+        if importlib.util.find_spec("llguidance") is None:
+            raise MissingExtraError("response_format", package="llguidance", extra="grammar")
         key = _key_of(grammar)
         with self._lock:
             future = self._known.get(key)
@@ -84,14 +85,14 @@ class GrammarTrials:
         return program
 
     def _try(self, grammar: Grammar) -> Grammar:
-        program = make_program(grammar)
         try:
-            error = self._find_child().ask(program)
+            answer = self._find_child().ask(grammar)
         except _HungError:
-            error = self._find_child().ask(program)
+            answer = self._find_child().ask(grammar)
+        error, source, left_out = answer
         if error:
-            raise RequestError(ErrorCode.INVALID_REQUEST, f"{_MESSAGE}: {error}", "response_format")
-        return program
+            raise RequestError(ErrorCode.INVALID_REQUEST, error, "response_format")
+        return Grammar(kind="lark", source=source, left_out=tuple(left_out))
 
     def _remember(self, key: bytes, future: Future[Grammar], num_bytes: int, *, is_kept: bool) -> None:
         with self._lock:
@@ -146,7 +147,7 @@ class _Child:
                 ErrorCode.INTERNAL, f"the process that compiles grammars cannot start: {error}"
             ) from error
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[str]] = {0: Future()}  # it says 0 when it has started
+        self._waiting: dict[int, Future[_Answer]] = {0: Future()}  # it says 0 when it has started
         self._lock = threading.Lock()
         self._hang_limit_s = hang_limit_s
         self._silence = Silence(START_S)
@@ -158,11 +159,11 @@ class _Child:
             assert self._process.stdin is not None
             write_frame(self._process.stdin, list(tokens))
 
-    def ask(self, program: Grammar) -> str:
-        """Return what is wrong with a program, or ''."""
+    def ask(self, grammar: Grammar) -> _Answer:
+        """Return what is wrong with a grammar, or '', its program, and what that does not hold."""
         from seesay.grammars.frames import write_frame
 
-        future: Future[str] = Future()
+        future: Future[_Answer] = Future()
         with self._lock:
             number = next(self._numbers)
             if not self._waiting:
@@ -172,7 +173,7 @@ class _Child:
                 if self.has_ended:
                     raise OSError
                 assert self._process.stdin is not None
-                write_frame(self._process.stdin, (number, program.kind, program.source))
+                write_frame(self._process.stdin, (number, grammar.kind, _encodable(grammar.source), grammar.is_open))
             except OSError:
                 self._waiting.pop(number, None)
                 raise (_HungError() if self._has_hung else _make_lost_error()) from None
@@ -185,12 +186,12 @@ class _Child:
         answers = open(self._process.stdout.fileno(), "rb", buffering=0, closefd=False)  # noqa: SIM115
         with suppress(EOFError, OSError, ValueError):
             while self._wait_for_answer(answers):
-                number, error = read_frame(answers)
+                number, *answer = read_frame(answers)
                 self._silence.hear()
                 self._silence.limit_s = self._hang_limit_s
                 future = self._waiting.pop(number, None)  # without the lock, which a write to a full pipe keeps
                 if future is not None:
-                    future.set_result(error)
+                    future.set_result((answer[0], answer[1], answer[2]))
         self.has_ended = True  # the caller retries with the next process
         self._process.kill()
         self._process.wait()
@@ -237,3 +238,8 @@ def _make_lost_error() -> RequestError:
 def _key_of(grammar: Grammar) -> bytes:
     head = f"{grammar.kind} {grammar.is_open} ".encode()
     return hashlib.sha256(head + grammar.source.encode("utf-8", "surrogatepass")).digest()
+
+
+def _encodable(source: str) -> str:
+    """A source whose lone surrogates are written as JSON writes them: it is refused for these where it is tried."""
+    return source.encode("utf-8", "backslashreplace").decode()

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from grammars.byte_grammar import END
 
-from seesay.grammars.compile import compile_program, make_compiler
-from seesay.grammars.masks import CompiledGrammars, Matcher
+from seesay.config.grammar import Grammar
+from seesay.errors import RequestError
+from seesay.grammars.masks import CompiledGrammars, MaskRow, MaskThreads
+from seesay.grammars.program import make_program
 from seesay.grammars.row_rule import RowRule
 from seesay.grammars.thought import Phase, ThoughtTracker
 from seesay.values import ThoughtRule
@@ -86,8 +88,11 @@ def test_random_cuts_of_a_marker_are_found() -> None:
 
 def allowed(rule: RowRule, token_ids: Sequence[int]) -> set[int] | None:
     """The tokens that may come next; None for all."""
-    bits = np.zeros((1, -(-len(TOKENS) // 32)), dtype=np.int32)
-    if not rule.fill(np.array(token_ids, dtype=np.int64), bits, 0):
+    row = MaskRow(rule, np.array(token_ids, dtype=np.int64))
+    bits = MaskThreads().fill([row], len(TOKENS))
+    if row.error is not None:
+        raise row.error
+    if not row.is_masked:
         return None
     return {i for i in range(len(TOKENS)) if bits[0, i // 32] >> (i % 32) & 1}
 
@@ -131,13 +136,13 @@ def test_a_thought_that_ended_long_ago_is_seen_at_the_limit() -> None:
 
 
 def with_grammar(regex: str, **options: object) -> RowRule:
-    tokens = CompiledGrammars(lambda: TOKENS)
-    compiled = compile_program(make_compiler(TOKENS, num_threads=1), "regex", regex)
+    grammars = CompiledGrammars(lambda: TOKENS)
+    compiled = grammars.find(make_program(Grammar(kind="regex", source=regex))).result(timeout=60)
     return RowRule(
         thought=ThoughtTracker(make_rule(**options), TOKENS.__getitem__),
-        make_matcher=lambda: Matcher(compiled, [END]),
+        make_matcher=lambda: compiled.make_matcher([END]),
         ending_token_ids=[END],
-        overshoots=tokens.find_overshoots("</think>").result(timeout=60),
+        overshoots=grammars.find_overshoots("</think>").result(timeout=60),
     )
 
 
@@ -174,5 +179,5 @@ def test_a_begun_marker_that_the_grammar_allows_too_stays_open() -> None:
 
 
 def test_a_token_that_the_grammar_forbids_raises() -> None:
-    with pytest.raises(ValueError, match="does not allow"):
+    with pytest.raises(RequestError, match="does not allow"):
         allowed(with_grammar("ab?"), spelled("x"))

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.engine.core.jumps import JumpRule, can_force, can_jump
 from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.row_matcher import RowMatcher
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.bad_words import BadWordsMatcher
-from seesay.grammars.masks import MaskRow, MaskThreads, Matcher, Overshoots
+from seesay.grammars.masks import CompiledGrammar, MaskRow, MaskThreads, Overshoots
 from seesay.grammars.row_rule import RowRule
 from seesay.grammars.thought import ThoughtTracker
 from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
@@ -65,7 +65,7 @@ class GrammarRows:
         has_rule = request.grammar is not None or request.thought is not None
         if not has_rule and not params.has_restrictions:
             return True
-        grammar = None if request.grammar is None else self._find_grammar(request.grammar)
+        grammar = None if request.grammar is None else self._find_grammar(request, request.grammar)
         words = None if not params.bad_words else self._find_words(params.bad_words)
         overshoots = self._find_overshoots(request)
         for part in (grammar, words, overshoots):
@@ -89,7 +89,7 @@ class GrammarRows:
         return True
 
     def _make_rule(
-        self, request: LiveRequest, grammar: Future[Any] | None, overshoots: Future[Overshoots] | None
+        self, request: LiveRequest, grammar: Future[CompiledGrammar] | None, overshoots: Future[Overshoots] | None
     ) -> RowRule:
         """Return the rule of a request's thought and grammar, for which all is compiled."""
         thought = None
@@ -98,29 +98,25 @@ class GrammarRows:
             thought = ThoughtTracker(request.thought, self._spell)
         if grammar is None:
             return RowRule(thought=thought)
-        params = request.sequence.params
-        vocabulary = None if self._grammars is None else self._grammars.vocabulary
-        endings = params.ending_token_ids
-        if vocabulary is not None:  # a stop token that stands in texts ends an answer where it is, as a stop word does
-            endings = tuple(i for i in endings if i in params.eos_token_ids or not vocabulary.has_text(i)) or endings
-        forces = self._jumps is not None and can_force(params)
+        compiled, params = grammar.result(), request.sequence.params
+        tokens, endings = compiled.table.tokens, params.ending_token_ids
+        # A stop token that stands in texts ends an answer where it is, as a stop word does.
+        endings = tuple(i for i in endings if i in params.eos_token_ids or not _has_text(tokens, i)) or endings
         return RowRule(
             thought=thought,
-            make_matcher=partial(
-                Matcher,
-                grammar.result(),
-                endings,
-                vocabulary=vocabulary if forces else None,
-                unforced=params.ending_token_ids,
-            ),
+            make_matcher=partial(compiled.make_matcher, endings),
             ending_token_ids=params.ending_token_ids,
             overshoots=None if overshoots is None else overshoots.result(),
         )
 
-    def _find_grammar(self, program: Grammar) -> Future[Any]:
+    def _find_grammar(self, request: LiveRequest, program: Grammar) -> Future[CompiledGrammar]:
         if self._grammars is None:
             raise RequestError(ErrorCode.INVALID_REQUEST, "this engine was made without grammars", "response_format")
-        return self._grammars.find(program)
+        params = request.sequence.params
+        forces = (
+            self._jumps is not None and can_force(params) and set(params.ending_token_ids) <= set(params.eos_token_ids)
+        )
+        return self._grammars.find(program, owner=request.sequence.owner, forces=forces)
 
     def _find_overshoots(self, request: LiveRequest) -> Future[Overshoots] | None:
         """Return the tokens that go on behind the thought, where a grammar follows it."""
@@ -194,3 +190,8 @@ class GrammarRows:
         for compiled in (self._grammars, self._bad_words):
             if compiled is not None:
                 compiled.close()
+
+
+def _has_text(tokens: list[bytes], token_id: int) -> bool:
+    """Whether a token stands in texts."""
+    return token_id < len(tokens) and tokens[token_id][:1] not in (b"", b"\xff")

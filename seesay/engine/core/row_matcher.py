@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,7 @@ class RowMatcher:
         if vocab_size % 32:
             self._is_token[-1] = (1 << (vocab_size % 32)) - 1
         self._vocab_size = vocab_size
+        self._generated_ids: Ids = np.empty(0, np.int64)
 
     @property
     def is_over(self) -> bool:
@@ -54,29 +55,36 @@ class RowMatcher:
 
     @property
     def forced(self) -> tuple[int, ...]:
-        """The tokens that the rule leaves no choice about, after `fill`."""
+        """The tokens that the rule leaves no choice about, after `finish`."""
         return () if self._rule is None else self._rule.forced
 
     def may_forbid(self, num_generated: int) -> bool:
         """Whether a token may be forbidden behind so many generated ones: always with words or n-grams."""
         return self._params.has_restrictions or (self._rule is not None and self._rule.may_forbid(num_generated))
 
-    def fill(self, generated_ids: Ids, bits: Bits, row: int) -> bool:
-        """Write the mask of the next token to a row of `bits`. Returns whether it forbids any. Raises `RequestError`
+    def follow(self, generated_ids: Ids) -> Any:
+        """Follow the generated tokens. Returns what is to fill the mask of the next one before `finish`, or None."""
+        self._generated_ids = generated_ids
+        return None if self._rule is None else self._rule.follow(generated_ids)
+
+    def finish(self, words: Bits) -> bool:
+        """Complete the mask of the next token, behind `follow`. Returns whether it forbids any. Raises `RequestError`
         where all tokens are forbidden, by the mask or by the sampler."""
-        is_masked = self._rule is not None and self._rule.fill(generated_ids, bits, row)
+        generated_ids = self._generated_ids
+        is_masked = self._rule is not None and self._rule.finish(words)
+        bits = words[: len(self._is_token)]
         if not is_masked:
-            bits[row] = -1
+            bits[:] = -1
         own = "response_format" if self._has_grammar else "max_thinking_tokens"
-        allowed = {own: bits[row].copy()} if is_masked else {}
+        allowed = {own: bits.copy()} if is_masked else {}
         if self._words is not None:
             allowed["bad_words"] = np.full_like(self._is_token, -1)
             self._words.forbid(generated_ids, allowed["bad_words"])
-            bits[row] &= allowed["bad_words"]
+            bits &= allowed["bad_words"]
         if self._params.no_repeat_ngram_size:
             allowed["no_repeat_ngram_size"] = self._allow_others(self._find_followers(generated_ids))
-            bits[row] &= allowed["no_repeat_ngram_size"]
-        self._check_left(bits[row], allowed, len(generated_ids))
+            bits &= allowed["no_repeat_ngram_size"]
+        self._check_left(bits, allowed, len(generated_ids))
         return is_masked or self._params.has_restrictions
 
     def _find_followers(self, generated_ids: Ids) -> Ids:

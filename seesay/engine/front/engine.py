@@ -79,6 +79,8 @@ logger = logging.getLogger("seesay")
 _TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 8
 """Requests without and with media that are prepared at the same time; decoding has threads of its own. Requests whose
 grammars are tried."""
+_GRAMMARS_PER_OWNER = 3
+"""So many of them are tried at the same time, so that another owner's are, too."""
 
 _open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
 
@@ -196,7 +198,9 @@ class AsyncEngine:
             _MEDIA_REQUESTS, name="seesay-prepare-media", max_per_owner=_MEDIA_REQUESTS - _MEDIA_REQUESTS // 4
         )
         # Those whose grammar is tried wait in others before, so that none waits for somebody's large schema.
-        self._grammar_threads = FairThreads(_GRAMMAR_REQUESTS, name="seesay-try-grammar")
+        self._grammar_threads = FairThreads(
+            _GRAMMAR_REQUESTS, name="seesay-try-grammar", max_per_owner=_GRAMMARS_PER_OWNER
+        )
         self._memory_return = MemoryReturn()
         self._ids = itertools.count(1)
         self._preparing: dict[int, _Preparing] = {}  # by request id

@@ -133,7 +133,7 @@ class TokenMasks:
     """The tokens that may come next in some rows of a step.
 
     seq_ids: the sequences of these rows. bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
-    where token i is allowed, as in xgrammar.
+    where token i is allowed, as in llguidance.
     jumps: by the id of a sequence, the one token that its mask allows, and the tokens that come behind that whatever
     the model computes: the next row of the sequence begins with all of them.
     """

@@ -150,11 +150,10 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
     for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
     must_hold = is_forced or other is not None or tools.allowed is not None
-    if importlib.util.find_spec("xgrammar") is None:
+    if importlib.util.find_spec("llguidance") is None:
         if must_hold:
-            why = (
-                f"forced and allowed functions, and tools beside a grammar, need xgrammar: {install_command('grammar')}"
-            )
+            what = "forced and allowed functions, and tools beside a grammar, need llguidance"
+            why = f"{what}: {install_command('grammar')}"
             raise bad_request(f"tool_choice: {why}", "tool_choice")
         return None
     held = [_hold(function, is_forced=is_forced) for function in tools.callable]

@@ -1,4 +1,4 @@
-"""How a grammar holds an answer to a format of calls: the formats of xgrammar's structural tags.
+"""How a grammar holds an answer to a format of calls: the formats of structural tags.
 
 A format gives the texts around and between calls; here they become a tag. Special tokens in these texts are named by
 their ids, for no text spells them.

@@ -136,7 +136,7 @@ def test_an_answer_does_not_end_in_a_thought_before_a_grammar(open_pipe: Open) -
 
 
 def test_the_limit_needs_no_compiler(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "xgrammar", None)
+    monkeypatch.setitem(__import__("sys").modules, "llguidance", None)
     pipe = open_pipe("added", OPENED, max_batch_size=3)
     one = pipe("hello", gen_config=drawn(2, max_thinking_tokens=3))
     assert one.token_ids[3:4] == end_ids(pipe)

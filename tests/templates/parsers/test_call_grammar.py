@@ -9,19 +9,18 @@ from functools import cache
 from typing import Any, Literal
 
 import jsonschema
-import numpy as np
 import pytest
-from grammars.byte_grammar import list_allowed
+from grammars.byte_grammar import allowed_tokens
 from pairs import num_examples, parametrize_sweep
 from templates.parsers.reading import read
 
 from seesay.config.grammar import read_grammar
-from seesay.grammars.compile import compile_program, make_compiler
+from seesay.grammars.compile import TokenTable, compile_program
 from seesay.grammars.program import make_program
 from seesay.templates.parsers.choose import TOOL_FORMATS, AnswerFormat, find_answer_format
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallStart, ContentText
 
-pytest.importorskip("xgrammar")
+pytest.importorskip("llguidance")
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "weather": {
@@ -64,10 +63,8 @@ def open_format(name: str, *, is_special: bool) -> AnswerFormat:
 
 
 @cache
-def compiler(tokens: tuple[str, ...]) -> Any:
-    return make_compiler(
-        [*(bytes([i]) for i in range(256)), *(b"\xff" + t.encode() for t in tokens), b""], num_threads=1
-    )
+def token_table(tokens: tuple[str, ...]) -> TokenTable:
+    return TokenTable([*(bytes([i]) for i in range(256)), *(b"\xff" + token.encode() for token in tokens)])
 
 
 class Walk:
@@ -81,7 +78,7 @@ class Walk:
         grammar = read_grammar(form)
         assert grammar is not None and format.tools is not None
         program = make_program(grammar)
-        self.compiled = compile_program(compiler(self.tokens), program.kind, program.source)
+        self.compiled = compile_program(token_table(self.tokens), program.source, forces=False)
         self.end = NUM_BYTES + len(self.tokens)
         self.markers = [self.spell(marker) for marker in format.tools.markers]
         self.tags = [self.spell(tag) for tag in format.tools.tokens]
@@ -99,18 +96,15 @@ class Walk:
         return list(text.encode())
 
     def run(self, rng: random.Random, max_tokens: int = 900) -> list[int] | None:
-        import xgrammar
-
-        matcher = xgrammar.GrammarMatcher(self.compiled, override_stop_tokens=[self.end])
-        bits = np.zeros((1, -(-(self.end + 1) // 32)), dtype=np.int32)
+        matcher = self.compiled.deep_copy()
         ids: list[int] = []
         planned = list(self.beginning) if rng.random() < 0.5 else []
         while len(ids) < max_tokens:
-            is_free = not matcher.fill_next_token_bitmask(bits, 0)
-            if is_free:
-                bits[:] = -1
-            allowed = list_allowed(bits, self.end + 1)
+            allowed = allowed_tokens(matcher, self.end + 1)
             assert allowed, (self.text(ids), "nothing is allowed")
+            if self.end in allowed and not planned and rng.random() < 0.1:
+                return ids
+            is_free = len(allowed) > 170
             if is_free and not planned and rng.random() < 0.4:
                 planned = list(rng.choice(self.markers))
             elif len(allowed) > 150 and not planned and rng.random() < 0.1:  # in a text
@@ -123,7 +117,7 @@ class Walk:
                 token = rng.choice(likely if likely and rng.random() < 0.8 else allowed)
             if token == self.end:
                 return ids
-            assert matcher.accept_token(token)
+            assert matcher.consume_token(token)
             ids.append(token)
         return None
 

@@ -1,0 +1,89 @@
+"""The state of one sequence's grammar, which follows its generated tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.errors import ErrorCode, RequestError
+from seesay.grammars.compile import TokenTable, explain
+
+Ids = npt.NDArray[np.int64]
+Words = npt.NDArray[np.int32]
+_MAX_FORCED = 256
+"""Of a longer forced text, the next tokens are announced when these are there."""
+
+
+class Matcher:
+    """Made for the tokens of one answer, and brought up to date with them. Used by one thread at a time.
+
+    forced: after `follow`, the tokens that come next in any case.
+    """
+
+    def __init__(
+        self,
+        compiled: Any,
+        table: TokenTable,
+        stop_token_ids: Sequence[int],
+        *,
+        forces: bool = False,
+        on_error: Callable[[], None] = lambda: None,
+    ) -> None:
+        """compiled: of `compile_program`, whose `forces` is the same. stop_token_ids: one of them is allowed where the
+        answer is complete, and nowhere else. on_error: is called when the program can no longer be used."""
+        self._inner = compiled.deep_copy()
+        self._stop_token_ids = [token_id for token_id in stop_token_ids if token_id < table.eos_token_id]
+        self._end = table.eos_token_id
+        self._tokens = table.tokens
+        self._forces = forces
+        self._on_error = on_error
+        self._num_accepted = 0
+        self.forced: tuple[int, ...] = ()
+
+    def follow(self, generated_ids: Ids) -> Any:
+        """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
+        `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
+        for token_id in generated_ids[self._num_accepted :].tolist():
+            is_taken = token_id != self._end and not self._inner.is_stopped() and self._inner.consume_token(token_id)
+            if not is_taken:
+                raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
+            self._num_accepted += 1
+            self.forced = self.forced[1:] if self.forced[:1] == (token_id,) else ()
+        if self._forces and not self.forced:
+            self.forced = tuple(self._inner.compute_ff_tokens()[:_MAX_FORCED])
+        return None if self.forced else self._inner
+
+    def finish(self, words: Words) -> bool:
+        """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises
+        `RequestError` where the grammar takes too much."""
+        if self.forced:
+            words[:] = 0
+            set_bits(words, self.forced[:1], allowed=True)
+            return True
+        if self._inner.is_error():
+            self._on_error()
+            why = explain(self._inner.get_error())
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                f"response_format: the grammar takes too much for one token, make it less ambiguous: {why}",
+                "response_format",
+            )
+        place = self._end // 32
+        is_complete = bool(words[place] >> (self._end % 32) & 1)
+        set_bits(words, (self._end,), allowed=False)
+        if is_complete:
+            set_bits(words, self._stop_token_ids, allowed=True)
+        return True
+
+
+def set_bits(words: Words, token_ids: Sequence[int], *, allowed: bool) -> None:
+    """Allow or forbid tokens in one row of a mask."""
+    unsigned, num_tokens = words.view(np.uint32), 32 * len(words)
+    for token_id in token_ids:
+        if token_id < num_tokens:
+            bit = np.uint32(1 << (token_id % 32))
+            word = unsigned[token_id // 32]
+            unsigned[token_id // 32] = word | bit if allowed else word & ~bit

@@ -1,0 +1,213 @@
+"""The values that do not match a JSON Schema, as a schema without `not`.
+
+Where not all of them can be described, it is those that can: the schema allows less than `not` would, never more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from seesay.grammars.disjoint import types_of
+from seesay.grammars.names import match_others
+from seesay.grammars.schema_fields import (
+    Schema,
+    Spot,
+    all_of,
+    any_of,
+    is_exact,
+    read_count,
+    read_list,
+    read_names,
+    read_number,
+    read_object,
+    read_types,
+    refuse,
+)
+
+if TYPE_CHECKING:
+    from seesay.grammars.json_schema import SchemaWriter
+
+_MAX_DEPTH = 12
+_MAX_OPTIONS = 128
+_BEYOND_TYPES = ("null", "boolean", "number", "string", "array", "object")
+_OPPOSITE = {
+    "minimum": "exclusiveMaximum",
+    "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum",
+    "exclusiveMaximum": "minimum",
+}
+_COUNTS = {
+    "minLength": ("string", "maxLength"),
+    "maxLength": ("string", "minLength"),
+    "minItems": ("array", "maxItems"),
+    "maxItems": ("array", "minItems"),
+    "minProperties": ("object", "maxProperties"),
+}
+
+
+class Negation:
+    """Of the schemas of one document."""
+
+    def __init__(self, writer: SchemaWriter) -> None:
+        self._writer = writer
+        self._makers: Mapping[str, Callable[[dict[str, Any], str, Spot], list[Schema]]] = {
+            "type": self._without_types,
+            "enum": self._without_values,
+            "const": self._without_values,
+            "required": self._without_required,
+            "properties": self._without_properties,
+            "anyOf": self._without_any,
+            "allOf": self._without_all,
+            "not": lambda schema, _, spot: [self._writer.write(schema["not"], self._inside(spot, "not"))],
+            **dict.fromkeys(("$ref", "$dynamicRef", "$recursiveRef"), self._without_reference),
+            **dict.fromkeys(_OPPOSITE, self._without_bound),
+            **dict.fromkeys(_COUNTS, self._without_count),
+        }
+
+    def write(self, schema: Any, spot: Spot, key: str) -> Schema:
+        """Return the schema of the values that do not match. Raises `RequestError` that names `key` where none of them
+        can be described."""
+        options, is_whole = self._find(schema, Spot(spot.place, spot.base, 0, False))
+        if not options and not is_whole:
+            raise refuse(spot.place.removesuffix(f".{key}"), f"{key} of such a schema is not supported")
+        return any_of(options)
+
+    def _find(self, schema: Any, spot: Spot) -> tuple[list[Schema], bool]:
+        """Return (schemas that together are the values, whether these are all)."""
+        if isinstance(schema, bool):
+            return [] if schema else [True], True
+        if not isinstance(schema, dict):
+            raise refuse(spot.place, "a schema must be an object or a boolean")
+        if spot.depth > _MAX_DEPTH:
+            return [], False
+        spot = Spot(spot.place, self._writer.references.base_of(schema, spot.base), spot.depth, False)
+        options: list[Schema] = []
+        is_whole = True
+        for key in schema:
+            if key in self._makers:
+                found = self._makers[key](schema, key, spot)
+                options += found
+                is_whole = is_whole and (bool(found) or key in ("properties", "required"))
+            elif key in _VALIDATING:
+                is_whole = False
+        if len(options) > _MAX_OPTIONS:
+            return [], False
+        return options, is_whole
+
+    @staticmethod
+    def _inside(spot: Spot, step: str) -> Spot:
+        return spot.at(step, closes=False)
+
+    def _without_types(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        del key
+        given = read_types(schema, spot.place) or []
+        others = [kind for kind in _BEYOND_TYPES if kind not in given and not (kind == "number" and "integer" in given)]
+        return [{"type": others[0] if len(others) == 1 else others}] if others else []
+
+    def _without_values(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        values = schema[key] if key == "enum" else [schema[key]]
+        if not isinstance(values, list):
+            raise refuse(spot.place, f"{key} must be a list")
+        kinds = {kind for value in values for kind in types_of({"const": value}) or ()}
+        others = [kind for kind in _BEYOND_TYPES if kind not in kinds]
+        options: list[Schema] = [{"type": others}] if others else []
+        if "string" in kinds:
+            texts = [value for value in values if isinstance(value, str)]
+            options.append({"type": "string", "pattern": match_others(texts)})
+        if "boolean" in kinds:
+            options += [{"const": value} for value in (True, False) if not any(value is other for other in values)]
+        if "number" in kinds:
+            numbers = {
+                float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool) and is_exact(v)
+            }
+            options += _between(sorted(numbers))
+        if "array" in kinds and [] in values and len([v for v in values if isinstance(v, list)]) == 1:
+            options.append({"type": "array", "minItems": 1})
+        if "object" in kinds and {} in values and len([v for v in values if isinstance(v, dict)]) == 1:
+            options.append({"type": "object", "minProperties": 1})
+        return options
+
+    def _without_required(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        if isinstance(schema[key], bool):
+            return []
+        return [{"type": "object", "properties": {name: False}} for name in read_names(schema[key], key, spot.place)]
+
+    def _without_properties(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        options: list[Schema] = []
+        for name, value in read_object(schema, key, spot.place).items():
+            found = any_of(self._find(value, self._inside(spot, f"properties.{name[:60]}"))[0])
+            if found is not False:
+                options.append({"type": "object", "properties": {name: found}, "required": [name]})
+        return options
+
+    def _without_any(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        parts: list[Schema] = []
+        for i, option in enumerate(read_list(schema, key, spot.place)):
+            part = any_of(self._find(option, self._inside(spot, f"{key}[{i}]"))[0])
+            if part is False:
+                return []
+            parts.append(part)
+        return [all_of(parts)]
+
+    def _without_all(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        options: list[Schema] = []
+        for i, part in enumerate(read_list(schema, key, spot.place)):
+            options += self._find(part, self._inside(spot, f"{key}[{i}]"))[0]
+        return options
+
+    def _without_reference(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        del key
+        reference = self._writer.references.read(schema, spot.place)
+        assert reference is not None
+        _, target, base = self._writer.references.find(reference, spot.base, spot.place)
+        return self._find(target, Spot(spot.place, base, spot.depth + 1, False))[0]
+
+    def _without_bound(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        if isinstance(schema[key], bool) or isinstance(schema.get(f"exclusive{key.capitalize()}"), bool):
+            return []  # of draft 4
+        return [{"type": "number", _OPPOSITE[key]: read_number(schema, key, spot.place)}]
+
+    def _without_count(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+        kind, other = _COUNTS[key]
+        count = read_count(schema, key, spot.place) or 0
+        if key.startswith("min"):
+            return [{"type": kind, other: count - 1}] if count else []
+        return [{"type": kind, other: count + 1}]
+
+
+def _between(numbers: list[float]) -> list[Schema]:
+    """Return the schemas of the numbers that are none of some."""
+    if not numbers:
+        return []
+    options: list[Schema] = [{"type": "number", "exclusiveMaximum": numbers[0]}]
+    for low, high in pairwise(numbers):
+        options.append({"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high})
+    return [*options, {"type": "number", "exclusiveMinimum": numbers[-1]}]
+
+
+_VALIDATING = frozenset(
+    {
+        "multipleOf",
+        "pattern",
+        "format",
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "unevaluatedItems",
+        "uniqueItems",
+        "contains",
+        "maxProperties",
+        "patternProperties",
+        "additionalProperties",
+        "unevaluatedProperties",
+        "oneOf",
+        "if",
+        "propertyNames",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+    }
+)
+"""Keywords of which nothing is known but that more values may not match."""

@@ -1,0 +1,196 @@
+"""The keywords of objects in a form that llguidance honours."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from math import comb
+from typing import TYPE_CHECKING, Any
+
+from seesay.errors import RequestError
+from seesay.grammars.closing import find_named
+from seesay.grammars.disjoint import list_values
+from seesay.grammars.patterns import rewrite_pattern
+from seesay.grammars.schema_fields import IN_PLACE, Schema, Spot, any_of, read_count, read_names, read_object, refuse
+
+if TYPE_CHECKING:
+    from seesay.grammars.json_schema import SchemaWriter
+
+_MAX_SUBSETS = 64
+_PLAIN_NAMES = frozenset({"type", "pattern", "enum", "const", "minLength", "maxLength", "format", "$ref"})
+
+
+def write_object(
+    writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named: list[str] | None
+) -> tuple[dict[str, Any], list[Schema]]:
+    """Return (the keywords, schemas that hold beside them). named: all properties that there may be; None where the
+    schema is not closed by others than its own."""
+    inside = writer.is_closing
+    properties = read_object(schema, "properties", spot.place)
+    patterns = read_object(schema, "patternProperties", spot.place)
+    written: dict[str, Any] = {}
+    if properties:
+        written["properties"] = {
+            name: writer.write(value, spot.at(f"properties.{name[:60]}", closes=inside))
+            for name, value in properties.items()
+        }
+    if patterns:
+        written["patternProperties"] = {
+            rewrite_pattern(pattern, spot.place, key="patternProperties"): writer.write(
+                value, spot.at(f"patternProperties.{pattern[:60]}", closes=inside)
+            )
+            for pattern, value in patterns.items()
+        }
+    if "required" in schema and not isinstance(schema["required"], bool):  # a boolean before draft 4
+        written["required"] = read_names(schema["required"], "required", spot.place)
+    others = _read_others(writer, schema, spot, named)
+    if others is not None:
+        written["additionalProperties"] = writer.write(others, spot.at("additionalProperties", closes=inside))
+        for name in named or ():
+            written.setdefault("properties", {}).setdefault(name, True)
+    if "propertyNames" in schema:
+        try:
+            _hold_names(writer, schema["propertyNames"], written, spot)
+        except RequestError as error:
+            writer.attempt("propertyNames", spot, error)
+    beside: list[Schema] = []
+    try:
+        beside = _write_bounds(schema, written, spot)
+    except RequestError as error:
+        for key in ("minProperties", "maxProperties"):
+            written.pop(key, None)
+        writer.attempt("minProperties or maxProperties", spot, error)
+    return written, beside
+
+
+def _read_others(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named: list[str] | None) -> Any:
+    """Return the schema of the properties that are not named; None where there may be any."""
+    if "additionalProperties" in schema:
+        return schema["additionalProperties"]
+    if "unevaluatedProperties" in schema:
+        in_place = [key for key in IN_PLACE if key in schema]
+        if not in_place:
+            return schema["unevaluatedProperties"]
+        return _read_unevaluated(writer, schema, spot)
+    if named is not None:
+        return False
+    is_named = bool(schema.get("properties") or schema.get("patternProperties"))
+    return False if spot.closes and is_named and "propertyNames" not in schema else None
+
+
+def _read_unevaluated(writer: SchemaWriter, schema: dict[str, Any], spot: Spot) -> Any:
+    refused = refuse(spot.place, "unevaluatedProperties is supported beside $ref and allOf of named properties only")
+    value = schema["unevaluatedProperties"]
+    if value is True:
+        return None
+    try:
+        rest = {key: inner for key, inner in schema.items() if key != "unevaluatedProperties"}
+        hidden = find_named(rest, spot.base, writer.references)
+        own = set(read_object(schema, "properties", spot.place))
+        if hidden is not None and set(hidden) <= own:
+            return value
+        raise refused
+    except RequestError:
+        writer.attempt("unevaluatedProperties", spot, refused)
+        return None
+
+
+def _hold_names(writer: SchemaWriter, names: Any, written: dict[str, Any], spot: Spot) -> None:
+    """Allow those properties alone whose names match."""
+    if names is True or names == {}:
+        return
+    values = list_values(names, lambda ref: writer.references.find(ref, spot.base, spot.place)[1])
+    own, others = written.get("properties", {}), written.get("additionalProperties", True)
+    if written.get("patternProperties"):
+        raise refuse(spot.place, "propertyNames beside patternProperties is not supported")
+    if values is not None or names is False:
+        kept = [name for name in values or [] if isinstance(name, str)]
+        written["properties"] = {
+            **{name: value if name in kept else False for name, value in own.items()},
+            **{name: others for name in kept if name not in own},
+        }
+        written["additionalProperties"] = False
+        return
+    pattern = _read_name_pattern(names, spot)
+    if own or "required" in written:
+        for name in [*own, *written.get("required", ())]:
+            if not _matches(names, name, spot):
+                own = {**own, name: False}
+        written["properties"] = own
+    written["patternProperties"] = {pattern: others}
+    written["additionalProperties"] = False
+
+
+def _matches(names: dict[str, Any], name: str, spot: Spot) -> bool:
+    """Return whether a name is one of those that `_read_name_pattern` allows."""
+    try:
+        is_found = re.search(names.get("pattern", ""), name, re.ASCII) is not None
+    except re.error as error:
+        raise refuse(spot.place, f"propertyNames has a pattern that is not known: {error}") from error
+    return is_found and names.get("minLength", 0) <= len(name) <= names.get("maxLength", len(name))
+
+
+def _read_name_pattern(names: Any, spot: Spot) -> str:
+    if not isinstance(names, dict) or names.get("type", "string") != "string":
+        raise refuse(spot.place, "propertyNames is supported with pattern, enum, minLength and maxLength only")
+    validating = {key for key in names if key in _PLAIN_NAMES or key in IN_PLACE}
+    least = read_count(names, "minLength", spot.place)
+    most = read_count(names, "maxLength", spot.place)
+    if validating <= {"type", "pattern"} and "pattern" in names:
+        return rewrite_pattern(names["pattern"], spot.place, key="propertyNames")
+    if validating <= {"type", "minLength", "maxLength"}:
+        return f"^(?s:.){{{least or 0},{'' if most is None else most}}}$"
+    raise refuse(spot.place, "propertyNames is supported with pattern, enum, minLength and maxLength only")
+
+
+def _write_bounds(schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> list[Schema]:
+    """Write the bounds of the number of properties, where they say something that llguidance can hold."""
+    least, most = read_count(schema, "minProperties", spot.place), read_count(schema, "maxProperties", spot.place)
+    required = written.get("required", [])
+    optional = [
+        name for name, value in written.get("properties", {}).items() if value is not False and name not in required
+    ]
+    is_open = written.get("additionalProperties") is not False or bool(written.get("patternProperties"))
+    beside: list[Schema] = []
+    if most is not None and (is_open or most < len(required) + len(optional)):
+        beside += _hold_most(most, required, optional, is_open=is_open, written=written, spot=spot)
+    if least is not None and least > len(required):
+        beside += _hold_least(least, required, optional, is_open=is_open, written=written, spot=spot)
+    return beside
+
+
+def _hold_most(
+    most: int, required: list[str], optional: list[str], *, is_open: bool, written: dict[str, Any], spot: Spot
+) -> list[Schema]:
+    if is_open and optional:
+        raise refuse(spot.place, "maxProperties beside optional and other properties is not supported")
+    if is_open or most < len(required):
+        written["maxProperties"] = most
+        return []
+    left = most - len(required)
+    if comb(len(optional), left) > _MAX_SUBSETS:
+        raise refuse(spot.place, f"maxProperties of {len(optional)} optional properties is not supported")
+    options: list[Schema] = [
+        {"properties": {name: False for name in optional if name not in kept}} for kept in combinations(optional, left)
+    ]
+    return [any_of(options)]
+
+
+def _hold_least(
+    least: int, required: list[str], optional: list[str], *, is_open: bool, written: dict[str, Any], spot: Spot
+) -> list[Schema]:
+    lacking = least - len(required)
+    if is_open and lacking > 1:
+        # The grammar cannot tell two properties of one name from two properties.
+        raise refuse(spot.place, "minProperties above 1 is supported with additionalProperties false only")
+    if is_open and not optional:
+        written["minProperties"] = least
+        return []
+    if comb(len(optional), lacking) > _MAX_SUBSETS:
+        raise refuse(spot.place, f"minProperties of {len(optional)} optional properties is not supported")
+    options: list[Schema] = [{"required": list(kept)} for kept in combinations(optional, lacking)]
+    if is_open:
+        options.append({"properties": dict.fromkeys(optional, False), "minProperties": least})
+    if not options:
+        raise refuse(spot.place, f"minProperties is {least}, but {len(required) + len(optional)} are allowed")
+    return [any_of(options)]

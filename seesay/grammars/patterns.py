@@ -1,0 +1,80 @@
+"""Regular expressions of JSON Schema's `pattern`, which are ECMAScript's, in the dialect of llguidance.
+
+It refuses lookaround, backreferences and word boundaries. What the two dialects read differently is written out here.
+Where a class has all control characters, llguidance takes it to have the quote and the backslash, too: so none has
+U+0000, which no answer can have either.
+"""
+
+from __future__ import annotations
+
+import re
+
+from seesay.errors import show
+from seesay.grammars.schema_fields import refuse
+
+_MAX_CHARS = 20_000
+_PIECE = re.compile(
+    r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|[pP]\{[^}]*\}|k<[^>]*>|.)|[^\\]", re.DOTALL
+)
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_"}
+_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
+_PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+
+
+def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern") -> str:
+    """Return an expression that is found in the same texts. Raises `RequestError` that names `key`."""
+    if not isinstance(pattern, str):
+        raise refuse(place, f"{key} must be a text, got {show(pattern)}")
+    if len(pattern) > _MAX_CHARS:
+        raise refuse(place, f"{key} has {len(pattern)} characters; at most {_MAX_CHARS} are taken")
+    pattern = _PAIR.sub(lambda pair: f"\\u{{{_join(int(pair[1], 16), int(pair[2], 16)):x}}}", pattern)
+    written: list[str] = []
+    in_class = False
+    at_start = False
+    for piece in _PIECE.findall(pattern):
+        if piece[0] == "\\":
+            written.append(_write_escape(piece, place, key, in_class=in_class))
+        elif in_class and at_start and piece == "^":
+            written.append("^\\x{0}")
+        elif in_class:
+            in_class = piece != "]"
+            is_plain = piece in "]^" or piece.isalnum() or (piece == "-" and written[-1] != "-")
+            written.append(piece if is_plain else _spell(ord(piece)))
+        else:
+            in_class = piece == "["
+            written.append(_spell(ord(piece)) if piece in "/#& ~" else piece)
+        at_start = piece == "[" and in_class
+    return "".join(written)
+
+
+def _join(high: int, low: int) -> int:
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
+
+
+def _spell(code: int) -> str:
+    code = max(code, 1)
+    return f"\\x{{{code:x}}}"
+
+
+def _write_escape(piece: str, place: str, key: str, *, in_class: bool) -> str:
+    letter, rest = piece[1], piece[2:]
+    if letter.lower() in _CLASSES:
+        inner = _CLASSES[letter.lower()]
+        return inner if in_class and letter.islower() else f"[{'^' * letter.isupper()}{inner}]"
+    if letter in "sS" or (letter in "pP" and rest):
+        return piece
+    if letter in "xu" and rest:
+        code = int(rest.strip("{}"), 16)
+        if 0xD800 <= code < 0xE000:
+            raise refuse(place, f"{key} has half of a surrogate pair, which stands in no text")
+        return _spell(code)
+    if letter == "c" and rest:
+        return _spell(ord(rest) % 32)
+    if letter in _CONTROLS:
+        return _spell(_CONTROLS[letter])
+    if letter == "b" and in_class:
+        return _spell(8)
+    if letter in "bBk" or letter.isdigit():
+        what = "word boundaries" if letter in "bB" else "backreferences"
+        raise refuse(place, f"{key} has {what}, which are not supported")
+    return _spell(ord(letter))
