@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from seesay.errors import ConfigError, RequestError
@@ -88,12 +89,7 @@ def _read_file(path: Path) -> CalibrationSet:
 
 def _read_folder(folder: Path) -> CalibrationSet:
     """Return the texts, JSON lines and pictures of a folder. A text with the name of a picture is the answer to it."""
-    files = []
-    for file in folder.iterdir():
-        files.append(file)
-        if len(files) > _MAX_FILES:
-            raise ConfigError(f"calib_dataset={str(folder)!r} has more than {_MAX_FILES} files")
-    files = sorted(file for file in files if file.is_file())
+    files = _list_files(folder)
     media = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES + VIDEO_SUFFIXES]
     stems = {file.stem for file in media}
     texts: list[str] = []
@@ -106,6 +102,13 @@ def _read_folder(folder: Path) -> CalibrationSet:
             _add_file(file, texts, conversations)
     conversations += [_make_conversation(file, described.get(file.stem)) for file in media]
     return _make_set(str(folder), texts, conversations, folder)
+
+
+def _list_files(folder: Path) -> list[Path]:
+    entries = list(islice(folder.iterdir(), _MAX_FILES + 1))
+    if len(entries) > _MAX_FILES:
+        raise ConfigError(f"calib_dataset={str(folder)!r} has more than {_MAX_FILES} files")
+    return sorted(file for file in entries if file.is_file())
 
 
 def _make_set(name: str, texts: Sequence[str], conversations: Sequence[Conversation], folder: Path) -> CalibrationSet:
@@ -141,19 +144,23 @@ def _add_line(where: str, folder: Path, line: bytes, texts: list[str], conversat
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"calib_dataset: {where}: not valid JSON: {error}") from None
-    if isinstance(value, dict) and isinstance(value.get("text"), str):
-        _check_unicode(where, value["text"])
-        texts.append(value["text"])
-        return
-    messages = value.get("messages") if isinstance(value, dict) else None
+    entry = value if isinstance(value, dict) else {}
+    if isinstance(text := entry.get("text"), str):
+        _check_unicode(where, text)
+        texts.append(text)
+    elif conversation := _parse_conversation(where, folder, entry.get("messages")):
+        conversations.append(conversation)
+
+
+def _parse_conversation(where: str, folder: Path, messages: object) -> Conversation | None:
+    """Return the conversation of a line; None for one without messages."""
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise ConfigError(f"calib_dataset: {where}: must be an object with a 'text' or a list of 'messages'")
     try:
         parsed = parse_messages(messages)
     except RequestError as error:
         raise ConfigError(f"calib_dataset: {where}: {error.message}") from None
-    if parsed:
-        conversations.append(Conversation(tuple(_with_paths(message, folder) for message in parsed), where))
+    return Conversation(tuple(_with_paths(message, folder) for message in parsed), where) if parsed else None
 
 
 def _check_unicode(where: str, text: str) -> None:

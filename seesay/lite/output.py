@@ -40,20 +40,24 @@ def write_checkpoint(
     gone = frozenset(replaced)
     homes = {name: source for name in source.stored if name not in gone}
     homes |= {name: part for part in parts for name in part.stored}
-    shards = _divide(homes, MAX_SHARD_BYTES)
-    files = [SINGLE_FILE]
-    if len(shards) > 1:
-        files = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-    for file, names in zip(files, shards, strict=True):
+    files = _name_shards(_divide(homes, MAX_SHARD_BYTES))
+    for file, names in files.items():
         save_file(_read(homes, names), folder / file, metadata={"format": "pt"})
-    if len(shards) > 1:
-        weight_map = {name: file for file, names in zip(files, shards, strict=True) for name in names}
+    if len(files) > 1:
+        weight_map = {name: file for file, names in files.items() for name in names}
         total = sum(homes[name].find(name).num_bytes for name in homes)
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
     copy_files(source.path, folder, _SUFFIXES, leave_out=("config.json", INDEX_FILE))
     _write_json(folder / "config.json", config)
     for file in files:
-        shutil.copymode(folder / "config.json", folder / file)  # safetensors lets nobody else read
+        shutil.copymode(folder / "config.json", folder / file)  # safetensors makes files that only their owner can read
+
+
+def _name_shards(shards: Sequence[list[str]]) -> dict[str, list[str]]:
+    """Return the names of the tensors of each file, by its name as Transformers calls it."""
+    if len(shards) == 1:
+        return {SINGLE_FILE: shards[0]}
+    return {f"model-{i:05d}-of-{len(shards):05d}.safetensors": shard for i, shard in enumerate(shards, start=1)}
 
 
 def _divide(homes: Mapping[str, Checkpoint], max_bytes: int) -> list[list[str]]:

@@ -172,6 +172,20 @@ def _lock(path: Path, file: IO[str]) -> None:
 def check_usable(path: Path, *, is_own: bool = False) -> None:
     """Raise `ConfigError` unless a run may begin or go on in a folder: it is new, empty, or has an unfinished run that
     no process is computing. is_own: the caller has locked it."""
+    name = _find_foreign(path)
+    exists = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not os.access(exists, os.W_OK | os.X_OK):
+        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {exists} cannot be written")
+    if name is not None:
+        raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {name!r} in it")
+    if is_own:
+        return
+    with contextlib.suppress(OSError), (path / _HIDDEN / _LOCK).open() as file:
+        _lock(path, file)
+
+
+def _find_foreign(path: Path) -> str | None:
+    """Return the name of a file in a folder in which no run has begun; None if there is none."""
     try:
         names = sorted(entry.name for entry in path.iterdir() if entry.name != _HIDDEN) if path.exists() else []
         is_begun = (path / _HIDDEN / _SETTINGS).exists()
@@ -179,15 +193,7 @@ def check_usable(path: Path, *, is_own: bool = False) -> None:
         raise ConfigError(f"work_dir must be a folder, got the file {str(path)!r}") from None
     except OSError as error:
         raise ConfigError(f"work_dir={str(path)!r} cannot be used: {error.strerror or error}") from None
-    exists = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
-    if not os.access(exists, os.W_OK | os.X_OK):
-        raise ConfigError(f"work_dir={str(path)!r} cannot be used: {exists} cannot be written")
-    if names and not is_begun:
-        raise ConfigError(f"work_dir={str(path)!r} must be a new or an empty folder, it has {names[0]!r} in it")
-    if is_own:
-        return
-    with contextlib.suppress(OSError), (path / _HIDDEN / _LOCK).open() as file:
-        _lock(path, file)
+    return names[0] if names and not is_begun else None
 
 
 def check_run(path: Path, settings: Mapping[str, object], *, is_own: bool = False) -> None:
