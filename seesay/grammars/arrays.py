@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.errors import RequestError, show
 from seesay.grammars.disjoint import list_values
-from seesay.grammars.schema_fields import Schema, Spot, all_of, any_of, read_count, refuse
+from seesay.grammars.schema_fields import Schema, SchemaObject, Spot, all_of, any_of, read_count, refuse
 
 if TYPE_CHECKING:
     from seesay.grammars.json_schema import SchemaWriter
@@ -19,14 +19,14 @@ _MAX_PLACES = 8
 
 
 def write_array(
-    writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named: object = None
-) -> tuple[dict[str, Any], list[Schema]]:
+    writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: object = None
+) -> tuple[SchemaObject, list[Schema]]:
     """Return (the keywords, schemas that hold beside them). `named` is about objects."""
     del named
     prefix, items = _read_items(schema, spot)
     least = read_count(schema, "minItems", spot.place) or 0
     most = read_count(schema, "maxItems", spot.place)
-    written: dict[str, Any] = {}
+    written: SchemaObject = {}
     if prefix:
         written["prefixItems"] = [writer.write(item, spot.at(f"prefixItems[{i}]", closes=writer.is_closing))
                                   for i, item in enumerate(prefix)]  # fmt: skip
@@ -45,7 +45,7 @@ def write_array(
     return written, beside
 
 
-def _read_items(schema: dict[str, Any], spot: Spot) -> tuple[list[Any], Any]:
+def _read_items(schema: SchemaObject, spot: Spot) -> tuple[list[Any], Any]:
     """Return (the schemas of the first items, that of the others)."""
     prefix, items = schema.get("prefixItems"), schema.get("items")
     if isinstance(items, list):  # before draft 2020-12
@@ -57,7 +57,7 @@ def _read_items(schema: dict[str, Any], spot: Spot) -> tuple[list[Any], Any]:
     return prefix or [], items
 
 
-def _write_unique(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, written: dict[str, Any]) -> Schema:
+def _write_unique(writer: SchemaWriter, schema: SchemaObject, spot: Spot, written: SchemaObject) -> Schema:
     """Items that differ are listed, where there are few values."""
     least, most = written.get("minItems", 0), written.get("maxItems")
     prefix, items = _read_items(schema, spot)
@@ -76,7 +76,7 @@ def _write_unique(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, writ
     return {"enum": lists}
 
 
-def _write_contains(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, written: dict[str, Any]) -> Schema:
+def _write_contains(writer: SchemaWriter, schema: SchemaObject, spot: Spot, written: SchemaObject) -> Schema:
     least = read_count(schema, "minContains", spot.place)
     if "maxContains" in schema or (least or 1) > 1:
         raise refuse(spot.place, "minContains above 1 and maxContains are not supported")

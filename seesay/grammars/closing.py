@@ -6,6 +6,7 @@ from typing import Any
 
 from seesay.errors import RequestError
 from seesay.grammars.references import References
+from seesay.grammars.schema_fields import SchemaObject
 
 _OPENING = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
 _MAX_PARTS = 200
@@ -38,7 +39,7 @@ def find_named(schema: Any, base: str, references: References) -> list[str] | No
     return list(names) or None
 
 
-def _names_of(part: dict[str, Any]) -> list[str]:
+def _names_of(part: SchemaObject) -> list[str]:
     named, required = part.get("properties"), part.get("required")
     names = list(named) if isinstance(named, dict) else []
     names += [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
@@ -49,7 +50,7 @@ def _names_of(part: dict[str, Any]) -> list[str]:
     return names
 
 
-def _parts_of(part: dict[str, Any]) -> list[Any]:
+def _parts_of(part: SchemaObject) -> list[Any]:
     found: list[Any] = []
     for key in ("allOf", "anyOf", "oneOf"):
         found += part[key] if isinstance(part.get(key), list) else []

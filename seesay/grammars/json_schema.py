@@ -24,6 +24,7 @@ from seesay.grammars.references import References
 from seesay.grammars.schema_fields import (
     IN_PLACE,
     Schema,
+    SchemaObject,
     Spot,
     all_of,
     any_of,
@@ -145,13 +146,13 @@ class SchemaWriter:
             raise error
         self.left_out.append(f"{what} at {spot.place}")
 
-    def _write_parts(self, schema: dict[str, Any], spot: Spot) -> Schema:
+    def _write_parts(self, schema: SchemaObject, spot: Spot) -> Schema:
         """Return a schema as the keywords that llguidance takes together, and others that hold beside these."""
         in_place = [key for key in IN_PLACE if key in schema]
         is_alone = len(in_place) == 1 and not schema.keys() & (_OBJECT | {"if"}) and not _joins_several(schema)
         named = find_named(schema, spot.base, self.references) if in_place and spot.closes and not is_alone else None
         inner = Spot(spot.place, spot.base, spot.depth, spot.closes and (is_alone or not in_place))
-        written: dict[str, Any] = {}
+        written: SchemaObject = {}
         beside: list[Schema] = []
         groups = {_first(schema, "properties", _OBJECT): write_object, _first(schema, "items", _ARRAY): write_array}
         for key in schema:  # properties come in the order of the keywords
@@ -168,7 +169,7 @@ class SchemaWriter:
             beside.append({"properties": dict.fromkeys(named, True), "additionalProperties": False})
         return _combine(written, beside)
 
-    def _write_plain(self, key: str, schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> Schema:
+    def _write_plain(self, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> Schema:
         """Write a keyword that has no schemas in it. Returns what else must hold."""
         if key == "type":
             types = read_types(schema, spot.place) or []
@@ -195,7 +196,7 @@ class SchemaWriter:
                 return {"pattern": rewrite_pattern(FORMATS[name], spot.place)}
         return True
 
-    def _write_bound(self, key: str, schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> None:
+    def _write_bound(self, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> None:
         """Before draft 6, `exclusiveMinimum: true` made `minimum` exclusive."""
         if isinstance(schema[key], bool) and key.startswith("exclusive"):
             other = key.removeprefix("exclusive").lower()
@@ -231,7 +232,7 @@ class SchemaWriter:
 
     # --- keywords whose schemas are about the same value --------------------------------------------------------------
 
-    def _write_in_place(self, key: str, schema: dict[str, Any], spot: Spot) -> Schema:
+    def _write_in_place(self, key: str, schema: SchemaObject, spot: Spot) -> Schema:
         if key in ("$ref", "$dynamicRef", "$recursiveRef"):
             return self._write_reference(schema, spot)
         if key in ("allOf", "anyOf", "oneOf"):
@@ -246,7 +247,7 @@ class SchemaWriter:
             self.attempt(key, spot, error)
             return True
 
-    def _write_condition(self, key: str, schema: dict[str, Any], spot: Spot) -> Schema:
+    def _write_condition(self, key: str, schema: SchemaObject, spot: Spot) -> Schema:
         if key == "not":
             return self._negation.write(schema["not"], spot.at("not"), "not")
         if key == "if":
@@ -293,7 +294,7 @@ class SchemaWriter:
             [all_of([one, *(without[j] for j in range(len(options)) if j != i)]) for i, one in enumerate(written)]
         )
 
-    def _write_reference(self, schema: dict[str, Any], spot: Spot) -> Schema:
+    def _write_reference(self, schema: SchemaObject, spot: Spot) -> Schema:
         seen: set[str] = set()
         base = spot.base
         while True:  # a reference to a reference is one to its target
@@ -322,16 +323,16 @@ def _both(first: Schema, second: Schema) -> Schema:
     return False if first is False or second is False else all_of([first, second])
 
 
-def _joins_several(schema: dict[str, Any]) -> bool:
+def _joins_several(schema: SchemaObject) -> bool:
     return isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
 
 
-def _first(schema: dict[str, Any], key: str, others: frozenset[str]) -> str | None:
+def _first(schema: SchemaObject, key: str, others: frozenset[str]) -> str | None:
     """The keyword at whose place those of a type are written."""
     return key if key in schema else next((other for other in schema if other in others), None)
 
 
-def _combine(written: dict[str, Any], beside: list[Schema]) -> Schema:
+def _combine(written: SchemaObject, beside: list[Schema]) -> Schema:
     """Return keywords, and schemas that hold beside them, at the place of `allOf`."""
     if any(part is False for part in beside):
         return False

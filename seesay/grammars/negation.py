@@ -13,6 +13,7 @@ from seesay.grammars.disjoint import types_of
 from seesay.grammars.names import match_others
 from seesay.grammars.schema_fields import (
     Schema,
+    SchemaObject,
     Spot,
     all_of,
     any_of,
@@ -52,7 +53,7 @@ class Negation:
 
     def __init__(self, writer: SchemaWriter) -> None:
         self._writer = writer
-        self._makers: Mapping[str, Callable[[dict[str, Any], str, Spot], list[Schema]]] = {
+        self._makers: Mapping[str, Callable[[SchemaObject, str, Spot], list[Schema]]] = {
             "type": self._without_types,
             "enum": self._without_values,
             "const": self._without_values,
@@ -100,13 +101,13 @@ class Negation:
     def _inside(spot: Spot, step: str) -> Spot:
         return spot.at(step, closes=False)
 
-    def _without_types(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_types(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         del key
         given = read_types(schema, spot.place) or []
         others = [kind for kind in _BEYOND_TYPES if kind not in given and not (kind == "number" and "integer" in given)]
         return [{"type": others[0] if len(others) == 1 else others}] if others else []
 
-    def _without_values(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_values(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         values = schema[key] if key == "enum" else [schema[key]]
         if not isinstance(values, list):
             raise refuse(spot.place, f"{key} must be a list")
@@ -129,12 +130,12 @@ class Negation:
             options.append({"type": "object", "minProperties": 1})
         return options
 
-    def _without_required(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_required(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         if isinstance(schema[key], bool):
             return []
         return [{"type": "object", "properties": {name: False}} for name in read_names(schema[key], key, spot.place)]
 
-    def _without_properties(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_properties(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         options: list[Schema] = []
         for name, value in read_object(schema, key, spot.place).items():
             found = any_of(self._find(value, self._inside(spot, f"properties.{name[:60]}"))[0])
@@ -142,7 +143,7 @@ class Negation:
                 options.append({"type": "object", "properties": {name: found}, "required": [name]})
         return options
 
-    def _without_any(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_any(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         parts: list[Schema] = []
         for i, option in enumerate(read_list(schema, key, spot.place)):
             part = any_of(self._find(option, self._inside(spot, f"{key}[{i}]"))[0])
@@ -151,25 +152,25 @@ class Negation:
             parts.append(part)
         return [all_of(parts)]
 
-    def _without_all(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_all(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         options: list[Schema] = []
         for i, part in enumerate(read_list(schema, key, spot.place)):
             options += self._find(part, self._inside(spot, f"{key}[{i}]"))[0]
         return options
 
-    def _without_reference(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_reference(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         del key
         reference = self._writer.references.read(schema, spot.place)
         assert reference is not None
         _, target, base = self._writer.references.find(reference, spot.base, spot.place)
         return self._find(target, Spot(spot.place, base, spot.depth + 1, False))[0]
 
-    def _without_bound(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_bound(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         if isinstance(schema[key], bool) or isinstance(schema.get(f"exclusive{key.capitalize()}"), bool):
             return []  # of draft 4
         return [{"type": "number", _OPPOSITE[key]: read_number(schema, key, spot.place)}]
 
-    def _without_count(self, schema: dict[str, Any], key: str, spot: Spot) -> list[Schema]:
+    def _without_count(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         kind, other = _COUNTS[key]
         count = read_count(schema, key, spot.place) or 0
         if key.startswith("min"):

@@ -11,7 +11,17 @@ from seesay.errors import RequestError
 from seesay.grammars.closing import find_named
 from seesay.grammars.disjoint import list_values
 from seesay.grammars.patterns import rewrite_pattern
-from seesay.grammars.schema_fields import IN_PLACE, Schema, Spot, any_of, read_count, read_names, read_object, refuse
+from seesay.grammars.schema_fields import (
+    IN_PLACE,
+    Schema,
+    SchemaObject,
+    Spot,
+    any_of,
+    read_count,
+    read_names,
+    read_object,
+    refuse,
+)
 
 if TYPE_CHECKING:
     from seesay.grammars.json_schema import SchemaWriter
@@ -21,14 +31,14 @@ _PLAIN_NAMES = frozenset({"type", "pattern", "enum", "const", "minLength", "maxL
 
 
 def write_object(
-    writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named: list[str] | None
-) -> tuple[dict[str, Any], list[Schema]]:
+    writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: list[str] | None
+) -> tuple[SchemaObject, list[Schema]]:
     """Return (the keywords, schemas that hold beside them). named: all properties that there may be; None where the
     schema is not closed by others than its own."""
     inside = writer.is_closing
     properties = read_object(schema, "properties", spot.place)
     patterns = read_object(schema, "patternProperties", spot.place)
-    written: dict[str, Any] = {}
+    written: SchemaObject = {}
     if properties:
         written["properties"] = {
             name: writer.write(value, spot.at(f"properties.{name[:60]}", closes=inside))
@@ -63,7 +73,7 @@ def write_object(
     return written, beside
 
 
-def _read_others(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named: list[str] | None) -> Any:
+def _read_others(writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: list[str] | None) -> Any:
     """Return the schema of the properties that are not named; None where there may be any."""
     if "additionalProperties" in schema:
         return schema["additionalProperties"]
@@ -78,7 +88,7 @@ def _read_others(writer: SchemaWriter, schema: dict[str, Any], spot: Spot, named
     return False if spot.closes and is_named and "propertyNames" not in schema else None
 
 
-def _read_unevaluated(writer: SchemaWriter, schema: dict[str, Any], spot: Spot) -> Any:
+def _read_unevaluated(writer: SchemaWriter, schema: SchemaObject, spot: Spot) -> Any:
     refused = refuse(spot.place, "unevaluatedProperties is supported beside $ref and allOf of named properties only")
     value = schema["unevaluatedProperties"]
     if value is True:
@@ -95,7 +105,7 @@ def _read_unevaluated(writer: SchemaWriter, schema: dict[str, Any], spot: Spot) 
         return None
 
 
-def _hold_names(writer: SchemaWriter, names: Any, written: dict[str, Any], spot: Spot) -> None:
+def _hold_names(writer: SchemaWriter, names: Any, written: SchemaObject, spot: Spot) -> None:
     """Allow those properties alone whose names match."""
     if names is True or names == {}:
         return
@@ -121,7 +131,7 @@ def _hold_names(writer: SchemaWriter, names: Any, written: dict[str, Any], spot:
     written["additionalProperties"] = False
 
 
-def _matches(names: dict[str, Any], name: str, spot: Spot) -> bool:
+def _matches(names: SchemaObject, name: str, spot: Spot) -> bool:
     """Return whether a name is one of those that `_read_name_pattern` allows."""
     try:
         is_found = re.search(names.get("pattern", ""), name, re.ASCII) is not None
@@ -143,7 +153,7 @@ def _read_name_pattern(names: Any, spot: Spot) -> str:
     raise refuse(spot.place, "propertyNames is supported with pattern, enum, minLength and maxLength only")
 
 
-def _write_bounds(schema: dict[str, Any], written: dict[str, Any], spot: Spot) -> list[Schema]:
+def _write_bounds(schema: SchemaObject, written: SchemaObject, spot: Spot) -> list[Schema]:
     """Write the bounds of the number of properties, where they say something that llguidance can hold."""
     least, most = read_count(schema, "minProperties", spot.place), read_count(schema, "maxProperties", spot.place)
     required = written.get("required", [])
@@ -160,7 +170,7 @@ def _write_bounds(schema: dict[str, Any], written: dict[str, Any], spot: Spot) -
 
 
 def _hold_most(
-    most: int, required: list[str], optional: list[str], *, is_open: bool, written: dict[str, Any], spot: Spot
+    most: int, required: list[str], optional: list[str], *, is_open: bool, written: SchemaObject, spot: Spot
 ) -> list[Schema]:
     if is_open and optional:
         raise refuse(spot.place, "maxProperties beside optional and other properties is not supported")
@@ -177,7 +187,7 @@ def _hold_most(
 
 
 def _hold_least(
-    least: int, required: list[str], optional: list[str], *, is_open: bool, written: dict[str, Any], spot: Spot
+    least: int, required: list[str], optional: list[str], *, is_open: bool, written: SchemaObject, spot: Spot
 ) -> list[Schema]:
     lacking = least - len(required)
     if is_open and lacking > 1:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from seesay.errors import show
-from seesay.grammars.schema_fields import refuse
+from seesay.grammars.schema_fields import SchemaObject, refuse
 
 _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "example"})
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019}
@@ -19,13 +19,13 @@ class References:
     def __init__(self, root: Any) -> None:
         name = root.get("$schema") if isinstance(root, dict) else None
         self.draft = next((n for key, n in _DRAFTS.items() if isinstance(name, str) and key in name), 2020)
-        self._resources: dict[str, Any] = {"": root}
+        self._resources: SchemaObject = {"": root}
         self._anchors: dict[tuple[str, str], tuple[Any, str]] = {}
         self._dynamic: list[str] = []
         for schema, base in self._walk(root, ""):
             self._note(schema, base)
 
-    def base_of(self, schema: dict[str, Any], base: str) -> str:
+    def base_of(self, schema: SchemaObject, base: str) -> str:
         """Return the address against which the references in a schema are, which stands where they are against
         `base`."""
         own = schema.get("$id", schema.get("id") if self.draft <= 4 else None)
@@ -33,7 +33,7 @@ class References:
             return base
         return urldefrag(urljoin(base, own)).url
 
-    def _walk(self, value: Any, base: str) -> Iterator[tuple[dict[str, Any], str]]:
+    def _walk(self, value: Any, base: str) -> Iterator[tuple[SchemaObject, str]]:
         stack = [(value, base)]
         while stack:
             value, base = stack.pop()
@@ -44,7 +44,7 @@ class References:
             elif isinstance(value, list):
                 stack += [(inner, base) for inner in value]
 
-    def _note(self, schema: dict[str, Any], base: str) -> None:
+    def _note(self, schema: SchemaObject, base: str) -> None:
         own = schema.get("$id", schema.get("id") if self.draft <= 4 else None)
         if isinstance(own, str) and own.startswith("#"):
             self._anchors.setdefault((base, own[1:]), (schema, base))
@@ -58,7 +58,7 @@ class References:
         if schema.get("$recursiveAnchor") is True:
             self._dynamic.append("")
 
-    def read(self, schema: dict[str, Any], place: str) -> str | None:
+    def read(self, schema: SchemaObject, place: str) -> str | None:
         """Return the reference of a schema; None without one. Raises `RequestError` for one that depends on where it is
         come from."""
         for key in ("$ref", "$dynamicRef", "$recursiveRef"):

@@ -12,7 +12,8 @@ from seesay.errors import ErrorCode, RequestError, show
 MAX_COUNT = 100_000
 """Of items, characters and properties: more may not be asked for, and fewer are allowed than a larger maximum."""
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-Schema = dict[str, Any] | bool
+SchemaObject = dict[str, Any]
+Schema = SchemaObject | bool
 IN_PLACE = (
     *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"),
     *("dependentRequired", "dependentSchemas", "dependencies"),
@@ -47,7 +48,7 @@ def refuse(place: str, why: str) -> RequestError:
     )
 
 
-def read_object(schema: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
+def read_object(schema: Mapping[str, Any], key: str, place: str) -> SchemaObject:
     """Return the object at `key`; an empty one without it. Raises `RequestError` for another value."""
     value = schema.get(key, {})
     if not isinstance(value, dict):
