@@ -65,6 +65,30 @@ def _spell(text: str) -> Node:
     return Node("sequence", [Node("chars", chars=CharacterSet.chars(char)) for char in text])
 
 
+def _join_heads(parts: list[Node]) -> list[Node]:
+    """Put a text into the choice behind it: a terminal that ends at the choice could be swallowed by free text that may
+    stand in its place, where one that goes on outlives that."""
+    joined: list[Node] = []
+    for part in parts:
+        if part.kind == "choice" and joined and _is_spelled(joined[-1]):
+            head = joined.pop().parts
+            part = Node("choice", [_with_head(head, option) for option in part.parts])
+        joined.append(part)
+    return joined
+
+
+def _is_spelled(node: Node) -> bool:
+    return node.kind == "sequence" and all(part.kind == "chars" for part in node.parts)
+
+
+def _with_head(head: list[Node], node: Node) -> Node:
+    if node.kind == "choice":
+        return Node("choice", [_with_head(head, option) for option in node.parts])
+    if node.kind == "sequence" and node.parts and node.parts[0].kind in ("sequence", "choice"):
+        return Node("sequence", [_with_head(head, node.parts[0]), *node.parts[1:]])
+    return Node("sequence", [*head, *(node.parts if node.kind == "sequence" else [node])])
+
+
 def _is_text(format: Any) -> bool:
     return isinstance(format, dict) and format.get("type") == "any_text"
 
@@ -74,6 +98,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._is_beside_json = False
         self._makers: Mapping[str, Callable[[dict[str, Any], str, int], Node]] = {
             "any_text": lambda format, place, _: self._make_text(_read_texts(format, "excludes", place)),
             "token": lambda format, place, _: self._make_token(format, place),
@@ -82,8 +107,8 @@ class _Writer:
             "json_schema": lambda format, place, _: self._make_json(format, place),
             "grammar": lambda format, place, _: self._make_grammar(format, place),
             "regex": lambda format, place, _: _make_regex(format, place),
-            "sequence": lambda format, place, depth: Node("sequence", self._make_all(format, "elements", place, depth)),
-            "or": lambda format, place, depth: Node("choice", self._make_all(format, "elements", place, depth)),
+            "sequence": self._make_sequence,
+            "or": self._make_or,
             "tag": lambda format, place, depth: self._make_tag(format, place, depth, ""),
             "triggered_tags": self._make_triggered,
             "tags_with_separator": self._make_separated,
@@ -128,6 +153,17 @@ class _Writer:
                 raise _refuse(f"{place}.{key}[{i}]", "of type any_text must be the last one, or the content of a tag")
         return [self._make(part, f"{place}.{key}[{i}]", depth + 1) for i, part in enumerate(parts)]
 
+    def _make_sequence(self, format: dict[str, Any], place: str, depth: int) -> Node:
+        return Node("sequence", _join_heads(self._make_all(format, "elements", place, depth)))
+
+    def _make_or(self, format: dict[str, Any], place: str, depth: int) -> Node:
+        parts, before = format.get("elements"), self._is_beside_json
+        if isinstance(parts, list):
+            self._is_beside_json |= any(isinstance(part, dict) and part.get("type") == "json_schema" for part in parts)
+        made = self._make_all(format, "elements", place, depth)
+        self._is_beside_json = before
+        return Node("choice", made)
+
     def _make_repeat(self, format: dict[str, Any], place: str, depth: int, least: int, most: int | None) -> Node:
         content = self._make(format.get("content"), f"{place}.content", depth + 1)
         return Node("repeat", [content], least=least, most=most)
@@ -144,8 +180,8 @@ class _Writer:
         return self._add(name, lazy=bool(end))
 
     def _spell(self, text: str) -> Node:
-        """A text, in the pieces of JSON where it looks like JSON: a longer one would hide that JSON may stand there."""
-        if '"' not in text:
+        """A text; in the pieces of JSON where JSON may stand, too: a longer one would hide that."""
+        if not self._is_beside_json or '"' not in text:
             return _spell(text)
         return Node("sequence", [self._add(f"/{escape_text(piece)}/") for piece in _JSON_PIECE.findall(text)])
 
