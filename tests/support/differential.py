@@ -33,6 +33,7 @@ from seesay.engine.engine_core import EngineCore
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.masks import CompiledGrammars
+from seesay.grammars.program import make_program
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -126,7 +127,7 @@ def make_question(rng: random.Random) -> Question:
     kind = rng.choice(("greedy", "greedy", "greedy", "drawn", "penalized", "scored"))
     grammar = None
     if rng.random() < 0.3:
-        grammar = Grammar(kind="regex", source=rng.choice(REGEXES))
+        grammar = make_program(Grammar(kind="regex", source=rng.choice(REGEXES)))
         options |= {"max_new_tokens": rng.choice((3, 9, 16, 30)), "ignore_eos": False}
     if kind == "drawn":
         options |= {"greedy": False, "temperature": 2.0, "top_p": 0.95, "seed": rng.randrange(3)}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from llm.backbones import Backbone, make_backbone
 from seesay.config.grammar import Grammar
 from seesay.engine.commands import ResetCaches
 from seesay.errors import ErrorCode, RequestError
+from seesay.grammars.program import make_program
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 
@@ -51,7 +53,7 @@ QUESTIONS = [
         (),
         3,
         SamplingParams(max_new_tokens=16, eos_token_ids=tuple(range(3, 15))),
-        Grammar(kind="regex", source="abcdeabcdf[a-d]{1,3}edcba"),
+        make_program(Grammar(kind="regex", source="abcdeabcdf[a-d]{1,3}edcba")),
     ),
     Question(2, (1,), 5, SamplingParams(max_new_tokens=6, greedy=False, temperature=2.0, seed=3)),
 ]
@@ -293,6 +295,19 @@ def test_a_loop_that_fails_again_and_again_is_given_up(backbone: Backbone) -> No
         for _ in range(9):
             assert world.take_final(world.submit(QUESTIONS[0])).finish_reason == "error"
         assert "again and again" in str(world.loop.fault)
+    finally:
+        world.close()
+
+
+def test_a_grammar_that_does_not_compile_ends_its_request_alone(backbone: Backbone) -> None:
+    """The core takes programs; anything else fails where it is compiled, each time."""
+    world = World(backbone, Setup(), Faults())
+    try:
+        [guided] = [question for question in QUESTIONS if question.grammar is not None]
+        bad = replace(guided, grammar=Grammar(kind="regex", source="a"))
+        for _ in range(2):
+            assert world.take_final(world.submit(bad)).finish_reason == "error"
+        assert None not in ask(world) and world.loop.fault is None
     finally:
         world.close()
 
