@@ -30,10 +30,13 @@ def explain(error: Exception, find_file: Callable[[int, int], str | None] = lamb
     if isinstance(error, APIError) and error.status in _BY_STATUS:
         return _BY_STATUS[error.status]
     place, text = split_place(" ".join(str(error).split()))
-    name = None if place is None else find_file(*place)
-    text = _PLACE.sub("", text) or "the server gave no reason"
-    text = _NAMELESS.sub(lambda _: "this file" if name is None else repr(name), text)
-    if name is not None and repr(name) not in text:
-        text = f"{name!r}: {text}"
+    text = _name_file(text, None if place is None else find_file(*place))
     text = text[:1].upper() + text[1:]
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def _name_file(text: str, name: str | None) -> str:
+    """Return a server's message with the name of the visitor's file in it, if there is one."""
+    text = _PLACE.sub("", text) or "the server gave no reason"
+    text = _NAMELESS.sub(lambda _: "this file" if name is None else repr(name), text)
+    return text if name is None or repr(name) in text else f"{name!r}: {text}"
