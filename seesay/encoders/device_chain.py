@@ -6,7 +6,7 @@ and the cutting are one of them, and the tables of all resizings are uploaded to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -184,13 +184,7 @@ class ChainRunner:
     def run(self, program: Program, frames: Any, table: Tensor, out: Sequence[Tensor]) -> None:
         """Write table[channel, value] for each value of the patch vectors of frames uint8 [N, H, W, 3] on the host into
         `out`, a tensor for each piece. `table` is [3, 256]."""
-        from seesay.kernels.resize import PILLOW_PRECISION, make_taps
-
-        taps = []
-        for old, new, resample, library in program.axes:
-            is_pillow = library == "pillow" or (resample == "lanczos" and not has_lanczos())
-            precision = PILLOW_PRECISION if is_pillow else None
-            taps.append(make_taps(old, new, resample, precision))
+        taps = [_make_axis_taps(axis) for axis in program.axes]
         tables = [array for axis in taps for array in (axis.starts, axis.weights)]
         for first in range(0, len(frames), program.frames_at_once):
             part = frames[first : first + program.frames_at_once]
@@ -199,18 +193,11 @@ class ChainRunner:
                 axis._replace(starts=starts, weights=weights)
                 for axis, starts, weights in zip(taps, uploaded[::2], uploaded[1::2], strict=True)
             ]
-            run = _Run(program, on_device, self.levels, table)
             places = iter(
                 vectors[piece.count(first) :][: piece.count(len(part))]
                 for piece, vectors in zip(program.pieces, out, strict=True)
             )
-            for operations in program.chains:
-                current = there
-                for operation in operations:
-                    if isinstance(operation, _Emit):
-                        run.emit(current, operation, next(places))
-                    else:
-                        current = run.apply(current, operation)
+            _Run(program, on_device, self.levels, table).run(there, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +208,16 @@ class _Run:
     taps: Sequence[Taps]
     levels: Tensor
     table: Tensor
+
+    def run(self, frames: Tensor, out: Iterator[Tensor]) -> None:
+        """Run all chains on `frames`, and write the patch vectors into the tensors of `out`."""
+        for operations in self.program.chains:
+            current = frames
+            for operation in operations:
+                if isinstance(operation, _Emit):
+                    self.emit(current, operation, next(out))
+                else:
+                    current = self.apply(current, operation)
 
     def apply(self, frames: Tensor, operation: Operation) -> Tensor:
         from seesay.kernels.resize import resize_columns, resize_rows
@@ -255,6 +252,14 @@ class _Run:
             frames = _split(frames, operation.split)[:, :height, :width]
             taps = self.taps[self.program.axes.index(_copied_axis(height))]
         cut_patches(frames, taps, self.table, operation.layout, out)
+
+
+def _make_axis_taps(axis: Axis) -> Taps:
+    from seesay.kernels.resize import PILLOW_PRECISION, make_taps
+
+    old, new, resample, library = axis
+    is_pillow = library == "pillow" or (resample == "lanczos" and not has_lanczos())
+    return make_taps(old, new, resample, PILLOW_PRECISION if is_pillow else None)
 
 
 def _split(frames: Tensor, size: Size) -> Tensor:
