@@ -7,6 +7,7 @@ The tests run these checks, and others that compare with Transformers, for all f
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,16 @@ GO_TOGETHER: Mapping[str, Mapping[str, Any]] = {
     "pan_and_scan_min_ratio_to_activate": {"do_pan_and_scan": True},
 }
 
+_Outcome = tuple[Features, object] | None
+_DRAWN_OPTIONS: Mapping[str, Any] = {
+    "max_pixels": 5000,
+    "min_pixels": 20000,
+    "max_dynamic_patch": 3,
+    "min_dynamic_patch": 2,
+    "do_image_splitting": False,
+    "size": 61,
+}
+
 
 def plans_equal_what_is_prepared(subject: Subject, num_rounds: int = 60) -> None:
     """Over random sizes and options: what is counted before decoding is what the preprocessed item takes."""
@@ -67,20 +78,7 @@ def plans_equal_what_is_prepared(subject: Subject, num_rounds: int = 60) -> None
         modality = family.modalities[round_ % len(family.modalities)]
         count = 1 if modality is IMAGE else int(rng.integers(1, 9))
         height, width = (int(n) for n in np.exp(rng.uniform(np.log(4), np.log(160), 2)))
-        known = family.options.get(modality, ())
-        options: dict[str, Any] = {}
-        if round_ % 3 == 0:
-            choices = {
-                "max_pixels": 5000,
-                "min_pixels": 20000,
-                "max_dynamic_patch": 3,
-                "min_dynamic_patch": 2,
-                "do_image_splitting": False,
-                "size": 61,
-            }
-            options = {key: value for key, value in choices.items() if key in known and rng.random() < 0.5}
-        if options.get("min_pixels", 0) > options.get("max_pixels", 10**9):
-            del options["min_pixels"]
+        options = _draw_options(family, modality, rng) if round_ % 3 == 0 else {}
         media = draw_media(modality, count, height, width, seed=round_)
         prepared = prepare(family, media, options)
         made = build_input(
@@ -91,6 +89,15 @@ def plans_equal_what_is_prepared(subject: Subject, num_rounds: int = 60) -> None
         assert all(prepared.features[key] == value for key, value in planned.measures.items())
         assert planned.num_units == made.items[0].num_units
         assert {"num_tiles", "resized"} <= planned.measures.keys()
+
+
+def _draw_options(family: Family, modality: Modality, rng: np.random.Generator) -> dict[str, Any]:
+    """Return about half of the options that the family has for a modality."""
+    known = family.options.get(modality, ())
+    options = {key: value for key, value in _DRAWN_OPTIONS.items() if key in known and rng.random() < 0.5}
+    if options.get("min_pixels", 0) > options.get("max_pixels", 10**9):
+        del options["min_pixels"]
+    return options
 
 
 def rows_fill_their_places(subject: Subject) -> None:
@@ -216,25 +223,35 @@ def keys_follow_options(subject: Subject) -> dict[Modality, set[str]]:
     media = probe_media(family)
     num_keys = len({family.media_key(modality, {}) for modality in family.modalities})
     assert num_keys == len(family.modalities), "a picture and a video may have the same key"
-    unchanging: dict[Modality, set[str]] = {}
-    for modality in family.modalities:
-        unused = set(family.options.get(modality, ()))
-        seen: list[tuple[bytes, dict[str, object], list[tuple[Features, object] | None]]] = []
-        of_kind = [item for item in media if item.modality is modality]
-        for options in ({}, *option_sets(family, modality)):
-            try:
-                key = family.media_key(modality, family.resolve_options(modality, options))
-            except RequestError:
-                continue
-            found = [outcome(family, item, options) for item in of_kind]
-            for other_key, other_options, others in seen:
-                pairs = [(a, b) for a, b in zip(found, others, strict=True) if a is not None and b is not None]
-                if any(differs(a, b) for a, b in pairs):
-                    assert key != other_key, f"{modality.value}: the key of {options} is that of {other_options}"
-                    unused -= options.keys() if not other_options else set()
-            seen.append((key, options, found))
-        unchanging[modality] = unused
-    return unchanging
+    return {
+        modality: _find_unchanging(family, modality, [item for item in media if item.modality is modality])
+        for modality in family.modalities
+    }
+
+
+def _find_unchanging(family: Family, modality: Modality, media: Sequence[DecodedMedia]) -> set[str]:
+    """Return the options that change none of `media`. Raises `AssertionError` for two sets of options with one key of
+    which a medium becomes something else."""
+    unused = set(family.options.get(modality, ()))
+    seen: list[tuple[bytes, dict[str, object], Sequence[_Outcome]]] = []
+    for options in ({}, *option_sets(family, modality)):
+        try:
+            key = family.media_key(modality, family.resolve_options(modality, options))
+        except RequestError:
+            continue
+        found = [outcome(family, item, options) for item in media]
+        for other_key, other_options, others in seen:
+            if _any_differs(found, others):
+                assert key != other_key, f"{modality.value}: the key of {options} is that of {other_options}"
+                unused -= options.keys() if not other_options else set()
+        seen.append((key, options, found))
+    return unused
+
+
+def _any_differs(first: Sequence[_Outcome], second: Sequence[_Outcome]) -> bool:
+    """Return whether one of the media that both sets of options take becomes something else."""
+    pairs = zip(first, second, strict=True)
+    return any(differs(a, b) for a, b in pairs if a is not None and b is not None)
 
 
 # --- names of tensors -------------------------------------------------------------------------------------------------
@@ -249,13 +266,13 @@ def every_tensor_has_one_owner(subject: Subject) -> None:
 def check_owners(weights: WeightMap, names: Sequence[str]) -> None:
     """Raise `AssertionError` for tensors among `names` that have no owner, or two."""
     unknown = [name for name in names if weights.is_leftover(name)]
-    assert not unknown, f"nobody has {unknown}"
+    assert not unknown, f"neither the decoder nor the tower has {unknown}"
     both = [name for name in names if weights.decoder_name(name) and weights.tower_name(name)]
     assert not both, f"decoder and tower have {both}"
     for own_name in (weights.decoder_name, weights.tower_name):
-        own = [found for name in names if (found := own_name(name)) is not None]
-        twice = {name for name in own if own.count(name) > 1} if len(set(own)) != len(own) else set()
-        assert not twice, f"two tensors become {sorted(twice)}"
+        counts = Counter(map(own_name, names))
+        twice = sorted(name for name, count in counts.items() if name is not None and count > 1)
+        assert not twice, f"two tensors become {twice}"
 
 
 Check = Callable[[Subject], object]
