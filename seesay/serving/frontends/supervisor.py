@@ -129,16 +129,10 @@ class Supervisor:
     def _step(self, listener: socket.socket) -> bool:
         """Wait for something to happen, and handle it. Returns whether the server goes on."""
         self._handle_signals()
-        now_s = time.monotonic()
         assert self._core is not None
         if self._core.is_given_up:  # frontends that connect now learn that there is no engine
             listener.close()
-        for slot in self._slots:
-            if slot.child is None and not self._is_draining and slot.start_at_s <= now_s:
-                self._try_open(slot)
-            elif slot.child is not None and now_s >= self._kill_at_s:
-                logger.error("frontend process %d has not ended in time, and is killed", slot.index)
-                self._close(slot)
+        self._start_and_kill(time.monotonic())
         if self._is_draining and all(slot.child is None for slot in self._slots):
             return False
         self._wait()
@@ -150,6 +144,15 @@ class Supervisor:
         if self._failure is not None:
             raise self._failure
         return True
+
+    def _start_and_kill(self, now_s: float) -> None:
+        """Start the frontends whose time has come, and kill those that have not ended in time."""
+        for slot in self._slots:
+            if slot.child is None and not self._is_draining and slot.start_at_s <= now_s:
+                self._try_open(slot)
+            elif slot.child is not None and now_s >= self._kill_at_s:
+                logger.error("frontend process %d has not ended in time, and is killed", slot.index)
+                self._close(slot)
 
     def _wait(self) -> None:
         poller = zmq.Poller()
@@ -214,20 +217,9 @@ class Supervisor:
                 child.link.send(msgspec.structs.replace(self._start, index=slot.index))
                 self._shared_state.join(slot.index)
             case StartFailed():
-                error = restore_failure(message)
-                if self._on_ready is not None:
-                    self._failure = self._failure or error
-                else:
-                    logger.error("frontend process %d could not start: %s", slot.index, error)
+                self._note_failed_start(slot, restore_failure(message))
             case messages.Listening():
-                slot.is_listening, slot.delay_s = True, 0.0
-                self._silence.hear(slot.index)
-                self._shared_state.take(slot.index, message)
-                self._tell_num_up()
-                if self._on_ready is not None and all(slot.is_listening for slot in self._slots):
-                    assert self._core is not None
-                    self._on_ready(self._core.facts.device)
-                    self._on_ready = None
+                self._note_listening(slot, message)
             case messages.Beat():
                 self._silence.hear(slot.index)
             case messages.ReadStatus(number):
@@ -237,6 +229,24 @@ class Supervisor:
                 threading.Thread(target=self._do, args=(child, message), name="seesay-command", daemon=True).start()
             case _:
                 self._shared_state.take(slot.index, message)
+
+    def _note_failed_start(self, slot: _Slot, error: Exception) -> None:
+        """End the server if it was not ready yet, else log the error: the frontend is started again."""
+        if self._on_ready is not None:
+            self._failure = self._failure or error
+        else:
+            logger.error("frontend process %d could not start: %s", slot.index, error)
+
+    def _note_listening(self, slot: _Slot, message: messages.Listening) -> None:
+        """Count a frontend that listens. When all do for the first time, the server is ready."""
+        slot.is_listening, slot.delay_s = True, 0.0
+        self._silence.hear(slot.index)
+        self._shared_state.take(slot.index, message)
+        self._tell_num_up()
+        if self._on_ready is not None and all(slot.is_listening for slot in self._slots):
+            assert self._core is not None
+            self._on_ready(self._core.facts.device)
+            self._on_ready = None
 
     def _do(self, child: Child, message: Do) -> None:
         """Have the engine do what a frontend asks for, which may take as long as loading it."""
@@ -325,7 +335,7 @@ class Supervisor:
     def _drain(self) -> None:
         self._kill_at_s = time.monotonic() + self._drain_timeout_s + _END_S
         for sock in self._sockets:
-            sock.close()  # nobody accepts a connection once the last frontend has ended
+            sock.close()  # no process accepts a connection once the last frontend has ended
         self._signal_frontends(signal.SIGTERM)
 
     def _signal_frontends(self, number: int) -> None:
