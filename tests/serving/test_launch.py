@@ -125,7 +125,7 @@ def test_keys_are_in_no_list_of_processes(client: ServerProcess) -> None:
         other.models.list()
 
 
-@pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 5)])
+@pytest.mark.parametrize(("language", "count"), [("python", 3), ("bash", 6)])
 def test_the_examples_of_the_guide_run(
     client: ServerProcess,
     scene: Example,
