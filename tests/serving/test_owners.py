@@ -31,6 +31,10 @@ KEEPS_NOTHING = {
     ("POST", "/update_weights"), ("GET", "/is_sleeping"),
     ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
     ("GET", "/openapi.json"),
+    ("GET", "/ping"), ("POST", "/ping"), ("GET", "/live"), ("GET", "/load"), ("GET", "/get_model_info"),
+    ("POST", "/flush_cache"),
+    ("POST", "/v1/responses/input_tokens"), ("POST", "/api/chat"), ("POST", "/api/generate"), ("GET", "/api/tags"),
+    ("GET", "/api/ps"), ("POST", "/api/show"), ("GET", "/api/version"),
     ("GET", "/docs/swagger-ui.css"), ("GET", "/docs/swagger-ui-bundle.js"),
 }  # fmt: skip
 

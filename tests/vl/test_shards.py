@@ -55,6 +55,8 @@ def test_two_halves_are_the_whole(name: str, tiny_checkpoint: Callable[[str], Pa
     config = backbone.decoder_config(session_len=256)
     decoder = ComposedDecoder(config, device=CPU, dtype=torch.float32)
     paths = [path for path in decoder.linears if not (path == "lm_head" and config.tied_embeddings)]
+    if any(".experts." in path for path in paths):
+        pytest.skip("experts are not divided among ranks")
     dims = {path: find_divided_axis(path) for path in paths}
     assert {OUTPUTS, INPUTS} <= set(dims.values())
 

@@ -37,7 +37,9 @@ class NamedAsQwenMoe(TextFamily):
         ),
         Published(decoder="olmoe", names=("allenai/OLMoE-1B-7B-0924-Instruct",), architecture="OlmoeForCausalLM"),
     )
-    weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.(gate\.)?moe_statics\.", ".mlp.gate."),))
+    weights = replace(
+        TextFamily.weights, decoder_patterns=((r"\.mlp\.(gate\.)?moe_statics\.e_score", ".mlp.gate.e_score"),)
+    )
 
 
 class Mixtral(TextFamily):
