@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from seesay.engine.core.jumps import JumpRule, can_force, can_jump
 from seesay.engine.core.live_request import LiveRequest
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class GrammarRows:
-    """held: requests that wait for their grammar or words, by id. `resume` is called with the id of one for which they
-    are there, from any thread."""
+    """held: requests that wait for their grammar or words, by id. resume(request_id, failure) is called from any thread
+    when these are there, or with the reason why they could not be compiled."""
 
     def __init__(
         self,
         grammars: CompiledGrammars | None,
         *,
         vocab_size: int,
-        resume: Callable[[int], None],
+        resume: Callable[[int, BaseException | None], None],
         spell: Callable[[int], bytes] | None = None,
         bad_words: CompiledBadWords | None = None,
         jumps: JumpRule | None = None,
@@ -56,13 +56,10 @@ class GrammarRows:
         self._threads = MaskThreads()
         self._rules: dict[int, tuple[RowRule | RowMatcher, Sequence]] = {}
         self.held: dict[int, LiveRequest] = {}
-        self._failures: dict[int, BaseException] = {}  # of those that were held
 
     def take(self, request: LiveRequest) -> bool:
         """Make the rule of a request that has one. Returns whether it is there; else the request is held, until its
         grammar and words are compiled. Raises what is wrong with the grammar."""
-        if (failure := self._failures.pop(request.request_id, None)) is not None:
-            raise failure
         sequence = request.sequence
         params = sequence.params
         has_rule = request.grammar is not None or request.thought is not None
@@ -74,7 +71,7 @@ class GrammarRows:
         for part in (grammar, words, overshoots):
             if part is not None and not part.done():
                 self.held[request.request_id] = request
-                part.add_done_callback(partial(self._note_done, request.request_id))
+                part.add_done_callback(lambda done: self._resume(request.request_id, done.exception()))
                 return False
         rule = self._make_rule(request, grammar, overshoots) if has_rule else None
         if rule is not None and not (params.has_restrictions or params.bad_token_ids or params.min_new_tokens):
@@ -90,13 +87,6 @@ class GrammarRows:
             )
             self._rules[request.request_id] = matcher, sequence
         return True
-
-    def _note_done(self, request_id: int, part: Future[Any]) -> None:
-        """Let a held request go on, in the thread that compiled. What could not be compiled is compiled anew for the
-        next request, so its error is noted for this one."""
-        if (failure := part.exception()) is not None:
-            self._failures[request_id] = failure
-        self._resume(request_id)
 
     def _make_rule(
         self, request: LiveRequest, grammar: Future[CompiledGrammar] | None, overshoots: Future[Overshoots] | None
@@ -142,7 +132,6 @@ class GrammarRows:
     def drop(self, request_id: int) -> None:
         """A request has ended."""
         self._rules.pop(request_id, None)
-        self._failures.pop(request_id, None)
 
     def concerns(self, plan: StepPlan) -> bool:
         """Whether a row of a plan may need a mask."""

@@ -124,7 +124,7 @@ class EngineLoop:
             vocab_size=runner.decoder.traits.vocab_size,
             spell=spell,
             jumps=jumps,
-            resume=lambda request_id: self._inbox.put(partial(self._resume, request_id)),
+            resume=lambda request_id, failure: self._inbox.put(partial(self._resume, request_id, failure)),
         )
         self._suspects = Suspects()
         self._num_failed_steps = self._num_restarts = 0  # since the last commit
@@ -491,11 +491,15 @@ class EngineLoop:
             self._scheduler.finish(request.request_id, "error", error)  # where it was taken, and failed then
             self._finish(request, "error", error=error)
 
-    def _resume(self, request_id: int) -> None:
-        """Admit a request that waited for its grammar, unless it has ended."""
+    def _resume(self, request_id: int, failure: BaseException | None) -> None:
+        """Admit a request that waited for its grammar, or end it if that could not be compiled, unless it has ended."""
         request = self._grammars.held.pop(request_id, None)
-        if request is not None:
+        if request is None:
+            return
+        if failure is None:
             self._admit(request)
+        else:
+            self._finish(request, "error", error=explain(failure))
 
     @property
     def _is_asleep(self) -> bool:

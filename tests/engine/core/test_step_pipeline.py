@@ -47,7 +47,7 @@ def make_flight(runner: Any, **calls: Any) -> StepPipeline:
         runner,
         calls.pop("pacer", None) or TowerPacer(),
         processors={},
-        grammars=GrammarRows(None, vocab_size=1, resume=lambda _: None),
+        grammars=GrammarRows(None, vocab_size=1, resume=lambda *_: None),
         announce_forced_tokens=lambda _seq_id, _num_tokens: None,
         **calls,
     )
