@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from triton.runtime.jit import JITFunction
+from byte_products import compiling
 
 from seesay.kernels import experts as kernels
 from seesay.kernels.expert_tilings import GroupedTiling, RowTiling
@@ -103,24 +100,6 @@ def choose(logits: torch.Tensor) -> kernels.Choice:
 
 def run_layer(x: torch.Tensor, layer: Layer) -> torch.Tensor:
     return kernels.mix(x, layer.logits, CHOOSING, layer.gate_up, layer.down, activation="silu")
-
-
-@contextmanager
-def compiling() -> Iterator[None]:
-    """Inside, kernels that are launched only compile, in threads."""
-    from triton import AsyncCompileMode
-
-    launch = JITFunction.run
-
-    def compile_only(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> object:  # noqa: ARG001
-        return launch(self, *args, grid=grid, warmup=True, **options)
-
-    with (
-        mock.patch.object(JITFunction, "run", compile_only),
-        ThreadPoolExecutor(16) as threads,
-        AsyncCompileMode(threads),
-    ):
-        yield
 
 
 def time_us(runs: list[Callable[[], object]]) -> float:
