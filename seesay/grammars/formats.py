@@ -1,4 +1,4 @@
-"""What the values of JSON Schema's `format` are held to. Other formats are annotations."""
+"""Patterns of the values of JSON Schema's `format` that are checked. Other formats are annotations."""
 
 from __future__ import annotations
 

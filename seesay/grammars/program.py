@@ -14,7 +14,7 @@ from seesay.grammars.regex import escape_text, rewrite_regex
 from seesay.grammars.structural_tag import write_tag
 
 _LARK = re.compile(r"(?m)^\s*(%llguidance\b|start(\[[^\]]*\])?\s*:(?!:))")
-"""What grammars in Lark's form have, and EBNF has not."""
+"""Found in grammars in Lark's form, and never in EBNF."""
 
 
 def make_program(grammar: Grammar) -> Grammar:

@@ -37,7 +37,7 @@ class ExpertLinear(Linear):
 
     @property
     def kernels(self) -> Sequence[LinearKernel]:
-        """What computes the layer of each expert."""
+        """The kernels that compute the layer, by expert."""
         assert isinstance(self._product, _ExpertProduct)
         return self._product.kernels
 

@@ -150,7 +150,7 @@ class LaunchedStep:
 
 
 class BegunStep(NamedTuple):
-    """What `ModelRunner.step` made of a plan: the plan without the rows that cannot be computed; its step, None where
+    """The result of `ModelRunner.step`: the plan without the rows that cannot be computed; its step, None where
     no row is left; and by sequence id the errors of the rows that it left out."""
 
     plan: StepPlan

@@ -22,7 +22,7 @@ class Load(BaseModel):
 
 
 class ModelFacts(BaseModel):
-    """What SGLang says about its model."""
+    """The facts about the model, in SGLang's form."""
 
     model_path: str
     tokenizer_path: str

@@ -25,7 +25,7 @@ class QwenMoe(TextFamily):
 
 
 class NamedAsQwenMoe(TextFamily):
-    """What all tokens go through beside the experts is named as in the model, too."""
+    """Mixtures whose shared feed-forward, which all tokens go through, is named as in the model."""
 
     architectures: ClassVar[tuple[str, ...]] = ("Ernie4_5_MoeForCausalLM", "Glm4MoeForCausalLM", "OlmoeForCausalLM")
     published: ClassVar[tuple[Published, ...]] = (
