@@ -25,7 +25,7 @@ from typing import Any
 
 from seesay.errors import RequestError
 from seesay.grammars.compile import TokenTable, compile_program
-from seesay.grammars.json_program import write_json
+from seesay.grammars.schemas.json_program import write_json
 
 _PLACES = re.compile(r"schema at \S+?:(?= )|'[^']*'|\"[^\"]*\"|/\S*/|\d+")
 

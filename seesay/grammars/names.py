@@ -11,7 +11,7 @@ from seesay.grammars.regex import escape_text, write_set
 _END = ""
 _ANY = "(?s:.)"
 _CHARS = CharacterSet.of([(1, LAST)])
-"""Not U+0000: see `seesay.grammars.patterns`."""
+"""Not U+0000: see `seesay.grammars.schemas.patterns`."""
 
 
 def match_others(texts: Iterable[str]) -> str:

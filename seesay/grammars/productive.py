@@ -12,7 +12,7 @@ from seesay.grammars.rules import Node, Rules, find_alive
 
 def find_dead_definition(schema: dict[str, Any]) -> str | None:
     """Return the name of one of a schema's `$defs`, or None. `schema` is in the compiler's form
-    (`seesay.grammars.json_schema`): its references name `$defs`."""
+    (`seesay.grammars.schemas.json_schema`): its references name `$defs`."""
     definitions: dict[str, Any] = schema["$defs"]
     rules: Rules = {name: _read(part) for name, part in definitions.items()}
     alive = find_alive(rules)

@@ -8,9 +8,9 @@ import re
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.ebnf import read_ebnf
-from seesay.grammars.json_program import write_json
 from seesay.grammars.lark import write_rules
 from seesay.grammars.regex import escape_text, rewrite_regex
+from seesay.grammars.schemas.json_program import write_json
 from seesay.grammars.structural_tag import write_tag
 
 _LARK = re.compile(r"(?m)^\s*(%llguidance\b|start(\[[^\]]*\])?\s*:(?!:))")

@@ -10,10 +10,10 @@ from typing import Any
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.grammars.character_set import CharacterSet
 from seesay.grammars.ebnf import read_ebnf
-from seesay.grammars.json_program import write_json
 from seesay.grammars.lark import write_rules
 from seesay.grammars.regex import escape_text, rewrite_regex
 from seesay.grammars.rules import Node
+from seesay.grammars.schemas.json_program import write_json
 
 MAX_DEPTH = 32
 _JSON_PIECE = re.compile(r'"[^"\\]*"|[:,] |.', re.DOTALL)

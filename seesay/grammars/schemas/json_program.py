@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from seesay.grammars.json_schema import rewrite_schema
+from seesay.grammars.schemas.json_schema import rewrite_schema
 
 _STYLE = {
     "item_separator": ", ",

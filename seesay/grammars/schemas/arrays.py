@@ -6,11 +6,11 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import RequestError, show
-from seesay.grammars.disjoint import list_values
-from seesay.grammars.schema_fields import Schema, SchemaObject, Spot, all_of, any_of, read_count, refuse
+from seesay.grammars.schemas.disjoint import list_values
+from seesay.grammars.schemas.schema_fields import Schema, SchemaObject, Spot, all_of, any_of, read_count, refuse
 
 if TYPE_CHECKING:
-    from seesay.grammars.json_schema import SchemaWriter
+    from seesay.grammars.schemas.json_schema import SchemaWriter
 
 _MAX_IN_ANY_ORDER = 5
 _MAX_IN_ORDER = 10

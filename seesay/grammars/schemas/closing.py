@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from seesay.errors import RequestError
-from seesay.grammars.references import References
-from seesay.grammars.schema_fields import SchemaObject
+from seesay.grammars.schemas.references import References
+from seesay.grammars.schemas.schema_fields import SchemaObject
 
 _OPENING = ("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties")
 _MAX_PARTS = 200

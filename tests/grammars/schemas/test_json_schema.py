@@ -19,9 +19,9 @@ from grammars.byte_grammar import accepts, compile_schema, walk
 
 from seesay.config.grammar import Grammar
 from seesay.errors import RequestError
-from seesay.grammars.formats import FORMATS, KNOWN
-from seesay.grammars.json_schema import rewrite_schema
 from seesay.grammars.program import make_program
+from seesay.grammars.schemas.formats import FORMATS, KNOWN
+from seesay.grammars.schemas.json_schema import rewrite_schema
 
 INT, STR = {"type": "integer"}, {"type": "string"}
 

@@ -8,10 +8,10 @@ from math import comb
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import RequestError
-from seesay.grammars.closing import find_named
-from seesay.grammars.disjoint import list_values
-from seesay.grammars.patterns import rewrite_pattern
-from seesay.grammars.schema_fields import (
+from seesay.grammars.schemas.closing import find_named
+from seesay.grammars.schemas.disjoint import list_values
+from seesay.grammars.schemas.patterns import rewrite_pattern
+from seesay.grammars.schemas.schema_fields import (
     IN_PLACE,
     Schema,
     SchemaObject,
@@ -24,7 +24,7 @@ from seesay.grammars.schema_fields import (
 )
 
 if TYPE_CHECKING:
-    from seesay.grammars.json_schema import SchemaWriter
+    from seesay.grammars.schemas.json_schema import SchemaWriter
 
 _MAX_SUBSETS = 64
 _PLAIN_NAMES = frozenset({"type", "pattern", "enum", "const", "minLength", "maxLength", "format", "$ref"})

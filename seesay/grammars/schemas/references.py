@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from seesay.errors import show
-from seesay.grammars.schema_fields import SchemaObject, refuse
+from seesay.grammars.schemas.schema_fields import SchemaObject, refuse
 
 _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "example"})
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from seesay.errors import show
-from seesay.grammars.schema_fields import refuse
+from seesay.grammars.schemas.schema_fields import refuse
 
 _MAX_CHARS = 20_000
 _PIECE = re.compile(

@@ -12,16 +12,16 @@ import math
 from typing import Any
 
 from seesay.errors import RequestError, show
-from seesay.grammars.arrays import write_array
-from seesay.grammars.closing import find_named
-from seesay.grammars.disjoint import are_disjoint
-from seesay.grammars.formats import FORMATS, KNOWN, NARROWER
-from seesay.grammars.negation import Negation
-from seesay.grammars.objects import write_object
-from seesay.grammars.patterns import rewrite_pattern
 from seesay.grammars.productive import find_dead_definition
-from seesay.grammars.references import References
-from seesay.grammars.schema_fields import (
+from seesay.grammars.schemas.arrays import write_array
+from seesay.grammars.schemas.closing import find_named
+from seesay.grammars.schemas.disjoint import are_disjoint
+from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
+from seesay.grammars.schemas.negation import Negation
+from seesay.grammars.schemas.objects import write_object
+from seesay.grammars.schemas.patterns import rewrite_pattern
+from seesay.grammars.schemas.references import References
+from seesay.grammars.schemas.schema_fields import (
     IN_PLACE,
     Schema,
     SchemaObject,

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from seesay.grammars.disjoint import types_of
 from seesay.grammars.names import match_others
-from seesay.grammars.schema_fields import (
+from seesay.grammars.schemas.disjoint import types_of
+from seesay.grammars.schemas.schema_fields import (
     Schema,
     SchemaObject,
     Spot,
@@ -28,7 +28,7 @@ from seesay.grammars.schema_fields import (
 )
 
 if TYPE_CHECKING:
-    from seesay.grammars.json_schema import SchemaWriter
+    from seesay.grammars.schemas.json_schema import SchemaWriter
 
 _MAX_DEPTH = 12
 _MAX_OPTIONS = 128
