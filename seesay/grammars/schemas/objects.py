@@ -84,7 +84,7 @@ def _read_others(writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: 
         return _read_unevaluated(writer, schema, spot)
     if named is not None:
         return False
-    is_named = bool(schema.get("properties") or schema.get("patternProperties"))
+    is_named = "properties" in schema or "patternProperties" in schema  # even none, as of a call without arguments
     return False if spot.closes and is_named and "propertyNames" not in schema else None
 
 

@@ -1,0 +1,74 @@
+"""The ranks that compute one model together, and what they exchange on their devices. Nothing here knows requests.
+
+All ranks make the same calls in the same order, each from one thread at a time. On a GPU a call is queued on the current
+stream and may be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one rank among `size`: it holds slice `rank` of what is divided."""
+
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.rank < self.size, self
+
+
+ALONE = Place()
+"""Nothing is divided."""
+
+
+class Ranks(Protocol):
+    """A rank's view of all."""
+
+    @property
+    def place(self) -> Place: ...
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks of x [T, …], the same bits on every rank; x may be overwritten."""
+        ...
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Return [N, size · K]: x [N, K] of all ranks, side by side in their order."""
+        ...
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        """Overwrite x with that of rank 0."""
+        ...
+
+
+class TorchRanks:
+    """`Ranks` on a process group of torch: gloo on the CPU, NCCL on GPUs."""
+
+    def __init__(self, group: torch.distributed.ProcessGroup) -> None:
+        self._group = group
+        self.place = Place(group.rank(), group.size())
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        from torch import distributed
+
+        distributed.all_reduce(x, group=self._group)
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        from torch import distributed
+
+        size, (num_rows, width) = self.place.size, x.shape
+        pieces = x.new_empty(size * num_rows, width)
+        distributed.all_gather_into_tensor(pieces, x.contiguous(), group=self._group)
+        return pieces.view(size, num_rows, width).transpose(0, 1).reshape(num_rows, size * width)
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        from torch import distributed
+
+        distributed.broadcast(x, group_src=0, group=self._group)

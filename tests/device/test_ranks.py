@@ -1,0 +1,33 @@
+"""What ranks exchange, over real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import distributed, multiprocessing
+
+from seesay.device.ranks import TorchRanks
+
+SIZE = 3
+
+
+def exchange(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", store=distributed.FileStore(f"{folder}/store", SIZE), rank=rank, world_size=SIZE
+    )
+    assert distributed.group.WORLD is not None
+    ranks = TorchRanks(distributed.group.WORLD)
+    assert (ranks.place.rank, ranks.place.size) == (rank, SIZE)
+    x = torch.arange(6.0).view(2, 3) + 10 * rank
+    assert torch.equal(ranks.sum(x.clone()), 3 * torch.arange(6.0).view(2, 3) + 30)
+    whole = torch.cat([torch.arange(6.0).view(2, 3) + 10 * r for r in range(SIZE)], dim=1)
+    assert torch.equal(ranks.gather(x), whole)
+    ranks.broadcast(x)
+    assert torch.equal(x, torch.arange(6.0).view(2, 3))
+    distributed.destroy_process_group()
+
+
+def test_all_ranks_get_the_same(tmp_path: Path) -> None:
+    multiprocessing.spawn(exchange, args=(str(tmp_path),), nprocs=SIZE)
