@@ -1,7 +1,7 @@
 """The ranks that compute one model together, and what they exchange on their devices. Nothing here knows requests.
 
-All ranks make the same calls in the same order, each from one thread at a time. On a GPU a call is queued on the current
-stream and may be captured in a CUDA graph.
+All ranks make the same calls in the same order, each from one thread at a time. On a GPU a call is queued on the
+current stream and may be captured in a CUDA graph.
 """
 
 from __future__ import annotations

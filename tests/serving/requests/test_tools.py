@@ -406,6 +406,8 @@ def history(arguments: str) -> dict[str, Any]:
     return {"messages": [*HI, {"role": "assistant", "tool_calls": calls}, *results]}
 
 
+REFUSED_SCHEMA = {"not": {"pattern": "a"}}
+"""No grammar holds it."""
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": {}}, "tools"),
     (CHAT, {"tools": [3]}, "tools[0]"),
@@ -424,14 +426,14 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
      "tools[1].function.parameters"),
     (CHAT, chat(parameters={"type": "object", "properties": {str(i): {"type": "null"} for i in range(10_000)}}),
      "tools[0].function.parameters"),
-    (CHAT, chat(strict=True, parameters={"type": "object", "properties": {"a": {"not": {"pattern": "a"}}}}),
+    (CHAT, chat(strict=True, parameters={"type": "object", "properties": {"a": REFUSED_SCHEMA}}),
      "tools[0].function.parameters"),
     (CHAT, chat(strict=True, parameters={"anyOf": [{"type": "object"}]}), "tools[0].function.parameters.anyOf"),
     (CHAT, chat(parameters={"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}) | {"tool_choice": "required"},
      "tools[0].function.parameters.$ref"),
     (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"oneOf": [SCHEMA]}}]},
      "tools[0].input_schema.oneOf"),
-    (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"properties": {"a": {"not": {"pattern": "a"}}}}}]},
+    (MESSAGES, {"tools": [{**CLAUDE, "strict": True, "input_schema": {"properties": {"a": REFUSED_SCHEMA}}}]},
      "tools[0].input_schema"),
     (CHAT, history("{a"), "messages[1].tool_calls[1].function.arguments"),
     (CHAT, history("say"), "messages[1].tool_calls[1].function.arguments"),
@@ -519,7 +521,7 @@ async def test_a_template_without_tools_is_named(http: httpx.AsyncClient) -> Non
 
 
 def test_a_schema_that_is_not_forced_may_be_more_than_a_grammar_holds(live: LiveServer) -> None:
-    odd = {"type": "object", "properties": {"a": {"not": {"pattern": "a"}}}}
+    odd = {"type": "object", "properties": {"a": REFUSED_SCHEMA}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": odd}}]
     post(live, CHAT, {"messages": HI, "tools": tools, "max_tokens": 5})
     error = post(live, CHAT, {"messages": HI, "tools": tools, "tool_choice": "required"}, status=400)["error"]
