@@ -295,7 +295,7 @@ def test_combined_objects_are_closed_with_the_names_of_all_parts() -> None:
 
 
 def test_tools_without_parameters_take_nothing() -> None:
-    for schema in (obj(properties={}, additionalProperties=False), obj(additionalProperties=False)):
+    for schema in (obj(properties={}), obj(properties={}, additionalProperties=False), obj(additionalProperties=False)):
         compiled = compile_schema(schema)
         assert accepts(compiled, "{}") and not accepts(compiled, '{"a": 1}')
 
