@@ -87,6 +87,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 }
 _METAVARS = {
     "cache_max_entry_count": "SHARE",
+    "device": "NAME",
     "device_type": "NAME",
     "download_dir": "FOLDER",
     "logits_processor_pattern": "REGEX",
@@ -94,7 +95,11 @@ _METAVARS = {
     "rope_scaling_factor": "FACTOR",
     "step_timeout_s": "S",
 }
-_OF_VISION = {"max_batch_size": "--vision-max-batch-size", "transparency": "--transparency"}
+_OF_VISION = {
+    "max_batch_size": "--vision-max-batch-size",
+    "device": "--encoder-device",
+    "transparency": "--transparency",
+}
 """The fields of `VisionConfig` that are options."""
 
 

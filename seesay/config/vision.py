@@ -28,6 +28,8 @@ class VisionConfig:
     embedding_cache_bytes: size of the cache of embeddings; 0 turns it off.
     feature_cache_bytes: size of the cache of preprocessed pictures; 0 turns it off.
     thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
+    device: the device of the vision encoder, such as 'cuda:1', which takes names as `EngineConfig.device_type` does;
+        None is the language model's. On a GPU of its own it never slows answers down.
     transparency: "white" puts transparent parts of pictures on white, as Transformers' processors do; "drop" ignores
         the alpha channel, as `convert("RGB")` of Pillow does. The option `transparency` of a media item takes
         precedence.
@@ -38,6 +40,7 @@ class VisionConfig:
     embedding_cache_bytes: int = 1 << 30
     feature_cache_bytes: int = 256 << 20
     thread_num: int = _MEDIA_THREADS
+    device: str | None = None
     transparency: Transparency = "white"
 
     def __post_init__(self) -> None:

@@ -37,24 +37,25 @@ def has_gpu() -> bool:
     return pick_device("auto").type == "cuda"
 
 
-def pick_device(device_type: str) -> torch.device:
+def pick_device(device_type: str, option: str = "device_type") -> torch.device:
     """Return the device of this machine that `device_type` ('auto', 'cuda', 'cuda:N' or 'cpu') names.
 
-    'auto' is CUDA if there is a GPU, else the CPU. Raises `ConfigError` for a GPU that does not exist.
+    'auto' is CUDA if there is a GPU, else the CPU. Raises `ConfigError` that names the `option` for a GPU that does not
+    exist.
     """
     import torch
 
     if device_type == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = _read_device(device_type)
+    device = _read_device(device_type, option)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device_type={device_type!r}: torch finds no CUDA GPU; use 'auto' or 'cpu'")
+        raise ConfigError(f"{option}={device_type!r}: torch finds no CUDA GPU; use 'auto' or 'cpu'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device_type={device_type!r}: this machine has only {torch.cuda.device_count()} GPU(s)")
+        raise ConfigError(f"{option}={device_type!r}: this machine has only {torch.cuda.device_count()} GPU(s)")
     return device
 
 
-def _read_device(device_type: str) -> torch.device:
+def _read_device(device_type: str, option: str) -> torch.device:
     import torch
 
     try:
@@ -62,8 +63,13 @@ def _read_device(device_type: str) -> torch.device:
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
-        raise ConfigError(f"device_type must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
+        raise ConfigError(f"{option} must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
     return device
+
+
+def is_same_device(one: torch.device, other: torch.device) -> bool:
+    """Return whether both are the same; 'cuda' is 'cuda:0'."""
+    return (one.type, one.index or 0) == (other.type, other.index or 0)
 
 
 def measure_memory(device: torch.device) -> Memory:

@@ -41,6 +41,18 @@ def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
             yield
 
 
+@contextmanager
+def on_device(device: torch.device) -> Iterator[None]:
+    """Launch the kernels of the block on `device`, which may be another GPU than the current one."""
+    import torch
+
+    if device.type != "cuda":
+        yield
+    else:
+        with torch.cuda.device(device):
+            yield
+
+
 def hold_stream(stream: torch.cuda.Stream, event: torch.cuda.Event | None) -> None:
     """Make all later work of `stream` start after `event`. The host does not wait."""
     if event is not None:

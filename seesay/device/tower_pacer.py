@@ -25,9 +25,13 @@ MAX_LAUNCH_S = 0.02
 
 
 class TowerPacer:
-    """Steps are launched by one thread, calls of the tower by another. On the CPU nothing waits."""
+    """Steps are launched by one thread, calls of the tower by another. Nothing waits on the CPU, or where they do not
+    share one GPU (`is_shared`)."""
 
-    def __init__(self, *, max_wait_s: float = MAX_WAIT_S, max_launch_s: float = MAX_LAUNCH_S) -> None:
+    def __init__(
+        self, *, is_shared: bool = True, max_wait_s: float = MAX_WAIT_S, max_launch_s: float = MAX_LAUNCH_S
+    ) -> None:
+        self._is_shared = is_shared
         self._max_wait_s = max_wait_s
         self._max_launch_s = max_launch_s
         self._changed = threading.Condition()
@@ -43,7 +47,7 @@ class TowerPacer:
         """Launch a step in the block. It is computed after the calls of the tower that were launched before. Gives
         whether no call runs beside it; else one was being launched for too long, and the step's duration says little.
         """
-        if stream is None:
+        if stream is None or not self._is_shared:
             yield True
             return
         with self._changed:
@@ -63,9 +67,9 @@ class TowerPacer:
 
     @property
     def is_resting(self) -> bool:
-        """Whether no steps are launched: the GPU computes nothing beside the tower."""
+        """Whether no steps are launched: the GPU that they share computes nothing beside the tower."""
         with self._changed:
-            return not self._has_steps
+            return self._is_shared and not self._has_steps
 
     def rest(self) -> None:
         """No step follows for now."""
@@ -77,7 +81,7 @@ class TowerPacer:
     def call(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
         """Launch a call of the tower in the block. While steps follow each other, it waits until one was launched since
         the call before, and is computed after that one."""
-        if stream is None:
+        if stream is None or not self._is_shared:
             yield
             return
         with self._changed:

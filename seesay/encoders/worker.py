@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from seesay.device.activity import Activity
-from seesay.device.query import is_out_of_memory, synchronize
+from seesay.device.query import is_out_of_memory, is_same_device, synchronize
 from seesay.device.streams import make_stream, on_stream, record_done, traced
 from seesay.device.tower_pacer import TowerPacer
 from seesay.device.transfers import HostCopy
@@ -80,6 +80,7 @@ class EncoderWorker:
     again.
     is_more_coming(): whether further items will be submitted soon; on the CPU a batch that is not full then waits for
     them, at most `max_wait_s` in all. pacer: decides when tower calls run beside steps of the language engine.
+    target: the device of that, to which embeddings are copied; by default they stay on the encoder's.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class EncoderWorker:
         is_more_coming: Callable[[], bool] = lambda: False,
         max_wait_s: float = 0.2,
         pacer: TowerPacer | None = None,
+        target: torch.device | None = None,
     ) -> None:
         self._encoder: Encoder | None = encoder  # None once closed, so that its weights are freed
         self._store = store
@@ -108,6 +110,7 @@ class EncoderWorker:
         self._on_launched = on_launched
         self._is_more_coming = is_more_coming
         self._pacer = pacer or TowerPacer()
+        self._target = target or encoder.device
         self._max_wait_s = 0.0 if is_gpu else max_wait_s
         self._changed = threading.Condition()
         self._queue: deque[_Queued] = deque()
@@ -265,8 +268,7 @@ class EncoderWorker:
         is halved; one that fails otherwise is retried item by item, so that only the bad item fails."""
         started_s = time.perf_counter()
         try:
-            embeddings = self._call_encoder([entry.item for entry in batch])
-            sums = _add_up(embeddings)
+            embeddings, sums = self._call_encoder([entry.item for entry in batch])
         except Exception as error:
             failure = error
         else:
@@ -317,8 +319,9 @@ class EncoderWorker:
         for start in range(0, len(batch), size):
             self._encode(batch[start : start + size])
 
-    def _call_encoder(self, items: Sequence[MediaItem]) -> list[Tensor]:
-        """Call the tower once. Returns tensors that own their memory; on a GPU they are still being computed."""
+    def _call_encoder(self, items: Sequence[MediaItem]) -> tuple[list[Tensor], HostCopy]:
+        """Call the tower once. Returns tensors that own their memory, on `target`, and their sums; on a GPU they are
+        still being computed."""
         import torch
 
         with self._changed:
@@ -333,9 +336,10 @@ class EncoderWorker:
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
             for item, embedding in zip(items, embeddings, strict=True):
                 self._check_kind(item, embedding, device)
-            owned = [_detach_memory(embedding) for embedding in embeddings]
+            sums = _add_up(embeddings)
+            owned = [_detach_memory(embedding, self._target) for embedding in embeddings]
         self.num_items += len(items)
-        return owned
+        return owned, sums
 
     def _check_kind(self, item: MediaItem, embedding: Tensor, device: torch.device) -> None:
         expected = (len(item.slots), self._embedding_size)
@@ -357,8 +361,11 @@ class EncoderWorker:
         self._on_failed(entry.item.hash, error)
 
 
-def _detach_memory(embedding: Tensor) -> Tensor:
-    """Return the embedding in memory of its own: a view would keep the memory of its whole batch alive, uncounted."""
+def _detach_memory(embedding: Tensor, target: torch.device) -> Tensor:
+    """Return the embedding on `target` in memory of its own: a view would keep the memory of its whole batch alive,
+    uncounted."""
+    if not is_same_device(embedding.device, target):
+        return embedding.to(target)
     is_view = embedding.untyped_storage().nbytes() > embedding.nbytes
     return embedding.clone() if is_view else embedding.contiguous()
 

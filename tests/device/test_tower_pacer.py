@@ -139,3 +139,11 @@ def test_a_step_does_not_wait_long_and_knows_that_it_is_not_alone() -> None:
         assert not is_alone
     with pacer.step(stream) as is_alone:
         assert is_alone
+
+
+def test_on_devices_of_their_own_nothing_waits() -> None:
+    entries, pacer = list[tuple[str, ...]](), TowerPacer(is_shared=False, max_wait_s=60.0, max_launch_s=60.0)
+    stream: Any = Stream("step", entries)
+    with pacer.call(stream), pacer.step(stream) as is_alone, pacer.call(stream):
+        assert is_alone
+    assert not entries and not pacer.is_resting

@@ -349,6 +349,15 @@ def test_on_a_gpu_embeddings_are_done_when_they_are_announced(desks: Callable[..
 
 
 @pytest.mark.gpu
+def test_embeddings_are_copied_to_the_device_of_the_language_model(desks: Callable[..., Desk]) -> None:
+    desk = desks(FakeEncoder(), target=torch.device("cuda"))
+    desk.send(*(make_item(n) for n in range(1, 4)))
+    for number in range(1, 4):
+        embedding = desk.store.get(make_item(number).hash)
+        assert embedding is not None and embedding.is_cuda and embedding.tolist() == [[float(number)] * 4] * 3
+
+
+@pytest.mark.gpu
 def test_on_a_gpu_that_rests_embeddings_are_lent_while_they_are_computed(desks: Callable[..., Desk]) -> None:
     pacer, lent = TowerPacer(), []
 

@@ -199,3 +199,22 @@ def test_cache_is_sized_by_what_is_free(tiny_checkpoint: Callable[[str], Path]) 
         block_bytes = 2 * 64 * 2 * 2 * 16 * 2  # layers · tokens · (key, value) · heads · width · bytes
         assert 0.05 * free < loop_of(engine).stats().num_kv_blocks * block_bytes < 0.11 * free
         assert ask(engine, make_requests("qwen2_5_vl"))[2].error is None
+
+
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cuda:0", "cuda:1"), ("cpu", "cuda")])
+def test_a_vision_encoder_on_another_device(devices: tuple[str, str], tiny_checkpoint: Callable[[str], Path]) -> None:
+    """Answers are those of one device, also while the first and after the weights were on the host."""
+    if torch.cuda.device_count() < 1 + max(torch.device(name).index or 0 for name in devices):
+        pytest.skip("needs two GPUs")
+    name = "qwen2_5_vl"
+    path = tiny_checkpoint(name)
+    requests = make_requests(name)
+    answers = []
+    for device, encoder_device in ((devices[0], None), devices):
+        config = EngineConfig(**{**IN_A_THREAD, "device_type": device}, dtype="float32")
+        with AsyncEngine(path, config, vision_config=VisionConfig(device=encoder_device)) as engine:
+            answers.append([answer.token_ids for answer in ask(engine, requests)])
+            engine.sleep(level=1)
+            engine.wake_up()
+            answers.append([answer.token_ids for answer in ask(engine, requests)])
+    assert all(found == answers[0] for found in answers)

@@ -19,6 +19,8 @@ from seesay.llm.plans.step_plan import EncodeJob
 from seesay.values import EngineStats
 
 if TYPE_CHECKING:
+    import torch
+
     from seesay.config import VisionConfig
     from seesay.device.tower_pacer import TowerPacer
     from seesay.encoders.encoder import Encoder
@@ -40,6 +42,7 @@ class EmbeddingSupply:
         *,
         embedding_size: int,
         pacer: TowerPacer,
+        target: torch.device | None = None,
     ) -> None:
         self.store = EmbeddingStore(config.embedding_cache_bytes)
         self.worker: EncoderWorker | None = None
@@ -48,6 +51,7 @@ class EmbeddingSupply:
         self._live = live
         self._embedding_size = embedding_size
         self._pacer = pacer
+        self._target = target
         self._expected: set[int] = set()  # ids of requests whose media are to be encoded soon
         self._arrived: list[int] = []  # those of them that were admitted
         self._lock = threading.Lock()
@@ -79,6 +83,7 @@ class EmbeddingSupply:
                 on_launched=on_launched,
                 is_more_coming=lambda: bool(self._expected),
                 pacer=self._pacer,
+                target=self._target,
             )
             self._encoder = None  # the worker lets go of it
 

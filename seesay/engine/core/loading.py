@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
-from seesay.device.query import has_fp8, measure_memory, measure_peak, pick_device
+from seesay.device.query import has_fp8, is_same_device, measure_memory, measure_peak, pick_device
+from seesay.device.streams import on_device
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from seesay.llm.plans.step_times import StepCosts
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.step_policy import StepPolicy
-    from seesay.vl.family import Backbone
+    from seesay.vl.family import Backbone, Family
 
     MakeRunner = Callable[[Decoder, RunnerLimits], ModelRunner]
     """Makes a runner, as `ModelRunner` does."""
@@ -190,7 +191,8 @@ def load_core(
     with model.checkpoint.blamed():
         resolved = resolve(config, model.checkpoint, model.backbone)
         compile_log = _listen_to_compiler(resolved.device)
-        parts = _build_parts(model, config, resolved, wait_for_kernels, make_runner)
+        encoder_device = pick_device(vision_config.device, "VisionConfig.device") if vision_config.device else None
+        parts = _build_parts(model, config, resolved, wait_for_kernels, make_runner, encoder_device)
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
@@ -243,13 +245,18 @@ def _timed(stage: str) -> Iterator[None]:
     logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
 
 
-def build_encoder(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> LoadedEncoder | None:
-    """Return the vision tower with its weights; None for a model without one, or where it is turned off."""
+def build_encoder(
+    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, device: torch.device | None = None
+) -> LoadedEncoder | None:
+    """Return the vision tower with its weights, on `device`, by default that of the language model; None for a model
+    without one, or where it is turned off."""
+    device = device or resolved.device
     family = model.family
     if not family.modalities or config.disable_vision_encoder:
         return None
-    family.resizes_on_device = has_kernels(resolved.device)
-    encoder = family.build_encoder(resolved.device, resolved.dtype)
+    family.resizes_on_device = has_kernels(device)
+    with on_device(device):
+        encoder = family.build_encoder(device, resolved.dtype)
     if config.eager_mode:
         encoder.disable_graphs()
     return encoder
@@ -293,11 +300,12 @@ def _build_parts(
     resolved: ResolvedConfig,
     wait_for_kernels: Callable[[], None],
     make_runner: MakeRunner | None = None,
+    encoder_device: torch.device | None = None,
 ) -> _Parts:
     """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
     ready for steps."""
     with _timed("loading the vision tower"):
-        encoder = build_encoder(model, config, resolved)
+        encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
         max_step_tokens = find_max_step_tokens(
             config.max_prefill_token_num,
@@ -319,12 +327,10 @@ def _build_parts(
     records_graphs = is_gpu and not config.eager_mode and runner.decoder.traits.has_graphs
     with _timed("measuring the largest prefill"):
         reserved = runner.profile(records_graphs=records_graphs)
-    largest = model.family.largest_input() if encoder is not None and is_gpu else None
-    if encoder is not None and largest is not None:
+    if encoder is not None and encoder.device.type != "cpu":
         with _timed("measuring the largest encode"):
-            reserved += measure_peak(resolved.device, lambda: encoder.encode([largest]))
-            for features in model.family.small_inputs():
-                encoder.encode([features])
+            peak = _try_encoder(encoder, model.family)
+        reserved += peak if is_same_device(encoder.device, resolved.device) else 0
     runner.allocate_cache(
         num_blocks=config.num_gpu_blocks,
         share=config.cache_max_entry_count,
@@ -342,6 +348,18 @@ def _build_parts(
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
     return _Parts(encoder, runner, step_costs)
+
+
+def _try_encoder(encoder: LoadedEncoder, family: Family) -> int:
+    """Return the bytes that the largest encode takes, by trying it and some smaller ones."""
+    largest = family.largest_input()
+    if largest is None:
+        return 0
+    with on_device(encoder.device):
+        peak = measure_peak(encoder.device, lambda: encoder.encode([largest]))
+        for features in family.small_inputs():
+            encoder.encode([features])
+    return peak
 
 
 def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:

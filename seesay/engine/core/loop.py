@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from seesay.config import VisionConfig
 from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
-from seesay.device.query import is_out_of_memory, release_cached_memory
+from seesay.device.query import is_out_of_memory, is_same_device, release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
 from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
 from seesay.engine.core.embedding_supply import EmbeddingSupply
@@ -96,7 +96,7 @@ class EngineLoop:
         self._runner = runner
         self._is_ahead = is_ahead
         self._imports = imports or ProcessorImports(None)
-        self._pacer = TowerPacer()
+        self._pacer = TowerPacer(is_shared=encoder is None or is_same_device(encoder.device, runner.device))
         self._requests = LiveRequests()
         self._live = self._requests.by_id
         self._inbox = Inbox()
@@ -112,6 +112,7 @@ class EngineLoop:
             self._live,
             embedding_size=runner.decoder.traits.embedding_size,
             pacer=self._pacer,
+            target=runner.device,
         )
         self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._fail_item)
         self.control: ModelControl | None = None
@@ -143,7 +144,7 @@ class EngineLoop:
             session_len=scheduler.config.session_len,
             max_batch_size=scheduler.config.max_batch_size,
             takes_media=encoder is not None,
-            resizes_on_device=encoder is not None and has_kernels(runner.device),
+            resizes_on_device=encoder is not None and has_kernels(encoder.device),
         )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
 

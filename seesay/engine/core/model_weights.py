@@ -35,8 +35,7 @@ class ModelWeights:
         self._encoder = encoder
         self._layers: list[LoadedWeights] = [decoder] if encoder is None else [decoder, encoder.weights]
         self._parts = [layers.parts() for layers in self._layers]
-        self._device = decoder.device
-        self._offloaded: Offloaded | None = None
+        self._offloaded: list[Offloaded] = []  # by device
 
     @property
     def folder(self) -> str:
@@ -102,22 +101,27 @@ class ModelWeights:
 
     def drop(self) -> None:
         """Free all weights, also those on the host."""
-        self._offloaded = None
+        self._offloaded = []
         for layers in self._layers:
             layers.drop()
         self._forget_graphs()
 
     def offload(self) -> None:
         """Move the weights to host memory. On the CPU they are there already."""
-        if self._device.type != "cpu":
-            self._offloaded = Offloaded(self._tensors(), self._device)
+        try:
+            for device in dict.fromkeys(layers.device for layers in self._layers if layers.device.type != "cpu"):
+                own = [tensor for layers in self._layers if layers.device == device for tensor in layers.tensors()]
+                self._offloaded.append(Offloaded(own, device))
+        except BaseException:
+            self.restore()
+            raise
         self._forget_graphs()
 
     def restore(self) -> None:
         """Move the weights back. Raises `torch.OutOfMemoryError`; they are still on the host then."""
-        if self._offloaded is not None:
-            self._offloaded.restore()
-            self._offloaded = None
+        for moved in self._offloaded:
+            moved.restore()
+        self._offloaded = []
 
     def addresses(self) -> list[int]:
         """Return the addresses that CUDA graphs may use."""
