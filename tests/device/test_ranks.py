@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing.spawn import spawn
 
 from seesay.device.ranks import TorchRanks
 
@@ -14,9 +15,7 @@ SIZE = 3
 
 def exchange(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", store=distributed.FileStore(f"{folder}/store", SIZE), rank=rank, world_size=SIZE
-    )
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=SIZE)
     assert distributed.group.WORLD is not None
     ranks = TorchRanks(distributed.group.WORLD)
     assert (ranks.place.rank, ranks.place.size) == (rank, SIZE)
@@ -30,4 +29,4 @@ def exchange(rank: int, folder: str) -> None:
 
 
 def test_all_ranks_get_the_same(tmp_path: Path) -> None:
-    multiprocessing.spawn(exchange, args=(str(tmp_path),), nprocs=SIZE)
+    spawn(exchange, args=(str(tmp_path),), nprocs=SIZE)  # type: ignore[no-untyped-call]

@@ -165,7 +165,7 @@ def test_who_asks_for_a_picture_that_another_gave_up_gets_an_answer(
     requests = parse([("what is it?", picture) for picture in pictures], max_new_tokens=4, ignore_eos=True)
     rng, counts = random.Random(0), Counter[str]()
     path = str(tiny_checkpoint("qwen2_5_vl"))
-    with AsyncEngine(path, backend_config=config, vision_config=VisionConfig(embedding_cache_bytes=0)) as engine:
+    with AsyncEngine(str(path), backend_config=config, vision_config=VisionConfig(embedding_cache_bytes=0)) as engine:
         expected = [ask(engine, [request])[0].token_ids for request in requests]
         deadline = time.monotonic() + pytestconfig.getoption("stress_s")  # kernels may have been compiled until now
         arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
@@ -212,7 +212,7 @@ def test_a_vision_encoder_on_another_device(devices: tuple[str, str], tiny_check
     answers = []
     for device, encoder_device in ((devices[0], None), devices):
         config = EngineConfig(**{**IN_A_THREAD, "device_type": device}, dtype="float32")
-        with AsyncEngine(path, config, vision_config=VisionConfig(device=encoder_device)) as engine:
+        with AsyncEngine(str(path), backend_config=config, vision_config=VisionConfig(device=encoder_device)) as engine:
             answers.append([answer.token_ids for answer in ask(engine, requests)])
             engine.sleep(level=1)
             engine.wake_up()
