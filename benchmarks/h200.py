@@ -1,7 +1,7 @@
 """Latency and throughput of the offline pipeline by the steps by which the peers' figures were measured.
 
     python benchmarks/h200.py MODEL_DIR [--only single,text,image,shared,small] [--scale 1.0] [--max-batch-size 256]
-        [--max-step-ms 40] [--engine-process both] [--plot FILE.png]
+        [--max-step-ms 40] [--engine-process both] [--tp N] [--encoder-device cuda:1] [--plot FILE.png]
     python benchmarks/h200.py MODEL_DIR --trace FOLDER [--only single,text,image,shared,small] [--scale 1.0]
 
 *start*: seconds from the import of seesay to a pipeline that answers. *single*: milliseconds to the first token of one
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 import workload
 from forms import FORMS, add_form_option, name_forms
+from placement import add_placement_options, engine_placement, vision_placement
 from plotting import Panel, add_plot_option, make_bars, save_plot
 from stages import StageWatch, sum_up_spent
 from workload import Request
@@ -287,6 +288,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-step-ms", type=int, help="as of EngineConfig")
     parser.add_argument("--trace", type=Path, metavar="FOLDER")
     add_form_option(parser)
+    add_placement_options(parser)
     add_plot_option(parser)
     args = parser.parse_args(argv)
     asked = None if args.only is None else args.only.split(",")
@@ -306,8 +308,8 @@ def measure_form(args: argparse.Namespace, asked: Sequence[str] | None, form: bo
     """Start the engine in one form (None: the default), and measure or trace what is asked for (None: the default)."""
     said = given(engine_process=form)
     started_s = time.perf_counter()
-    options = given(max_step_ms=args.max_step_ms, engine_process=form)
-    with open_pipeline(args.model, max_batch_size=args.max_batch_size, **options) as pipe:
+    options = given(max_step_ms=args.max_step_ms, engine_process=form) | engine_placement(args)
+    with open_pipeline(args.model, vision_placement(args), max_batch_size=args.max_batch_size, **options) as pipe:
         report(what="start", **said, seconds=round(time.perf_counter() - started_s, 1))
         figures = make_figures(pipe, args.scale, args.side_px)
         warm_up(pipe, args.side_px)

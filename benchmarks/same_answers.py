@@ -1,14 +1,14 @@
 """Check that no optimization changes an answer.
 
     python benchmarks/same_answers.py [--scenes 200] [--device-type auto] [--dtype bfloat16]
-        [--engine-process both] [--plot FILE.png]
+        [--engine-process both] [--tp N] [--encoder-device NAME] [--plot FILE.png]
 
 The built-in checkpoint answers scenes of all tasks greedily, one at a time, with nothing that could matter: no CUDA
 graphs, no step ahead, no chunks, no caches. Then it answers all of them at once and in chunks, with all of that on, and
 once more from its caches; at last the same with so few KV blocks that most come back from host memory. Where an answer
 differs, the margin is how much likelier, in nats, the plain answer's token was than the other's at the first place
 where they part; rounding alone turns only margins close to zero. With `--engine-process both` the fast
-engines are asked in a thread, then in a process of their own.
+engines are asked in a thread, then in a process of their own. `--tp` and `--encoder-device` are the fast engines'.
 
 Prints a line `RESULT {JSON}` per way of answering.
 """
@@ -23,6 +23,7 @@ from typing import Any
 
 from forms import FORMS, add_form_option, name_forms
 from h200 import given, report
+from placement import add_placement_options, engine_placement, vision_placement
 from plotting import add_plot_option, make_bars, save_plot
 
 from seesay import EngineConfig, GenerationConfig, Response, VisionConfig, pipeline
@@ -62,11 +63,13 @@ def ask_plainly(scenes: Sequence[Example], **options: Any) -> list[Response]:
         return [pipe(messages_for(scene), gen_config=gen_config) for scene in scenes]
 
 
-def ask_fast(scenes: Sequence[Example], **options: Any) -> list[list[Response]]:
+def ask_fast(
+    scenes: Sequence[Example], vision_config: VisionConfig | None = None, **options: Any
+) -> list[list[Response]]:
     """All at once, in chunks, ahead: at first, and from the caches."""
     config = EngineConfig(max_batch_size=64, max_prefill_token_num=CHUNK_TOKENS, block_size=16, **options)
     gen_config = GenerationConfig(max_new_tokens=MAX_NEW_TOKENS)
-    with pipeline(backend_config=config) as pipe:
+    with pipeline(backend_config=config, vision_config=vision_config) as pipe:
         return [pipe([messages_for(scene) for scene in scenes], gen_config=gen_config) for _ in range(2)]
 
 
@@ -95,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--device-type", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     add_form_option(parser)
+    add_placement_options(parser)
     add_plot_option(parser)
     args = parser.parse_args(argv)
     if args.scenes < 1:
@@ -103,10 +107,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = {"device_type": args.device_type, "dtype": args.dtype}
     plain = ask_plainly(scenes, **options)
     num_different, records = 0, []
+    options |= engine_placement(args)
+    vision = VisionConfig(**vision_placement(args))
     for form in FORMS[args.engine_process]:
         said = given(engine_process=form)
-        fast = dict(zip(("computed", "cached"), ask_fast(scenes, **options, **said)))
-        fast |= zip(("computed, few blocks", "cached, few blocks"), ask_fast(scenes, **options, **said, **FEW_BLOCKS))
+        fast = dict(zip(("computed", "cached"), ask_fast(scenes, vision, **options, **said)))
+        few = ask_fast(scenes, vision, **options, **said, **FEW_BLOCKS)
+        fast |= zip(("computed, few blocks", "cached, few blocks"), few)
         for name, answers in fast.items():
             differences = compare(plain, answers)
             num_different += len(differences)

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from h200 import open_pipeline, report
+from placement import add_placement_options, engine_placement, vision_placement
 from plotting import Lines, add_plot_option, save_plot
 from workload import make_picture, make_text
 
@@ -153,6 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--cache-mb", type=int, default=16, help="of embeddings, and of preprocessed pictures")
     parser.add_argument("--max-growth-mb", type=float, default=5.0, help="per 1,000 requests")
     parser.add_argument("--seed", type=int, default=1)
+    add_placement_options(parser)
     add_plot_option(parser)
     args = parser.parse_args(argv)
     if args.requests < NUM_READINGS:
@@ -164,7 +166,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     step = max(1, args.requests // NUM_READINGS)
     num_answered, num_filling, counts = 0, 0, list[int]()
     vision = {"embedding_cache_bytes": args.cache_mb << 20, "feature_cache_bytes": args.cache_mb << 20}
-    pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks)
+    vision |= vision_placement(args)
+    pipe = open_pipeline(args.model, vision, num_gpu_blocks=args.kv_blocks, **engine_placement(args))
     with pipe, ThreadPoolExecutor(args.clients) as clients:
         readers = memory_readers()
         for read in readers.values():  # the first look at a GPU creates this process's context, some 100 MB
