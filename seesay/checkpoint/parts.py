@@ -1,12 +1,12 @@
 """Weights declared as data: which elements of which checkpoint tensor fill which place of a model's tensor.
 
-Fused layers, shards of tensor parallelism, permuted rows and packed formats are values made here. Nothing is read.
+Fused layers, slices of tensor parallelism, permuted rows and packed formats are values made here. Nothing is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, product
 from typing import TYPE_CHECKING
 
@@ -105,19 +105,6 @@ class Axis:
             raise ValueError(f"of elements {spans[0].start} to {spans[-1].stop} only some are taken")
         return tuple(spans)
 
-    def shard(self, rank: int, size: int) -> Axis:
-        """Return piece `rank` of `size` equal pieces of what is taken. Raises ValueError if it cannot be divided."""
-        if self.num_picked % size:
-            raise ValueError(f"{self.num_picked} elements cannot be divided among {size} ranks")
-        length = self.num_picked // size
-        first, picks = rank * length, []
-        for pick in self.picks:
-            cut = pick[max(0, first) : max(0, first + length)]
-            if len(cut):
-                picks.append(cut)
-            first -= len(pick)
-        return replace(self, picks=tuple(picks))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -145,19 +132,6 @@ class Part:
     def output_order(self) -> tuple[range, ...] | None:
         """Return the order of the outputs once they are unpacked: see `Axis.order`."""
         return next((axis.order() for axis in self.axes if axis.dim == OUTPUTS), None)
-
-    def shard(self, rank: int, size: int, dim: int) -> Part:
-        """Return the part of one of `size` ranks that divide axis `dim` of the matrix equally. Tensors without that
-        axis, such as the bias of a layer whose inputs are divided, stay whole. Raises `CheckpointError` that names the
-        tensor if it cannot be divided so."""
-        try:
-            axes = tuple(axis.shard(rank, size) if axis.dim == dim else axis for axis in self.axes)
-            shard = replace(self, axes=axes)
-            for axis in axes:
-                axis.stored_picks()
-        except ValueError as error:
-            raise self._error(error) from None
-        return shard
 
     def regions(self) -> Iterator[tuple[tuple[range, ...], tuple[slice, ...]]]:
         """Yield (stored elements along each axis, their place in what is taken), which together are the part."""
@@ -242,12 +216,6 @@ class Weight:
             found.append(own)
         return found
 
-    def shard(self, rank: int, size: int, dim: int) -> Weight:
-        """Return one rank's weight: see `Part.shard`. Each part is divided, so that a rank has its share of all."""
-        parts = tuple(part.shard(rank, size, dim) for part in self.parts)
-        assert not (self.has_unit_rows and dim != OUTPUTS), "a part of a row does not know its length"
-        return Weight(parts=parts, dtype=self.dtype, offset=self.offset, has_unit_rows=self.has_unit_rows)
-
     def without_data(self) -> Weight:
         """Return the same weight, not loaded."""
         return Weight(parts=self.parts, dtype=self.dtype, offset=self.offset, has_unit_rows=self.has_unit_rows)
@@ -282,14 +250,15 @@ class TensorLayout:
     dtype: torch.dtype | None = None
     is_reordered_later: bool = False
 
-    def weight(self, sources: Sequence[Source], num_inputs: int) -> Weight:
-        """Return the weight that is this tensor of all `sources`."""
-        return Weight(parts=tuple(self._part(source, num_inputs) for source in sources), dtype=self.dtype)
+    def weight(self, sources: Sequence[Source], num_inputs: int, inputs: range | None = None) -> Weight:
+        """Return the weight that is this tensor of all `sources`, which the checkpoint stores with `num_inputs` inputs.
+        inputs: those that are taken; None for all. Tensors without that axis stay whole."""
+        return Weight(parts=tuple(self._part(source, num_inputs, inputs) for source in sources), dtype=self.dtype)
 
-    def _part(self, source: Source, num_inputs: int) -> Part:
+    def _part(self, source: Source, num_inputs: int, inputs: range | None) -> Part:
         sizes: Mapping[int, tuple[int, tuple[range, ...]]] = {
             OUTPUTS: (source.num_outputs, source.picks),
-            INPUTS: (num_inputs, ()),
+            INPUTS: (num_inputs, () if inputs is None else (inputs,)),
             NEITHER: (1, ()),
         }
         axes = tuple(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.checkpoint.model_config import ModelConfig
+    from seesay.device.ranks import Ranks
     from seesay.llm.models.decoder import Decoder
 
 
@@ -65,11 +66,15 @@ class Backbone:
         use_logn_attn: bool = False,
         device: torch.device,
         dtype: torch.dtype,
+        ranks: Ranks | None = None,
     ) -> Decoder:
-        """Return the decoder with its weights. Raises `CheckpointError`."""
+        """Return the decoder with its weights, or with `ranks` this rank's share of it. Raises `CheckpointError`, and
+        `ConfigError` for a number of ranks that cannot divide it."""
         from seesay.llm.models.composed_decoder import ComposedDecoder
 
         config = self.decoder_config(
             session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
         )
-        return ComposedDecoder.load(checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype)
+        return ComposedDecoder.load(
+            checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype, ranks=ranks
+        )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from seesay.checkpoint import Checkpoint, TensorSlices
 from seesay.checkpoint.loading import WeightGroup, load_weights
-from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, Axis, Part, Source, TensorLayout, Weight, plain_weight
+from seesay.checkpoint.parts import INPUTS, NEITHER, OUTPUTS, Axis, Source, TensorLayout, Weight, plain_weight
 from seesay.errors import CheckpointError
 
 CPU = torch.device("cpu")
@@ -65,7 +64,11 @@ def test_groups_of_heads_are_put_in_order(tmp_path: Path) -> None:
     whole = PLAIN.weight(sources, hidden)
     expected = torch.cat([stored[:, :2].reshape(-1, 4), stored[:, 2].reshape(-1, 4), stored[:, 3].reshape(-1, 4)])
     assert torch.equal(load(checkpoint, whole)[0], expected)
-    halves = load(checkpoint, whole.shard(0, 2, OUTPUTS))[0], load(checkpoint, whole.shard(1, 2, OUTPUTS))[0]
+    first, second = (
+        PLAIN.weight([Source(module="wqkv", num_outputs=heads * group, picks=(pick[i],)) for pick in picks.values()], 4)
+        for i in range(heads)
+    )
+    halves = load(checkpoint, first)[0], load(checkpoint, second)[0]
     own = [torch.cat([stored[i, :2].reshape(-1, 4), stored[i, 2], stored[i, 3]]) for i in range(2)]
     assert all(torch.equal(half, rows) for half, rows in zip(halves, own, strict=True))
 
@@ -79,7 +82,7 @@ def test_interleaved_rows_are_put_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", [PLAIN, BIAS, AWQ, AWQ_ZEROS, GPTQ, GROUPS, BLOCKS, CHANNELS, NUMBER])
 @pytest.mark.parametrize("dim", [OUTPUTS, INPUTS])
-def test_shards_together_are_the_whole(tmp_path: Path, layout: TensorLayout, dim: int) -> None:
+def test_slices_together_are_the_whole(tmp_path: Path, layout: TensorLayout, dim: int) -> None:
     """Each of two sources is divided, in every published layout: packed, by groups, by blocks, by channel, one number.
     What has no such axis stays whole."""
     sources = [Source(module="a", num_outputs=32), Source(module="b", num_outputs=16)]
@@ -94,7 +97,11 @@ def test_shards_together_are_the_whole(tmp_path: Path, layout: TensorLayout, dim
     stored = list(tensors.values())
     axis = next((i for i, (own, _) in enumerate(layout.axes) if own == OUTPUTS), None)
     assert torch.equal(everything, torch.stack(stored) if axis is None else torch.cat(stored, axis))
-    shards = [load(checkpoint, whole.shard(rank, 2, dim))[0] for rank in range(2)]
+    shards = []
+    for rank in range(2):
+        outputs = [replace(each, picks=_halve(each.num_outputs, rank)) if dim == OUTPUTS else each for each in sources]
+        inputs = _halve(num_inputs, rank)[0] if dim == INPUTS else None
+        shards += load(checkpoint, layout.weight(outputs, num_inputs, inputs))
     cut = next((i for i, (own, _) in enumerate(layout.axes) if own == dim), None)
     if cut is None:
         assert all(torch.equal(shard, everything) for shard in shards)
@@ -103,6 +110,10 @@ def test_shards_together_are_the_whole(tmp_path: Path, layout: TensorLayout, dim
     for rank, shard in enumerate(shards):
         own = [piece[rank] for piece in pieces]
         assert torch.equal(shard, torch.stack(own) if axis is None else torch.cat(own, axis))
+
+
+def _halve(size: int, rank: int) -> tuple[range, ...]:
+    return (range(rank * size // 2, (rank + 1) * size // 2),)
 
 
 def test_only_the_slices_needed_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,20 +126,15 @@ def test_only_the_slices_needed_are_read(tmp_path: Path, monkeypatch: pytest.Mon
         return tensor
 
     monkeypatch.setattr(TensorSlices, "read", watch)
-    weight = PLAIN.weight([Source(module="a", num_outputs=8)], 6)
-    load(checkpoint, weight.shard(1, 4, OUTPUTS))
-    load(checkpoint, weight.shard(0, 2, INPUTS))
+    load(checkpoint, PLAIN.weight([Source(module="a", num_outputs=8, picks=(range(2, 4),))], 6))
+    load(checkpoint, PLAIN.weight([Source(module="a", num_outputs=8)], 6, range(3)))
     assert sizes == [2 * 6, 8 * 3]
 
 
 def test_what_is_stored_together_is_not_cut() -> None:
-    weight = AWQ.weight([Source(module="layers.0.q_proj", num_outputs=24)], 64)
-    with pytest.raises(
-        CheckpointError, match=r"'layers.0.q_proj.qweight' cannot be split: elements 0 to 12 cut groups"
-    ):
-        weight.shard(0, 2, OUTPUTS)
-    with pytest.raises(CheckpointError, match=r"'layers.0.q_proj.qweight' .*24 elements .* among 5 ranks"):
-        weight.shard(0, 5, OUTPUTS)
+    groups = GROUPS.weight([Source(module="layers.0.q_proj", num_outputs=24)], 64, range(6))
+    with pytest.raises(CheckpointError, match=r"'layers.0.q_proj.scales' cannot be split: elements 0 to 6 cut groups"):
+        _ = groups.shape
     cut = AWQ.weight([Source(module="qkv", num_outputs=24, picks=(range(4, 12),))], 64)
     with pytest.raises(CheckpointError, match=r"'qkv.qweight' cannot be split: elements 4 to 12 cut groups of 8 apart"):
         _ = cut.shape
@@ -168,28 +174,13 @@ def test_a_group_is_finished_when_all_of_it_is_there(tmp_path: Path) -> None:
     assert done == [[True, False, True], "second"]
 
 
-@given(data=st.data())
-def test_shards_of_any_picks_are_their_pieces(data: st.DataObject) -> None:
-    size = data.draw(st.integers(1, 40))
-    bounds = st.tuples(st.integers(0, size - 1), st.integers(1, size), st.integers(1, 3))
-    picks = [range(*bound) for bound in data.draw(st.lists(bounds, min_size=1, max_size=4))]
-    picks = [pick for pick in picks if len(pick)] or [range(size)]
-    axis = Axis(dim=OUTPUTS, size=size, picks=tuple(picks))
-    taken = [i for pick in picks for i in pick]
-    num_ranks = data.draw(st.sampled_from([n for n in range(1, len(taken) + 1) if len(taken) % n == 0]))
-    found = [[i for pick in axis.shard(rank, num_ranks).picks for i in pick] for rank in range(num_ranks)]
-    assert [i for piece in found for i in piece] == taken and len({len(piece) for piece in found}) == 1
-    part = Part(tensor="t", axes=(axis,))
-    assert part.shape == (len(taken),)
-
-
 def test_packed_outputs_that_are_reordered_later_are_taken_whole() -> None:
     """Two heads of 8 outputs, of which the first 4 lie turn by turn; a word has 4 outputs."""
     picks = (range(0, 4, 2), range(1, 4, 2), range(4, 8), range(8, 12, 2), range(9, 12, 2), range(12, 16))
     axis = Axis(dim=OUTPUTS, size=16, per=4, picks=picks, is_reordered_later=True)
     assert axis.stored_picks() == (range(4),)
     assert axis.order() == picks
-    half = axis.shard(1, 2)
+    half = Axis(dim=OUTPUTS, size=16, per=4, picks=picks[3:], is_reordered_later=True)
     assert half.stored_picks() == (range(2, 4),)
     assert half.order() == (range(0, 4, 2), range(1, 4, 2), range(4, 8))
     in_order = Axis(dim=OUTPUTS, size=16, per=4, picks=(range(4, 8), range(12, 16)), is_reordered_later=True)

@@ -18,11 +18,9 @@ from llm.quantized_cases import TOLERANCE, check_logits, check_refusal, load, lo
 from pairs import parametrize_sweep
 from quantized_folders import PACKED_FORMS, Form, Tensors, pack_quantized, set_config, write_quantized
 
-from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.loading import WeightGroup, load_weights
-from seesay.checkpoint.parts import INPUTS, OUTPUTS, Source
+from seesay.checkpoint.parts import Source
 from seesay.checkpoint.quantization import Quantization
-from seesay.device.linear.linear import Linear, Shard
+from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import Sizes
 from seesay.device.linear.packed_integers import Awq
 from seesay.errors import CheckpointError
@@ -81,40 +79,6 @@ def test_fused_layers_are_one_matrix_unless_their_inputs_are_in_different_orders
         # In the ordered form, an order depends on the number of outputs.
         parts = [64, 32, 32] if path.endswith("qkv_proj") else expected
         assert words["ordered"][path] == parts and len(expected) == (path != "lm_head")
-
-
-@pytest.mark.parametrize("form", ["awq, groups of 32", "gptq, symmetric", "pack-quantized, zero points"])
-@pytest.mark.parametrize("name", ["mlp.down_proj", "mlp.gate_up_proj"])
-@pytest.mark.parametrize("dim", [OUTPUTS, INPUTS])
-def test_two_shards_are_the_whole(
-    saved: Callable[[str], backbones.Backbone], tmp_path: Path, form: str, name: str, dim: int
-) -> None:
-    """Shards are data: each reads what it needs."""
-    quantized, _ = write_quantized(saved("llama").path, tmp_path, PACKED_FORMS[form])
-    path = f"layers.1.{name}"
-    whole = linears_of(quantized)[path]
-    checkpoint = Checkpoint.load(quantized)
-    x = torch.randn(5, whole.in_features, generator=torch.Generator().manual_seed(0))
-    num_ranks = 3 if dim == INPUTS and whole.in_features == 96 else 2  # whole groups of 32
-    results = []
-    for rank in range(num_ranks):
-        weights, _ = whole.list_weights(path, Shard(rank, num_ranks, dim))
-        group = WeightGroup(weights=tuple(weights.values()))
-        mine = {part.tensor for weight in weights.values() for part in weight.parts}
-
-        def name_of(tensor: str, mine: set[str] = mine) -> str | None:
-            own = backbones.decoder_name(tensor)
-            return own if own in mine else None
-
-        load_weights([group], checkpoint, name_of=name_of, device=torch.device("cpu"), dtype=torch.float32)
-        outputs = tuple(n // (num_ranks if dim == OUTPUTS else 1) for n in whole.sizes.outputs)
-        inputs = whole.in_features // (num_ranks if dim == INPUTS else 1)
-        product = whole.method.prepare(weights, None, Sizes(outputs=outputs, inputs=inputs))
-        cut = x[:, rank * inputs : (rank + 1) * inputs] if dim == INPUTS else x
-        results.append(torch.split(product.run(cut), list(outputs), dim=-1))
-    sources = [torch.cat(pieces, -1) if dim == OUTPUTS else sum(pieces) for pieces in zip(*results, strict=True)]
-    found = torch.cat(sources, -1) + (0 if whole.bias is None else whole.bias.data)
-    torch.testing.assert_close(found, whole(x))
 
 
 def test_29568_inputs_are_231_groups() -> None:

@@ -24,9 +24,18 @@ class ExpertLinear(Linear):
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
     """
 
-    def __init__(self, in_features: int, num_experts: int, *, sources: Sequence[Source], bias: bool) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        num_experts: int,
+        *,
+        sources: Sequence[Source],
+        inputs: range | None = None,
+        bias: bool,
+        has_own_bias: bool = True,
+    ) -> None:
         every = [replace(each, module=f"{e}.{each.module}") for e in range(num_experts) for each in sources]
-        super().__init__(in_features, bias=bias, sources=every)
+        super().__init__(in_features, bias=bias, has_own_bias=has_own_bias, sources=every, inputs=inputs)
         self.num_experts = num_experts
 
     @property

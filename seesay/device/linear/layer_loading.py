@@ -48,7 +48,8 @@ class LoadedLayers:
         self.name_of = name_of
         self.device, self.dtype = device, dtype
         self._linears, self._plain = linears, plain
-        self._ignored = ignored
+        elsewhere = (name for path, linear in linears.items() for name in linear.unread_at(path))
+        self._ignored = ignored.union(elsewhere)
         self._unread_endings: frozenset[str] = frozenset()
         self._stored_as: dict[str, str] = {}  # the names in the checkpoint, by the model's
         self._on_change = on_change
@@ -75,8 +76,9 @@ class LoadedLayers:
 
     def is_unread(self, name: str) -> bool:
         """Return whether a tensor of the model's name `name` may be there and is not read, such as those that a format
-        has beside layers."""
-        return name in self._ignored or name.rpartition(".")[2] in self._unread_endings
+        has beside layers, and those that another rank reads."""
+        is_known = name in self._ignored or _module(name) in self._ignored
+        return is_known or name.rpartition(".")[2] in self._unread_endings
 
     def check(self, source: TensorSource, *, is_partial: bool) -> None:
         """Raise what `replace` would raise: `CheckpointError` that names a tensor that does not fit, or an error of the
@@ -146,7 +148,7 @@ class LoadedLayers:
         `CheckpointError` for other numbers. `names` are those of the source, by the model's."""
         modules = [m for path, linear in self._linears.items() if linear.bias is None for m in linear.modules_in(path)]
         biases = [f"{module}.bias" for module in modules if f"{module}.qweight" in names]
-        empty = {names[bias]: bias for bias in biases if bias in names}
+        empty = {names[bias]: bias for bias in biases if bias in names and bias not in self._ignored}
         for stored, tensor in source.slices(empty, "cpu") if self.device.type != "meta" else ():
             shape = source.find(stored).shape
             if math.prod(shape) > _MOST_OUTPUTS or tensor.read(tuple(map(range, shape))).any():

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,14 +31,6 @@ from seesay.errors import CheckpointError
 _BIAS = TensorLayout(name="bias", axes=((OUTPUTS, 1),))
 
 
-class Shard(NamedTuple):
-    """One of `size` ranks, which divide axis `dim` of the matrix."""
-
-    rank: int
-    size: int
-    dim: int
-
-
 class Unquantized:
     """The weight as it is, in the model's own type."""
 
@@ -60,7 +51,9 @@ class Linear(nn.Module):
     """y = x Wᵀ + b over the last axis.
 
     `sources` are the modules of the checkpoint that its outputs come from, one after another, named beside the layer
-    itself; by default it is one module of its own name. `bias_sources` are those of the bias, where they differ: one
+    itself; by default it is one module of its own name. `inputs` are those of the stored `in_features` that it takes;
+    all by default. So a layer may be a rank's slice: nothing else of the checkpoint is read. Not `has_own_bias`: the
+    stored bias is added by another rank, and is not read. `bias_sources` are those of the bias, where they differ: one
     for each source, None for one without a bias. Inputs, and the outputs of each source, may be padded with zeros to
     multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
     only the plain format has that. is_quantizable: whether it may be quantized while it is loaded.
@@ -83,7 +76,9 @@ class Linear(nn.Module):
         out_features: int | None = None,
         *,
         bias: bool = True,
+        has_own_bias: bool = True,
         sources: Sequence[Source] | None = None,
+        inputs: range | None = None,
         bias_sources: Sequence[Source | None] | None = None,
         input_multiple: int = 1,
         output_multiple: int = 1,
@@ -93,6 +88,10 @@ class Linear(nn.Module):
         super().__init__()
         self.is_quantizable = is_quantizable
         self._has_unit_rows = has_unit_rows
+        self._stored_inputs, self._inputs = in_features, inputs
+        in_features = in_features if inputs is None else len(inputs)
+        assert in_features
+        self._has_foreign_bias = bias and not has_own_bias
         self._sources = None if sources is None else tuple(sources)
         self._bias_sources = None if bias_sources is None else tuple(bias_sources)
         outputs = (out_features,) if sources is None else tuple(source.num_picked for source in sources)
@@ -107,14 +106,13 @@ class Linear(nn.Module):
         self.method: LinearMethod = UNQUANTIZED
         self.weight = nn.Parameter(torch.empty(self.out_features, in_features), requires_grad=False)
         self.register_parameter(
-            "bias", nn.Parameter(torch.empty(self.out_features), requires_grad=False) if bias else None
+            "bias", nn.Parameter(torch.empty(self.out_features), requires_grad=False) if bias and has_own_bias else None
         )
         self.fused: FusedKernel | None = None
         self.max_fused_rows = 0
         self.quantized: tuple[RowFormat, RowKernel] | None = None
         self._product: Product | None = None
         self._run: LinearKernel = self._run_unfinished
-        self._reduce: LinearKernel | None = None
         self._adapt: Callable[[Tensor, Tensor], None] | None = None
         self._observe: Callable[[Tensor], None] | None = None
 
@@ -138,25 +136,26 @@ class Linear(nn.Module):
         """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""
         return tuple(source.module for source in self._sources_at(path))
 
-    def list_weights(self, path: str, shard: Shard | None = None) -> tuple[dict[str, Weight], Weight | None]:
-        """Return the weights of the layer, which is at `path` in the model, for its method, and its bias; or one rank's
-        share of them."""
+    def unread_at(self, path: str) -> tuple[str, ...]:
+        """Return the tensors, or modules, in the model's spelling that the checkpoint has for the layer at `path` and
+        that another rank reads."""
+        return tuple(f"{module}.bias" for module in self.modules_in(path)) if self._has_foreign_bias else ()
+
+    def list_weights(self, path: str) -> tuple[dict[str, Weight], Weight | None]:
+        """Return the weights of the layer, which is at `path` in the model, for its method, and its bias."""
         sources = self._sources_at(path)
         bias_sources = sources
         if self._bias_sources is not None:
             bias_sources = _name_at(path, [source for source in self._bias_sources if source is not None])
-        if shard is None:
-            sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
-        layouts = self.method.layouts(self.in_features)
-        weights = {name: layout.weight(sources, self.in_features) for name, layout in layouts.items()}
+        sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
+        layouts = self.method.layouts(self._stored_inputs)
+        weights = {name: layout.weight(sources, self._stored_inputs, self._inputs) for name, layout in layouts.items()}
         if self._has_unit_rows:
             if self.method is not UNQUANTIZED:
                 raise CheckpointError(f"{path} must not be quantized: its weight is normalized")
+            assert self._inputs is None, "a part of a row does not know its length"
             weights["weight"].has_unit_rows = True
-        bias = None if self.bias is None else _BIAS.weight(bias_sources, self.in_features)
-        if shard is None:
-            return weights, bias
-        return {name: weight.shard(*shard) for name, weight in weights.items()}, bias and bias.shard(*shard)
+        return weights, None if self.bias is None else _BIAS.weight(bias_sources, self._stored_inputs)
 
     def make_group(self, path: str, *, is_trial: bool = False) -> WeightGroup:
         """Return the weights of the layer, which is at `path` in the model. It is finished with them when they are
@@ -198,22 +197,21 @@ class Linear(nn.Module):
     def extend(
         self,
         *,
-        reduce: LinearKernel | None = None,
         adapt: Callable[[Tensor, Tensor], None] | None = None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> None:
         """Call functions around the product, in place of those of an earlier call. None of them costs anything where
         it is not given; with any, the layer has no fused kernel.
 
-        observe(x) sees every input. adapt(x, y) adds to the output y in place. reduce(y) then returns the sum of all
-        ranks' outputs. Not while a CUDA graph of the layer exists.
+        observe(x) sees every input. adapt(x, y) adds to the output y in place. Not while a CUDA graph of the layer
+        exists.
         """
-        self._observe, self._adapt, self._reduce = observe, adapt, reduce
+        self._observe, self._adapt = observe, adapt
         self._compose()
 
     @property
     def is_extended(self) -> bool:
-        return self._observe is not None or self._adapt is not None or self._reduce is not None
+        return self._observe is not None or self._adapt is not None
 
     def _sources_at(self, path: str) -> tuple[Source, ...]:
         if self._sources is None:
@@ -268,7 +266,7 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def _make_extended(self, run: LinearKernel) -> LinearKernel:
-        observe, adapt, reduce = self._observe, self._adapt, self._reduce
+        observe, adapt = self._observe, self._adapt
 
         def extended(x: Tensor) -> Tensor:
             if observe is not None:
@@ -276,7 +274,7 @@ class Linear(nn.Module):
             y = run(x)
             if adapt is not None:
                 adapt(x, y)
-            return y if reduce is None else reduce(y)
+            return y
 
         return extended
 

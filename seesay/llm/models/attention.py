@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,10 @@ import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Axis, Part, Source, Weight
 from seesay.device.linear.linear import Linear
+from seesay.device.ranks import Ranks
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import LayerNorm, RmsNorm, make_norm
 from seesay.llm.models.spec import DecoderConfig
@@ -35,13 +37,13 @@ class AttentionStep:
 
 
 class Attention:
-    """qkv: what makes queries, keys and values. out: what takes the attended values. `linears` are these two by their
-    paths in the layer; `norms` are the weights of norms of queries and keys."""
+    """Attention of a rank's heads. qkv: what makes queries, keys and values. out: what takes the attended values.
+    `linears` are these two by their paths in the layer; `norms` are the weights of norms of queries and keys."""
 
-    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
-        layer = config.layers[index]
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        layer, heads, kv_heads = config.layers[index], division.heads(config), division.kv_heads(config)
         self._ops = ops
-        self._num_heads, self._num_kv_heads, self._head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+        self._num_heads, self._num_kv_heads, self._head_dim = len(heads), len(kv_heads), config.head_dim
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
         self._rotary, self.window = layer.rotary, layer.window
         media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
@@ -49,7 +51,7 @@ class Attention:
             "self_attn.qkv_proj",
             config.hidden_size,
             bias=config.qkv_bias,
-            sources=_qkv_sources(config),
+            sources=_qkv_sources(config, heads, kv_heads),
             media=None if media is None else media.for_qkv,
             media_bias=media is not None and media.qkv_bias,
         )
@@ -58,11 +60,13 @@ class Attention:
             config.num_heads * config.head_dim,
             config.hidden_size,
             bias=config.output_bias,
+            has_own_bias=division.is_first,
+            inputs=range(heads.start * config.head_dim, heads.stop * config.head_dim),
             media=media,
         )
         self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
         self._fused_norms: tuple[RmsNorm, RmsNorm] | None = None
-        self._norms: tuple[RmsNorm | LayerNorm | _HeadNorm, ...] = _make_qk_norms(config, f"layers.{index}", ops)
+        self._norms: tuple[_QKNorm, ...] = _make_qk_norms(config, f"layers.{index}", ops, division)
         self.norms = tuple(weight for norm in self._norms for weight in norm.weights)
         if config.qk_norm == "head" and config.norm.kind == "rms":
             query, key = self._norms
@@ -104,10 +108,12 @@ class Attention:
 
 
 class _HeadNorm:
-    """A layer norm of each head, with a weight of its own, in the order in which components lie here."""
+    """A layer norm of each of the heads `heads`, with a weight of its own, in the order in which components lie
+    here."""
 
-    def __init__(self, name: str, num_heads: int, config: DecoderConfig) -> None:
-        axes = (Axis(dim=0, size=num_heads), Axis(dim=1, size=config.head_dim, picks=_order_in_head(config)))
+    def __init__(self, name: str, heads: range, num_heads: int, config: DecoderConfig) -> None:
+        order = _order_in_head(config)
+        axes = (Axis(dim=0, size=num_heads, picks=(heads,)), Axis(dim=1, size=config.head_dim, picks=order))
         self._weight = Weight(parts=(Part(tensor=f"{name}.weight", axes=axes),))
         self._eps = config.norm.eps
         self.weights = (self._weight,)
@@ -118,47 +124,76 @@ class _HeadNorm:
         return (normed * weight).flatten(1).to(x.dtype)
 
 
-def _make_qk_norms(config: DecoderConfig, layer: str, ops: Ops) -> tuple[RmsNorm | LayerNorm | _HeadNorm, ...]:
-    """Return the norms of queries and of keys; none without them."""
-    names = ((f"{layer}.self_attn.q_norm", config.num_heads), (f"{layer}.self_attn.k_norm", config.num_kv_heads))
-    match config.qk_norm:
-        case None:
-            return ()
-        case "per_head":
-            return tuple(_HeadNorm(name, count, config) for name, count in names)
-        case "head":
-            return tuple(make_norm(name, config.head_dim, config.norm, ops) for name, _ in names)
-        case "whole":
-            return tuple(make_norm(name, count * config.head_dim, config.norm, ops) for name, count in names)
+class _DividedNorm:
+    """An RMS norm over the heads of all ranks, of which `num_holders` have the same ones each."""
+
+    def __init__(
+        self, name: str, heads: range, num_heads: int, config: DecoderConfig, ranks: Ranks, num_holders: int
+    ) -> None:
+        assert config.norm.kind == "rms" and not config.norm.offset
+        size = config.head_dim
+        axis = Axis(dim=0, size=num_heads * size, picks=(range(heads.start * size, heads.stop * size),))
+        self._weight = Weight(parts=(Part(tensor=f"{name}.weight", axes=(axis,)),))
+        self._eps, self._ranks, self._count = config.norm.eps, ranks, num_heads * size * num_holders
+        self.weights = (self._weight,)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float()
+        squares = self._ranks.sum(wide.square().sum(dim=-1, keepdim=True)) if len(x) else wide[:, :1]
+        return (wide * (squares / self._count + self._eps).rsqrt() * self._weight.data).to(x.dtype)
 
 
-def _qkv_sources(config: DecoderConfig) -> list[Source]:
-    """Return the outputs of stored modules that are queries, keys and values."""
+_QKNorm = RmsNorm | LayerNorm | _HeadNorm | _DividedNorm
+
+
+def _make_qk_norms(config: DecoderConfig, layer: str, ops: Ops, division: Division) -> tuple[_QKNorm, ...]:
+    """Return the norms of a rank's queries and keys; none without them."""
+    if config.qk_norm is None:
+        return ()
+    found: list[_QKNorm] = []
+    for name, heads, count, num_holders in (
+        ("q_norm", division.heads(config), config.num_heads, 1),
+        ("k_norm", division.kv_heads(config), config.num_kv_heads, division.num_holders(config)),
+    ):
+        path = f"{layer}.self_attn.{name}"
+        if config.qk_norm == "per_head":
+            found.append(_HeadNorm(path, heads, count, config))
+        elif config.qk_norm == "head":
+            found.append(make_norm(path, config.head_dim, config.norm, ops))
+        elif division.ranks is None:
+            found.append(make_norm(path, count * config.head_dim, config.norm, ops))
+        else:
+            found.append(_DividedNorm(path, heads, count, config, division.ranks, num_holders))
+    return tuple(found)
+
+
+def _qkv_sources(config: DecoderConfig, heads: range, kv_heads: range) -> list[Source]:
+    """Return the outputs of stored modules that are queries of `heads`, and keys and values of `kv_heads`."""
     size, num_groups = config.head_dim, config.num_kv_heads
     per_group = config.num_heads // num_groups
     counts = {"q": config.num_heads, "k": num_groups, "v": num_groups}
     order = _order_in_head(config)
     orders = {"q": order, "k": order, "v": (range(size),)}
+    wanted = {"q": heads, "k": kv_heads, "v": kv_heads}
     if config.qkv == "separate":
         return [
-            Source(module=f"{name}_proj", num_outputs=count * size, picks=_pick(range(count), size, orders[name]))
+            Source(module=f"{name}_proj", num_outputs=count * size, picks=_pick(wanted[name], size, orders[name]))
             for name, count in counts.items()
         ]
+    # the stored place of the first head of a group, or of all, and of each group behind it
     if config.qkv == "joined":
-        heads = {"q": range(counts["q"]), "k": range(counts["q"], counts["q"] + num_groups)}
-        heads["v"] = range(heads["k"].stop, heads["k"].stop + num_groups)
-        found: Mapping[str, Iterable[int]] = heads
+        firsts, steps = {"q": 0, "k": config.num_heads, "v": config.num_heads + num_groups}, (per_group, 1)
     else:
-        firsts = [group * (per_group + 2) for group in range(num_groups)]
-        found = {
-            "q": [first + head for first in firsts for head in range(per_group)],
-            "k": [first + per_group for first in firsts],
-            "v": [first + per_group + 1 for first in firsts],
-        }
+        firsts, steps = {"q": 0, "k": per_group, "v": per_group + 1}, (per_group + 2, per_group + 2)
+    places = {
+        "q": [firsts["q"] + head // per_group * steps[0] + head % per_group for head in heads],
+        "k": [firsts["k"] + head * steps[1] for head in kv_heads],
+        "v": [firsts["v"] + head * steps[1] for head in kv_heads],
+    }
     num_outputs = sum(counts.values()) * size
     return [
-        Source(module="qkv_proj", num_outputs=num_outputs, picks=_pick(heads, size, orders[name]))
-        for name, heads in found.items()
+        Source(module="qkv_proj", num_outputs=num_outputs, picks=_pick(places[name], size, orders[name]))
+        for name in places
     ]
 
 
@@ -172,7 +207,7 @@ def _order_in_head(config: DecoderConfig) -> tuple[range, ...]:
     return (range(0, dim, 2), range(1, dim, 2), *rest)
 
 
-def _pick(heads: Iterable[int], size: int, order: Sequence[range]) -> tuple[range, ...]:
+def _pick(heads: Sequence[int], size: int, order: Sequence[range]) -> tuple[range, ...]:
     """Return the outputs of stored heads, in this order of their components; what lies together is one range."""
     picks: list[range] = []
     for head in heads:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.parts import Axis, Part, Weight
+from seesay.checkpoint.parts import Source, Weight
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
+from seesay.device.ranks import Ranks
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.division import WHOLE, Division, make_division
+from seesay.llm.models.embedding import EmbeddingTable
 from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
@@ -27,27 +31,36 @@ _HEAD = "lm_head"
 
 
 class ComposedDecoder:
-    """A `Decoder` of layers that `DecoderConfig` describes. `weights` loads, replaces and drops all of its weights."""
+    """A `Decoder` of layers that `DecoderConfig` describes, or a rank's share of them, which computes what the whole
+    computes together with those of the other ranks. `weights` loads, replaces and drops all of its weights."""
 
     weights: LoadedLayers
 
-    def __init__(self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype, division: Division = WHOLE
+    ) -> None:
         self.config = config
-        self._traits = config.traits
+        self._division = division
+        self._traits = _make_traits(config, division)
         self.device = device
         self.dtype = dtype
         self._ops = pick_ops(device)
-        self._embed = _make_table(config)
+        self._table = EmbeddingTable(config, division)
         with torch.device("meta"):
-            self._layers = [make_layer(config, index, self._ops) for index in range(config.num_layers)]
-            self._head = Linear(config.hidden_size, config.vocab_size, bias=False, has_unit_rows=config.has_unit_head)
+            self._layers = [make_layer(config, index, self._ops, division) for index in range(config.num_layers)]
+            self._head = Linear(
+                config.hidden_size,
+                sources=[_make_head_source(config, division)],
+                bias=False,
+                has_unit_rows=config.has_unit_head,
+            )
         self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)
         self._embedding_norm = (
             make_norm("embed_norm", config.hidden_size, config.norm, self._ops) if config.has_embedding_norm else None
         )
         self._max_few_rows = 0
         self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
-        self._slopes = None if config.alibi is None else _make_slopes(config.alibi, device)
+        self._slopes = None if config.alibi is None else _make_slopes(config.alibi, division.heads(config), device)
         self._windows = frozenset(layer.window for layer in config.layers)
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
@@ -60,14 +73,17 @@ class ComposedDecoder:
         decoder_name: Callable[[str], str | None],
         device: torch.device,
         dtype: torch.dtype,
+        ranks: Ranks | None = None,
     ) -> ComposedDecoder:
-        """Return the decoder with its weights from `checkpoint`.
+        """Return the decoder with its weights from `checkpoint`, or a rank's share of both.
 
         `decoder_name` maps a checkpoint tensor's name to ours (`embed_tokens.weight`, `norm.weight`, `lm_head.weight`,
         `layers.0.self_attn.q_proj.weight`, …), or to None when it belongs to another part. Raises `CheckpointError`
-        naming the tensor that is missing, unexpected or of a wrong shape.
+        naming the tensor that is missing, unexpected or of a wrong shape, `ConfigError` naming the numbers of ranks
+        that can divide the decoder.
         """
-        decoder = cls(config, device=device, dtype=dtype)
+        division = make_division(config, ranks, checkpoint.quantization)
+        decoder = cls(config, device=device, dtype=dtype, division=division)
         is_tied = config.tied_embeddings
         owner = weakref.ref(decoder)  # a cycle would keep the weights until the next garbage collection
 
@@ -92,8 +108,8 @@ class ComposedDecoder:
         in_layers = [linear for layer in self._layers for linear in layer.linears.values()]
         self._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
         if self.config.tied_embeddings:
-            if hasattr(self._embed, "data"):
-                self._head.use(self._embed.data)
+            if hasattr(self._table.weight, "data"):
+                self._head.use(self._table.weight.data)
             else:
                 self._head.drop()
 
@@ -119,7 +135,12 @@ class ComposedDecoder:
     def plain_weights(self) -> list[Weight]:
         """All weights that belong to no linear layer."""
         first = () if self._embedding_norm is None else self._embedding_norm.weights
-        return [self._embed, *first, *self._norm.weights, *(norm for layer in self._layers for norm in layer.norms)]
+        return [
+            self._table.weight,
+            *first,
+            *self._norm.weights,
+            *(norm for layer in self._layers for norm in layer.norms),
+        ]
 
     def forward(
         self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
@@ -177,7 +198,7 @@ class ComposedDecoder:
 
     def embed(self, inputs: ModelInput) -> torch.Tensor:
         """Return what the first layer takes: the residual stream [T, hidden]."""
-        residual = F.embedding(inputs.input_ids, self._embed.data)
+        residual = self._table.look_up(inputs.input_ids)
         if self._embedding_scale != 1.0 and not self.config.scales_media:
             residual.mul_(self._embedding_scale)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
@@ -235,23 +256,38 @@ class ComposedDecoder:
         if self.config.logit_scale != 1.0:
             logits.mul_(self.config.logit_scale)
         cap = self.config.logit_soft_cap
-        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
+        if cap is not None:
+            logits.div_(cap).tanh_().mul_(cap)
+        return self._gather(logits)
+
+    def _gather(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the tokens of all ranks, for those of this one's [N, own]."""
+        ranks, count = self._division.ranks, self.config.vocab_size
+        if ranks is None or not len(logits):
+            return logits if ranks is None else logits.new_empty(0, count)
+        padding = self._division.padded_tokens(count) - logits.shape[1]
+        return ranks.gather(F.pad(logits, (0, padding)) if padding else logits)[:, :count].contiguous()
 
 
-def _make_slopes(spec: AlibiSpec, device: torch.device) -> torch.Tensor:
-    """Return the slopes of all heads, as `Ops.attend` takes them."""
-    slopes = torch.tensor(spec.slopes, dtype=torch.float32, device=device)
+def _make_slopes(spec: AlibiSpec, heads: range, device: torch.device) -> torch.Tensor:
+    """Return the slopes of a rank's heads, as `Ops.attend` takes them."""
+    slopes = torch.tensor(spec.slopes[heads.start : heads.stop], dtype=torch.float32, device=device)
     return slopes.to(torch.bfloat16) if spec.is_rounded else slopes
 
 
-def _make_table(config: DecoderConfig) -> Weight:
-    """Return the embeddings of all tokens: those of the vocabulary, then those that were added to it."""
-    rows = {"weight": config.vocab_size, "added": config.num_added_tokens}
-    width = Axis(dim=1, size=config.hidden_size)
-    return Weight(
-        parts=tuple(
-            Part(tensor=f"embed_tokens.{name}", axes=(Axis(dim=0, size=count), width))
-            for name, count in rows.items()
-            if count
-        )
+def _make_traits(config: DecoderConfig, division: Division) -> DecoderTraits:
+    """Return the properties of a rank's share."""
+    traits, size = config.traits, division.place.size
+    if size == 1:
+        return traits
+    num_kv_heads = len(division.kv_heads(config))
+    return replace(
+        traits,
+        kv_shapes=tuple(replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes),
+        flops_per_token=traits.flops_per_token // size,
     )
+
+
+def _make_head_source(config: DecoderConfig, division: Division) -> Source:
+    count = config.vocab_size
+    return Source(module=_HEAD, num_outputs=count, picks=(division.tokens(count),))

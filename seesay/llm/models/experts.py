@@ -11,6 +11,7 @@ from seesay.checkpoint.parts import Source, Weight, plain_weight
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.division import Division
 from seesay.llm.models.norm import NoNorm, Norm, RmsNorm
 from seesay.llm.models.residual import Joint
 from seesay.llm.models.spec import FeedForwardSpec
@@ -25,7 +26,14 @@ class Experts:
     computes for every token."""
 
     def __init__(
-        self, hidden_size: int, spec: FeedForwardSpec, ops: Ops, *, layer: str, shared: FeedForward | None
+        self,
+        hidden_size: int,
+        spec: FeedForwardSpec,
+        ops: Ops,
+        *,
+        layer: str,
+        shared: FeedForward | None,
+        division: Division,
     ) -> None:
         assert spec.experts is not None
         experts, size = spec.experts, spec.size
@@ -33,10 +41,13 @@ class Experts:
         self._is_exact, self._none = experts.is_router_exact, NoNorm(ops)
         count = experts.routing.num_experts
         self._router = Linear(hidden_size, count, bias=False, is_quantizable=False)
-        halves = [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
+        inner = division.inner(size)
+        halves = [Source(module=f"{part}_proj", num_outputs=size, picks=(inner,)) for part in ("gate", "up")]
         self._gate_up = ExpertLinear(hidden_size, count, sources=halves, bias=experts.has_bias)
         whole = Source(module="down_proj", num_outputs=hidden_size)
-        self._down = ExpertLinear(size, count, sources=[whole], bias=experts.has_bias)
+        self._down = ExpertLinear(
+            size, count, sources=[whole], inputs=inner, bias=experts.has_bias, has_own_bias=division.is_first
+        )
         self._choice_bias = None
         if shape := experts.choice_bias_shape:
             name = f"{layer}.mlp.gate.e_score_correction_bias"

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from seesay.checkpoint.parts import Source, Weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.division import Division
 from seesay.llm.models.experts import Experts
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm
@@ -48,22 +49,29 @@ class GatedFeedForward:
     weights: tuple[Weight, ...] = ()
 
     def __init__(
-        self, hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None, path: str = "mlp"
+        self,
+        hidden_size: int,
+        spec: FeedForwardSpec,
+        ops: Ops,
+        media: MediaRowsSpec | None,
+        division: Division,
+        path: str = "mlp",
     ) -> None:
         self._activation, self._ops = spec.activation, ops
+        sources = self._sources(spec, division.inner(spec.size))
         self._gate_up = SplitLinear(
-            f"{path}.gate_up_proj", hidden_size, bias=spec.has_bias, sources=self._sources(spec), media=media
+            f"{path}.gate_up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media
         )
-        self._down = SplitLinear(f"{path}.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
+        self._down = _make_down(f"{path}.down_proj", hidden_size, spec, media, division)
         self.linears: Mapping[str, Linear] = {**self._gate_up.linears, **self._down.linears}
 
     @staticmethod
-    def _sources(spec: FeedForwardSpec) -> list[Source]:
+    def _sources(spec: FeedForwardSpec, inner: range) -> list[Source]:
         size = spec.size
         if not spec.is_joined:
-            return [Source(module=f"{part}_proj", num_outputs=size) for part in ("gate", "up")]
+            return [Source(module=f"{part}_proj", num_outputs=size, picks=(inner,)) for part in ("gate", "up")]
         return [
-            Source(module="gate_up_proj", num_outputs=2 * size, picks=(range(start, start + size),))
+            Source(module="gate_up_proj", num_outputs=2 * size, picks=(range(start + inner.start, start + inner.stop),))
             for start in ((size, 0) if spec.has_up_first else (0, size))
         ]
 
@@ -92,10 +100,12 @@ class PlainFeedForward:
         spec: FeedForwardSpec,
         ops: Ops,  # noqa: ARG002
         media: MediaRowsSpec | None,
+        division: Division,
     ) -> None:
         self._activate = _ACTIVATIONS[spec.activation]
-        self._up = SplitLinear("mlp.up_proj", hidden_size, spec.size, bias=spec.has_bias, media=media)
-        self._down = SplitLinear("mlp.down_proj", spec.size, hidden_size, bias=spec.has_bias, media=media)
+        sources = [Source(module="up_proj", num_outputs=spec.size, picks=(division.inner(spec.size),))]
+        self._up = SplitLinear("mlp.up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media)
+        self._down = _make_down("mlp.down_proj", hidden_size, spec, media, division)
         self.linears: Mapping[str, Linear] = {**self._up.linears, **self._down.linears}
 
     def run(
@@ -105,6 +115,20 @@ class PlainFeedForward:
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
         joint.add_product(residual, self._down.text, self._activate(norm.multiply_few(self._up.text, x)))
+
+
+def _make_down(
+    path: str, hidden_size: int, spec: FeedForwardSpec, media: MediaRowsSpec | None, division: Division
+) -> SplitLinear:
+    return SplitLinear(
+        path,
+        spec.size,
+        hidden_size,
+        bias=spec.has_bias,
+        has_own_bias=division.is_first,
+        inputs=division.inner(spec.size),
+        media=media,
+    )
 
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
@@ -119,24 +143,25 @@ _ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def make_feed_forward(
-    hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None = None, *, layer: str = "layers.0"
+    hidden_size: int, spec: FeedForwardSpec, ops: Ops, media: MediaRowsSpec | None, *, layer: str, division: Division
 ) -> FeedForward:
-    """Return the feed-forward of a layer, which is at `layer` in the model, without weights. media: how it computes
-    rows of media."""
+    """Return a rank's share of the feed-forward of a layer, which is at `layer` in the model, without weights. media:
+    how it computes rows of media."""
     match spec.kind:
         case "gated":
-            return GatedFeedForward(hidden_size, spec, ops, media)
+            return GatedFeedForward(hidden_size, spec, ops, media, division)
         case "plain":
-            return PlainFeedForward(hidden_size, spec, ops, media)
+            return PlainFeedForward(hidden_size, spec, ops, media, division)
         case "experts":
             assert media is None, "experts compute rows of media as those of text"
-            return Experts(hidden_size, spec, ops, layer=layer, shared=_make_shared(hidden_size, spec, ops))
+            shared = _make_shared(hidden_size, spec, ops, division)
+            return Experts(hidden_size, spec, ops, layer=layer, shared=shared, division=division)
 
 
-def _make_shared(hidden_size: int, spec: FeedForwardSpec, ops: Ops) -> FeedForward | None:
+def _make_shared(hidden_size: int, spec: FeedForwardSpec, ops: Ops, division: Division) -> FeedForward | None:
     """Return what all tokens go through beside the experts, if anything."""
     assert spec.experts is not None
     if not spec.experts.shared_size:
         return None
     shared = replace(spec, kind="gated", size=spec.experts.shared_size, experts=None)
-    return GatedFeedForward(hidden_size, shared, ops, None, "mlp.shared_experts")
+    return GatedFeedForward(hidden_size, shared, ops, None, division, "mlp.shared_experts")

@@ -14,9 +14,10 @@ from seesay.checkpoint.parts import Weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import Attention, AttentionStep
+from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
-from seesay.llm.models.residual import Joint
+from seesay.llm.models.residual import Joint, multiply_few
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
 
@@ -55,11 +56,11 @@ class Layer(Protocol):
 class _Parts:
     """The parts that layers of all arrangements have."""
 
-    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
         spec, name = config.layers[index], f"layers.{index}"
-        self._attention = Attention(config, index, ops)
+        self._attention = Attention(config, index, ops, division)
         self._feed_forward = make_feed_forward(
-            config.hidden_size, spec.feed_forward, ops, config.media_rows, layer=name
+            config.hidden_size, spec.feed_forward, ops, config.media_rows, layer=name, division=division
         )
         linears = {**self._attention.linears, **self._feed_forward.linears}
         self.linears: Mapping[str, Linear] = {f"{name}.{path}": linear for path, linear in linears.items()}
@@ -83,16 +84,15 @@ class _Parts:
 class SequentialLayer(_Parts):
     """Attention, then the feed-forward of the sum."""
 
-    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
-        super().__init__(config, index, ops)
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        super().__init__(config, index, ops, division)
         placement = self._spec.norms
         is_before, is_behind = placement != "behind", placement != "before"
         self._input_norm = self._make_norm("input_layernorm", exists=is_before) or self._none
         attended = self._make_norm("post_attention_layernorm", exists=is_behind)
         self._inner_norm = self._make_norm(self._spec.feed_forward_norm, exists=is_before) or self._none
         made = self._make_norm("post_feedforward_layernorm", exists=is_behind)
-        scale = config.residual_scale
-        self._attended, self._made = Joint(attended, scale), Joint(made, scale)
+        self._attended, self._made = (Joint(norm, config.residual_scale, division.ranks) for norm in (attended, made))
 
     def run(
         self,
@@ -117,16 +117,19 @@ class SequentialLayer(_Parts):
         self._feed_forward.run_few(self._inner_norm, residual, self._made, residual)
 
 
+_PLAIN = Joint(None, 1.0)
+
+
 class ParallelLayer(_Parts):
     """Attention and the feed-forward of the same residual stream (Wang & Komatsuzaki 2021), from one norm or two."""
 
-    def __init__(self, config: DecoderConfig, index: int, ops: Ops) -> None:
-        super().__init__(config, index, ops)
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        super().__init__(config, index, ops, division)
         norm = self._make_norm("input_layernorm")
         assert norm is not None
         self._input_norm: Norm = norm
         self._own_norm = self._make_norm(self._spec.feed_forward_norm, exists=self._spec.norms == "parallel_pair")
-        self._joint = Joint(None, config.residual_scale)
+        self._joint = Joint(None, config.residual_scale, division.ranks)
 
     def run(
         self,
@@ -150,6 +153,11 @@ class ParallelLayer(_Parts):
         normed = self._input_norm(residual)
         own = self._own_input(normed, residual)
         x = attention.attend(self._none.multiply_few(attention.qkv.text, normed), cache, step)
+        if self._joint.is_divided:
+            both = multiply_few(attention.out.text, x)
+            self._feed_forward.run_few(self._none, own, _PLAIN, both)
+            residual.add_(self._joint.prepare(both))
+            return
         self._joint.add_product(residual, attention.out.text, x)
         self._feed_forward.run_few(self._none, own, self._joint, residual)
 
@@ -158,7 +166,7 @@ class ParallelLayer(_Parts):
         return normed if self._own_norm is None else self._own_norm(residual)
 
 
-def make_layer(config: DecoderConfig, index: int, ops: Ops) -> Layer:
-    """Return layer `index`, without weights."""
+def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Layer:
+    """Return a rank's share of layer `index`, without weights."""
     is_parallel = config.layers[index].norms in ("parallel", "parallel_pair")
-    return (ParallelLayer if is_parallel else SequentialLayer)(config, index, ops)
+    return (ParallelLayer if is_parallel else SequentialLayer)(config, index, ops, division)

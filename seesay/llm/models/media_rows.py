@@ -3,8 +3,9 @@ there were no such layers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple, Protocol
 
@@ -20,8 +21,9 @@ from seesay.llm.models.spec import MediaRowsSpec
 class SplitLinear:
     """A linear layer at `path` of a decoder's layer.
 
-    `sources` as in `Linear`. text: what computes rows of text, and all rows where `media` is None. linears: all linear
-    layers that it is made of, by their paths in the decoder's layer; those for rows of media are below `media.`.
+    `sources`, `inputs` and `has_own_bias` as in `Linear`. text: what computes rows of text, and all rows where `media`
+    is None. linears: all linear layers that it is made of, by their paths in the decoder's layer; those for rows of
+    media are below `media.`.
     media_bias: whether weights of their own have a bias.
     """
 
@@ -32,23 +34,26 @@ class SplitLinear:
         out_features: int | None = None,
         *,
         bias: bool,
+        has_own_bias: bool = True,
         sources: Sequence[Source] | None = None,
+        inputs: range | None = None,
         media: MediaRowsSpec | None,
         media_bias: bool | None = None,
     ) -> None:
-        self.text = Linear(in_features, out_features, bias=bias, sources=sources)
+        make = partial(Linear, in_features, out_features, has_own_bias=has_own_bias, sources=sources, inputs=inputs)
+        self.text = make(bias=bias)
         self.linears: Mapping[str, Linear] = {path: self.text}
         self._media: _MediaRows | None = None
         if media is None:
             return
         if media.rank is None:
             bias = bias if media_bias is None else media_bias
-            own = Linear(in_features, out_features, bias=bias, sources=sources)
-            self._media = _OwnWeights(f"media.{path}", own)
+            self._media = _OwnWeights(f"media.{path}", make(bias=bias))
         else:
             if sources is None:
                 sources = [Source(module=path.rpartition(".")[2], num_outputs=self.text.out_features)]
-            self._media = _LowRank(f"media.{path}", in_features, sources, media.rank, media.scale)
+            first = partial(Linear, in_features, media.rank, bias=False, inputs=inputs)
+            self._media = _LowRank(f"media.{path}", first, sources, media.rank, media.scale)
         self.linears = {**self.linears, **self._media.linears}
 
     def __call__(self, x: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
@@ -102,9 +107,11 @@ class _Pair(NamedTuple):
 
 class _LowRank:
     """Something of low rank is added to rows of media: scale · B A x, for each stored module that the outputs come
-    from. `A` and `B` are its `lora_a` and `lora_b`."""
+    from. `A` and `B` are its `lora_a`, which `make_first` makes, and `lora_b`."""
 
-    def __init__(self, path: str, in_features: int, sources: Sequence[Source], rank: int, scale: float) -> None:
+    def __init__(
+        self, path: str, make_first: Callable[[], Linear], sources: Sequence[Source], rank: int, scale: float
+    ) -> None:
         parent = path.rpartition(".")[0]
         self._scale = scale
         self._pairs: list[_Pair] = []
@@ -112,7 +119,7 @@ class _LowRank:
         start = 0
         for module, group in groupby(sources, key=lambda source: source.module):
             outputs = [replace(source, module="lora_b") for source in group]
-            first, second = Linear(in_features, rank, bias=False), Linear(rank, bias=False, sources=outputs)
+            first, second = make_first(), Linear(rank, bias=False, sources=outputs)
             self.linears |= {f"{parent}.{module}.lora_a": first, f"{parent}.{module}.lora_b": second}
             self._pairs.append(_Pair(first, second, start, start + second.out_features))
             start += second.out_features

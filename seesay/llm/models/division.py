@@ -1,0 +1,162 @@
+"""How a decoder is divided among ranks: which heads, inner components, experts and tokens each of them has.
+
+Outputs of a half layer's first product are divided and with them the inputs of its second one, so that the halves need
+one sum over the ranks each, at the residual (Shoeybi et al. 2019, Megatron-LM). All ranks find the same borders.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from seesay.device.ranks import ALONE, Place, Ranks
+from seesay.errors import ConfigError
+from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.quantization import Quantization
+
+_MOST_RANKS = 64
+_TILE = 64
+"""Inner components are cut at multiples of this where they can be, of less where that makes slices equal."""
+_LEAST_TILE = 16
+
+
+class Grain(NamedTuple):
+    """The numbers of outputs, and of inputs, that a format of weights stores together, and which are not cut apart."""
+
+    outputs: int = 1
+    inputs: int = 1
+
+    @classmethod
+    def of(cls, quantization: Quantization | None) -> Grain:
+        """Return the grain of a checkpoint's quantized layers."""
+        if quantization is None or not quantization.is_stored:
+            return NO_GRAIN
+        if quantization.strategy == "block":
+            return cls(*quantization.block_size)
+        if quantization.is_packed:
+            per_word = 32 // quantization.bits
+            return cls(per_word, math.lcm(per_word, quantization.group_size or 1))
+        return NO_GRAIN
+
+
+NO_GRAIN = Grain()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Division:
+    """The share of one rank. ranks: what it exchanges sums through; None where nothing is divided."""
+
+    ranks: Ranks | None = None
+    grain: Grain = NO_GRAIN
+
+    @property
+    def place(self) -> Place:
+        return ALONE if self.ranks is None else self.ranks.place
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank adds what is added once, such as the bias behind a product whose inputs are divided."""
+        return self.place.rank == 0
+
+    def heads(self, config: DecoderConfig) -> range:
+        """Return the query heads of this rank."""
+        return _cut_evenly(config.num_heads, self.place)
+
+    def kv_heads(self, config: DecoderConfig) -> range:
+        """Return the key-value heads that those query heads need: with fewer heads than ranks, several have one."""
+        count, (rank, size) = config.num_kv_heads, (self.place.rank, self.place.size)
+        if count >= size:
+            return _cut_evenly(count, self.place)
+        first = rank * count // size
+        return range(first, first + 1)
+
+    def num_holders(self, config: DecoderConfig) -> int:
+        """Return the number of ranks that have the same key-value head."""
+        return max(1, self.place.size // config.num_kv_heads)
+
+    def inner(self, size: int) -> range:
+        """Return the components of this rank of an inner size."""
+        return _cut(size, pick_tile(size, self.place.size, self.grain), self.place)
+
+    def tokens(self, count: int) -> range:
+        """Return the rows of this rank of a table of so many tokens: as many as `padded_tokens` says, the last rank
+        fewer."""
+        length, rank = self.padded_tokens(count), self.place.rank
+        return range(rank * length, min((rank + 1) * length, count))
+
+    def padded_tokens(self, count: int) -> int:
+        """Return the number of rows of a table of so many tokens that each rank has, padding included."""
+        size = self.place.size
+        length = -(-count // size)
+        aligned = -(-length // _TILE) * _TILE
+        return aligned if size > 1 and aligned * (size - 1) < count else length
+
+
+WHOLE = Division()
+"""Nothing is divided."""
+
+
+def make_division(config: DecoderConfig, ranks: Ranks | None, quantization: Quantization | None) -> Division:
+    """Return one rank's share of a decoder. Raises `ConfigError` that names the numbers of ranks among which it can be
+    divided, if this is none of them."""
+    if ranks is None or (size := ranks.place.size) == 1:
+        return WHOLE
+    grain = Grain.of(quantization)
+    if _divides(config, size, grain):
+        return Division(ranks=ranks, grain=grain)
+    sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, grain)]
+    *others, last = map(str, sizes)
+    listed = f"{', '.join(others)} or {last}" if others else last
+    grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
+    inner = min(_inner_sizes(config))
+    raise ConfigError(
+        f"tp={size}: {config.num_heads} query heads and {config.num_kv_heads} KV heads of size {config.head_dim} with "
+        f"inner layers of {inner}{grouped} can be divided among {listed} ranks"
+    )
+
+
+def pick_tile(size: int, num_ranks: int, grain: Grain) -> int:
+    """Return the number of inner components that are not cut apart: what the format of the weights stores together,
+    else the largest power of two that gives equal slices, or that leaves no rank without any."""
+    if max(grain) > 1:
+        return math.lcm(*grain)
+    tiles = [1 << bits for bits in range(_TILE.bit_length() - 1, -1, -1)]
+    even = (tile for tile in tiles if tile >= _LEAST_TILE and size % (tile * num_ranks) == 0)
+    some = (tile for tile in tiles if -(-size // tile) >= num_ranks)
+    return next(even, None) or next(some, 1)
+
+
+def _divides(config: DecoderConfig, size: int, grain: Grain) -> bool:
+    num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
+    if num_heads % size or (num_kv_heads % size and size % num_kv_heads):
+        return False
+    width, kv_width = (config.head_dim * max(1, count // size) for count in (num_heads, num_kv_heads))
+    if size > 1 and (width % math.lcm(*grain) or kv_width % grain.outputs):
+        return False
+    has_tokens = -(-config.vocab_size // size) * (size - 1) < config.vocab_size
+    return has_tokens and all(-(-inner // pick_tile(inner, size, grain)) >= size for inner in _inner_sizes(config))
+
+
+def _inner_sizes(config: DecoderConfig) -> Iterator[int]:
+    def sizes(spec: FeedForwardSpec) -> Iterator[int]:
+        yield spec.size
+        if spec.experts is not None and spec.experts.shared_size:
+            yield spec.experts.shared_size
+
+    return (size for layer in config.layers for size in sizes(layer.feed_forward))
+
+
+def _cut_evenly(count: int, place: Place) -> range:
+    length = count // place.size
+    return range(place.rank * length, (place.rank + 1) * length)
+
+
+def _cut(size: int, tile: int, place: Place) -> range:
+    """Return the rank's slice of tiles; where they cannot be equal, some ranks have one tile more."""
+    num_tiles = -(-size // tile)
+    start, stop = (min(size, -(-rank * num_tiles // place.size) * tile) for rank in (place.rank, place.rank + 1))
+    return range(start, stop)
