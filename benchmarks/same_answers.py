@@ -64,7 +64,7 @@ def ask_plainly(scenes: Sequence[Example], **options: Any) -> list[Response]:
 
 
 def ask_fast(
-    scenes: Sequence[Example], vision_config: VisionConfig | None = None, **options: Any
+    scenes: Sequence[Example], *, vision_config: VisionConfig | None = None, **options: Any
 ) -> list[list[Response]]:
     """All at once, in chunks, ahead: at first, and from the caches."""
     config = EngineConfig(max_batch_size=64, max_prefill_token_num=CHUNK_TOKENS, block_size=16, **options)
@@ -111,8 +111,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     vision = VisionConfig(**vision_placement(args))
     for form in FORMS[args.engine_process]:
         said = given(engine_process=form)
-        fast = dict(zip(("computed", "cached"), ask_fast(scenes, vision, **options, **said)))
-        few = ask_fast(scenes, vision, **options, **said, **FEW_BLOCKS)
+        fast = dict(zip(("computed", "cached"), ask_fast(scenes, vision_config=vision, **options, **said)))
+        few = ask_fast(scenes, vision_config=vision, **options, **said, **FEW_BLOCKS)
         fast |= zip(("computed, few blocks", "cached, few blocks"), few)
         for name, answers in fast.items():
             differences = compare(plain, answers)

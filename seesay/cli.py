@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from seesay.commands import chat, check, check_env, completion, demo, lite, models, serve
+from seesay.commands import chat, check, check_env, completion, demo, lite, models, plan, serve
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 from seesay.commands.config_file import add_config_option, use_config_file
@@ -40,6 +40,7 @@ COMMANDS: tuple[Command, ...] = (
     lite.COMMAND,
     models.COMMAND,
     check.COMMAND,
+    plan.COMMAND,
     check_env.COMMAND,
     completion.make_command(lambda: make_parser()),  # noqa: PLW0108 - which is defined below
 )

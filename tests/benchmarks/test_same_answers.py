@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from same_answers import FEW_BLOCKS, Difference, ask_fast, ask_plainly, compare, make_scenes
@@ -18,10 +19,10 @@ BF16_MARGIN = 0.05
 @pytest.mark.slow
 def test_on_the_cpu_answers_are_equal() -> None:
     scenes = make_scenes(NUM_SCENES)
-    options = {"device_type": "cpu", "dtype": "float32", "num_gpu_blocks": 1024}
+    options: dict[str, Any] = {"device_type": "cpu", "dtype": "float32", "num_gpu_blocks": 1024}
     plain = ask_plainly(scenes, **options)
     assert len({tuple(answer.token_ids) for answer in plain}) > NUM_SCENES / 3, "answers all alike prove nothing"
-    ahead = {"async_scheduling": True}
+    ahead: dict[str, Any] = {"async_scheduling": True}
     for changes in (ahead, {"async_scheduling": False}, {**ahead, **FEW_BLOCKS}, {**ahead, "engine_process": True}):
         computed, cached = ask_fast(scenes, **{**options, **changes})
         assert compare(plain, computed) == compare(plain, cached) == [], changes
@@ -38,9 +39,9 @@ def share_cached(answers: list[Response]) -> float:
 @pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
 def test_on_a_gpu_answers_are_equal(dtype: str) -> None:
     scenes = make_scenes(200)
-    options = {"device_type": "cuda", "dtype": dtype}
+    options: dict[str, Any] = {"device_type": "cuda", "dtype": dtype}
     plain = ask_plainly(scenes, **options)
-    for fast in (*ask_fast(scenes, **options), *ask_fast(scenes, **options, **FEW_BLOCKS)):
+    for fast in (*ask_fast(scenes, **options), *ask_fast(scenes, **{**options, **FEW_BLOCKS})):
         differences = compare(plain, fast)
         assert all(difference.margin < BF16_MARGIN for difference in differences), differences
         assert dtype == "bfloat16" or not differences

@@ -1,0 +1,159 @@
+"""What a model takes of GPUs, from the names, shapes and types of its tensors: nothing is loaded, and no GPU is needed.
+
+Activations are an estimate, as they are measured when a model starts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seesay.checkpoint.parts import FLOATS, Part
+from seesay.device.ranks import Place
+from seesay.engine.core.loading import resolve
+from seesay.errors import ConfigError
+from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
+from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.division import make_division
+from seesay.vl.modules.module_family import ModuleDecoderFamily
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.config import EngineConfig
+    from seesay.engine.core.loading import ResolvedConfig
+    from seesay.engine.opened_model import OpenedModel
+
+CONTEXT_BYTES = 1 << 30
+"""What CUDA, kernels and graphs take of a GPU."""
+_STEP_TOKENS, _SAMPLED_ROWS = 8192, 512
+_MATRIX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What the fullest of `tp` GPUs holds of a model, in bytes. kv_bytes_per_token: keys and values of one token."""
+
+    tp: int
+    weight_bytes: int
+    activation_bytes: int
+    kv_bytes_per_token: int
+
+    def count_tokens(self, gpu_bytes: int, share: float) -> int:
+        """Return the tokens that the KV cache holds on GPUs of `gpu_bytes` where it takes this share of what is left;
+        0 where the model does not fit."""
+        left = gpu_bytes - CONTEXT_BYTES - self.weight_bytes - self.activation_bytes
+        return max(0, int(left * share) // self.kv_bytes_per_token)
+
+
+class _OnPaper:
+    """Ranks that compute nothing."""
+
+    def __init__(self, size: int) -> None:
+        self.place = Place(0, size)
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    gather = sum
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        raise NotImplementedError
+
+
+class Capacity:
+    """The shares of one model. resolved: the options that it would have on a GPU."""
+
+    def __init__(self, model: OpenedModel, config: EngineConfig) -> None:
+        """Raises `ConfigError` for a model that cannot be planned for, `CheckpointError` as loading would."""
+        import torch
+
+        if isinstance(model.family, ModuleDecoderFamily):
+            raise ConfigError(f"{model.checkpoint.path}: computed as modules of Transformers, it has one GPU: use tp=1")
+        self._model, self._config = model, config
+        self.resolved: ResolvedConfig = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
+        self._decoder_config = model.backbone.decoder_config(session_len=self.resolved.session_len)
+
+    @property
+    def num_parameters(self) -> int:
+        """The elements of the stored tensors that are used; packed ones count as they are stored."""
+        return sum(math.prod(self._model.checkpoint.stored[name].shape) for name in self._used())
+
+    def measure(self, tp: int) -> Share:
+        """Return what the fullest of `tp` GPUs holds. Raises `ConfigError` where the model cannot be divided so."""
+        import torch
+
+        checkpoint, weights = self._model.checkpoint, self._model.family.weights
+        decoder = ComposedDecoder(
+            self._decoder_config,
+            device=torch.device("meta"),
+            dtype=self.resolved.dtype,
+            division=make_division(self._decoder_config, _OnPaper(tp), checkpoint.quantization),
+        )
+        shares = _find_shares(decoder)
+        weight_bytes = sum(
+            self._loaded_bytes(name) * shares.get(_module_of(weights.decoder_name(name) or ""), 1.0)
+            for name in self._used()
+        )
+        layouts = make_layouts(
+            decoder.traits.kv_shapes,
+            block_size=self._config.block_size,
+            dtype=self.resolved.dtype,
+            format=self.resolved.kv_format,
+        )
+        return Share(
+            tp=tp,
+            weight_bytes=int(weight_bytes),
+            activation_bytes=self._estimate_activations(tp),
+            kv_bytes_per_token=bytes_per_block(layouts) // self._config.block_size,
+        )
+
+    def _used(self) -> Iterator[str]:
+        """Yield the names of the tensors that the model reads."""
+        weights, is_tied = self._model.family.weights, self._decoder_config.tied_embeddings
+        has_tower = bool(self._model.family.modalities) and not self._config.disable_vision_encoder
+        for name in self._model.checkpoint.stored:
+            own = weights.decoder_name(name)
+            is_head = is_tied and own == "lm_head.weight"
+            if (own is not None and not is_head) or (has_tower and weights.tower_name(name) is not None):
+                yield name
+
+    def _loaded_bytes(self, name: str) -> int:
+        """Return the bytes of a whole tensor as it is in memory."""
+        stored, size = self._model.checkpoint.stored[name], self.resolved.dtype.itemsize
+        if stored.dtype not in FLOATS:
+            return stored.num_bytes
+        own = self._model.family.weights.decoder_name(name) or ""
+        is_layer = own.startswith("layers.") and len(stored.shape) == _MATRIX
+        return math.prod(stored.shape) * (1 if self._config.quantization and is_layer else size)
+
+    def _estimate_activations(self, tp: int) -> int:
+        """Return about what the largest step takes, on each GPU."""
+        config, size = self._decoder_config, self.resolved.dtype.itemsize
+        heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        inner = max(layer.feed_forward.total_size for layer in config.layers)
+        per_token = 4 * config.hidden_size + (heads + 3 * inner) // tp
+        num_tokens = min(_STEP_TOKENS, self._config.max_prefill_token_num)
+        return num_tokens * per_token * size + _SAMPLED_ROWS * config.vocab_size * (size + 4)
+
+
+def _find_shares(decoder: ComposedDecoder) -> dict[str, float]:
+    """Return which share of each module of the checkpoint a decoder has, by the model's names."""
+    weights = [decoder.plain_weights]
+    weights += [list(linear.list_weights(path)[0].values()) for path, linear in decoder.linears.items()]
+    shares: dict[str, float] = {}
+    for part in (part for group in weights for weight in group for part in weight.parts):
+        module = _module_of(part.tensor)
+        shares[module] = shares.get(module, 0.0) + _picked_share(part)
+    return shares
+
+
+def _picked_share(part: Part) -> float:
+    picked, size = (math.prod(counts) for counts in zip(*((axis.num_picked, axis.size) for axis in part.axes)))
+    return float(picked / size)
+
+
+def _module_of(tensor: str) -> str:
+    return tensor.rpartition(".")[0]

@@ -1,0 +1,73 @@
+"""What `seesay plan` says that GPUs hold, against what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from thread_ranks import run_ranks
+
+from seesay.cli import main
+from seesay.config import EngineConfig
+from seesay.device.ranks import Ranks
+from seesay.engine.capacity import Capacity
+from seesay.engine.opened_model import OpenedModel, open_model
+from seesay.errors import ConfigError
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+NAMES = ("llama", "qwen2_5_vl", "starcoder2", "qwen3_moe", "gemma3")
+
+
+def load_bytes(model: OpenedModel, dtype: torch.dtype, ranks: Ranks | None) -> int:
+    """The bytes of all weights of the first rank, vision tower included."""
+    decoder = model.backbone.load_decoder(model.checkpoint, session_len=64, device=CPU, dtype=dtype, ranks=ranks)
+    tensors = list(decoder.weights.tensors())
+    if model.family.modalities:
+        tensors += model.family.build_encoder(CPU, dtype).weights.tensors()
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_are_counted_as_they_are_loaded(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(dtype="bfloat16")
+    model = open_model(tiny_checkpoint(name), config)
+    capacity = Capacity(model, config)
+    # Towers pad a few layers, which shows in so small ones.
+    assert capacity.measure(1).weight_bytes == pytest.approx(load_bytes(model, torch.bfloat16, None), rel=0.05)
+    loaded = run_ranks(2, lambda ranks: load_bytes(model, torch.bfloat16, ranks))
+    assert capacity.measure(2).weight_bytes == pytest.approx(max(loaded), rel=0.05)
+    assert capacity.measure(2).weight_bytes < capacity.measure(1).weight_bytes
+
+
+def test_tokens_follow_the_memory(tiny_checkpoint: Callable[[str], Path]) -> None:
+    capacity = Capacity(open_model(tiny_checkpoint("llama"), EngineConfig()), EngineConfig())
+    share = capacity.measure(1)
+    tokens = share.count_tokens(80 * GIB, 0.8)
+    more = share.count_tokens(81 * GIB, 0.8)
+    assert (more - tokens) * share.kv_bytes_per_token == pytest.approx(0.8 * GIB, rel=1e-3)
+    assert share.count_tokens(share.weight_bytes, 0.8) == 0
+
+
+def test_the_command(tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "4x24GB", "--session-len", "128"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "KiB of keys and values per token" in lines[0]
+    assert [line.split()[:2] for line in lines[3:5]] == [["1", "4"], ["2", "2"]]
+    assert "of 128 tokens" in lines[3] and "on each of 4 GPUs" in lines[-1]
+    assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "0.5GB"]) == 0
+    out = capsys.readouterr().out
+    assert "does not fit" in out and "take more or larger GPUs" in out
+
+
+def test_what_cannot_be_planned_for_is_named(
+    tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capacity = Capacity(open_model(tiny_checkpoint("llama"), EngineConfig()), EngineConfig())
+    with pytest.raises(ConfigError, match="tp=7: "):
+        capacity.measure(7)
+    with pytest.raises(SystemExit):
+        main(["plan", "--gpus", "many"])
+    assert "must be like 8x80GB or 24GB, got 'many'" in capsys.readouterr().err
