@@ -325,6 +325,12 @@ def _find_order(part: Part, groups: torch.Tensor, first: int, group_size: int | 
     size = num_inputs if group_size is None else min(group_size, num_inputs)
     num_groups = -(-num_inputs // size)
     groups = groups.long() - first
+    [inputs] = part.axes
+    if inputs.num_picked < inputs.size and not ((groups >= 0) & (groups < num_groups)).all():
+        raise TensorError(
+            part.tensor,
+            "has groups whose inputs are far apart (desc_act): they cannot be divided among ranks; use tp=1",
+        )
     if not ((groups >= 0) & (groups < num_groups)).all():
         raise TensorError(part.tensor, f"has groups outside of {first} to {first + num_groups - 1}")
     expected = torch.arange(num_inputs, device=groups.device) // size
