@@ -6,11 +6,14 @@ current stream and may be captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import torch
+
+AddNorm: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,15 @@ class Ranks(Protocol):
         """Return the sum over all ranks of x [T, …], the same bits on every rank; x may be overwritten."""
         ...
 
+    def sum_add_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
+    ) -> torch.Tensor:
+        """Add the sum over all ranks of x [T, hidden] to `residual` in place, and return the RMS norm of that.
+
+        add_norm: adds x to the residual and normalizes, as `Ops.add_rms_norm`, where no kernel does both.
+        """
+        ...
+
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return [N, size · K]: x [N, K] of all ranks, side by side in their order."""
         ...
@@ -59,6 +71,11 @@ class TorchRanks:
 
         distributed.all_reduce(x, group=self._group)
         return x
+
+    def sum_add_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
+    ) -> torch.Tensor:
+        return add_norm(self.sum(x), residual, weight, eps)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         from torch import distributed

@@ -1,0 +1,85 @@
+"""`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, the rest by other ranks'
+means. Importing this module imports no kernels.
+
+A rank that dies leaves kernels of the others waiting. After about half a minute of that they end with a CUDA error
+(`kernels/all_reduce.py`, PATIENCE), and so does everything that their process does with its GPU; a process can also be
+killed while its kernel waits. In either case all ranks begin anew.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from seesay.device.backends import has_kernels
+from seesay.device.peer_memory import PeerMemory, try_open_peer_memory
+from seesay.device.ranks import AddNorm, Ranks
+
+if TYPE_CHECKING:
+    from seesay.kernels.all_reduce import PeerBuffers
+
+MAX_ONE_SHOT_BYTES = {2: 1 << 20, 3: 256 << 10, 4: 128 << 10}
+"""Up to which size each rank sends all to all others, by the number of ranks; `_MAX_ONE_SHOT_BYTES` for more."""
+_MAX_ONE_SHOT_BYTES = 64 << 10
+MAX_BYTES = 1 << 20
+"""Up to which size a tensor is summed by our own kernels."""
+
+
+class PeerRanks:
+    """Sums small tensors through `buffers`; everything else goes through `ranks`, as does what the kernels do not take.
+
+    Calls come from one stream, or from streams that wait for each other.
+    """
+
+    def __init__(self, ranks: Ranks, buffers: PeerBuffers, memory: PeerMemory | None = None) -> None:
+        from seesay.kernels import all_reduce
+
+        self._ranks, self._buffers, self._memory, self._kernels = ranks, buffers, memory, all_reduce
+        self.place = ranks.place
+        self._max_one_shot_bytes = MAX_ONE_SHOT_BYTES.get(self.place.size, _MAX_ONE_SHOT_BYTES)
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        num_bytes = x.numel() * x.element_size()
+        if num_bytes > MAX_BYTES or not self._kernels.can_sum(x):
+            return self._ranks.sum(x)
+        x = x.contiguous()
+        is_small = num_bytes <= self._max_one_shot_bytes
+        (self._kernels.sum_one_shot if is_small else self._kernels.sum_two_shot)(x, self._buffers)
+        return x
+
+    def sum_add_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
+    ) -> torch.Tensor:
+        num_bytes = x.numel() * x.element_size()
+        if num_bytes > self._max_one_shot_bytes or not self._kernels.can_sum_add_norm(x):
+            return add_norm(self.sum(x), residual, weight, eps)
+        return self._kernels.sum_add_norm(x.contiguous(), residual, weight, eps, self._buffers)
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        return self._ranks.gather(x)
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        self._ranks.broadcast(x)
+
+    def close(self) -> None:
+        """Free the memory that ranks share, once the kernels of all ranks have ended."""
+        if self._memory is not None:
+            self._memory.close()
+
+
+def open_peer_ranks(ranks: Ranks, device: torch.device) -> Ranks:
+    """Return `PeerRanks` if all ranks reach each other's GPUs and kernels run there; otherwise `ranks`.
+
+    All ranks call this at the same time, and get the same kind.
+    """
+    if ranks.place.size == 1 or device.type != "cuda" or not has_kernels(device):
+        return ranks
+    from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerBuffers, count_bytes
+
+    memory = try_open_peer_memory(ranks, count_bytes(ranks.place.size), device)
+    if memory is None:
+        return ranks
+    addresses = torch.tensor(memory.addresses, device=device)
+    counters = torch.zeros(MAX_PROGRAMS, dtype=torch.int32, device=device)
+    return PeerRanks(ranks, PeerBuffers(addresses, counters, ranks.place.rank), memory)

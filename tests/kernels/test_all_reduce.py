@@ -1,0 +1,86 @@
+"""Sums over ranks. Without a GPU, a process per rank runs Triton's interpreter, and the ranks' buffers are memory that
+the processes share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import spawn
+from triton_cases import HAS_TRITON, IS_INTERPRETED
+
+if HAS_TRITON:
+    from seesay.kernels import all_reduce, token_kernels
+
+interpreted = pytest.mark.skipif(not (HAS_TRITON and IS_INTERPRETED), reason="needs the interpreter")
+SIZE = 3
+TOO_MANY = 3000
+"""Elements of which a program has the fewest possible, and of which the last program has a part."""
+
+
+def make_summands(num_ranks: int, *shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
+    """Return what each rank has, [ranks, …], with values that are not numbers."""
+    x = torch.randn(num_ranks, *shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    x.view(num_ranks, -1)[0, :3] = torch.tensor([float("inf"), float("nan"), -0.0])
+    x.view(num_ranks, -1)[1, :3] = torch.tensor([1.0, 1.0, -0.0])
+    # These bits mean "not here yet".
+    x.view(torch.int32 if dtype.itemsize == 4 else torch.int16).view(num_ranks, -1)[:, 5] = -1
+    return x
+
+
+def sum_in_order(x: torch.Tensor) -> torch.Tensor:
+    """Return the sum of x [ranks, …] in float32, rank by rank, rounded once."""
+    total = x[0].float()
+    for each in x[1:]:
+        total = total + each.float()
+    return total.to(x.dtype)
+
+
+def make_buffers(memory: list[torch.Tensor], rank: int, patience: int = 100_000) -> all_reduce.PeerBuffers:
+    addresses = torch.tensor([each.data_ptr() for each in memory])
+    counters = torch.zeros(all_reduce.MAX_PROGRAMS, dtype=torch.int32)
+    return all_reduce.PeerBuffers(addresses, counters, rank, patience)
+
+
+def make_memory(size: int) -> list[torch.Tensor]:
+    return [torch.full((all_reduce.count_bytes(size),), 0xFF, dtype=torch.uint8).share_memory_() for _ in range(size)]
+
+
+def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
+    """Sum up tensors of changing sizes and types by changing kernels, as rank `rank`."""
+    torch.set_num_threads(1)
+    buffers = make_buffers(memory, rank)
+    for seed, (num, dtype) in enumerate([(7, torch.float32), (TOO_MANY, torch.float16), (40, torch.float16)]):
+        for sum_up in (all_reduce.sum_one_shot, all_reduce.sum_two_shot):
+            x = make_summands(SIZE, num, dtype=dtype, seed=seed)
+            own = x[rank].clone()
+            sum_up(own, buffers)
+            torch.testing.assert_close(own, sum_in_order(x), rtol=0, atol=0, equal_nan=True)
+            assert torch.equal(own.signbit() & ~own.isnan(), sum_in_order(x).signbit() & ~own.isnan())
+    for seed, num_rows in enumerate((1, 3)):
+        add_norm(rank, buffers, num_rows, seed)
+
+
+def add_norm(rank: int, buffers: all_reduce.PeerBuffers, num_rows: int, seed: int) -> None:
+    hidden, generator = 200, torch.Generator().manual_seed(seed)
+    x = torch.randn(SIZE, num_rows, hidden, generator=generator).half()
+    wide, weight = torch.randn(num_rows, 2 * hidden, generator=generator).half(), torch.randn(hidden)
+    expected_residual = wide[:, :hidden].clone()
+    expected = token_kernels.norm(sum_in_order(x), expected_residual, weight, 1e-6)
+    normed = all_reduce.sum_add_norm(x[rank].clone(), wide[:, :hidden], weight, 1e-6, buffers)
+    assert torch.equal(wide[:, :hidden], expected_residual)
+    torch.testing.assert_close(normed, expected, rtol=1e-3, atol=1e-6)  # one unit in the last place
+
+
+@interpreted
+def test_ranks_sum_up_in_order() -> None:
+    memory = make_memory(SIZE)
+    spawn(take_turns, args=(memory,), nprocs=SIZE)  # type: ignore[no-untyped-call]
+    assert all(bool((each == 0xFF).all()) for each in memory)  # what arrived was read, and is empty again
+
+
+@interpreted
+def test_a_rank_whose_peer_does_not_answer_gives_up() -> None:
+    """The interpreter does not know the instruction that ends a process."""
+    memory = make_memory(2)
+    with pytest.raises(Exception, match="inline_asm"):
+        all_reduce.sum_one_shot(torch.ones(4), make_buffers(memory, rank=0, patience=3))
