@@ -17,7 +17,7 @@ from seesay.device.peer_memory import PeerMemory, try_open_peer_memory
 from seesay.device.ranks import AddNorm, Ranks
 
 if TYPE_CHECKING:
-    from seesay.kernels.all_reduce import PeerBuffers
+    from seesay.kernels.all_reduce import PeerSums
 
 MAX_ONE_SHOT_BYTES = {2: 1 << 20, 3: 256 << 10, 4: 128 << 10}
 """Up to which size each rank sends all to all others, by the number of ranks; `_MAX_ONE_SHOT_BYTES` for more."""
@@ -27,34 +27,34 @@ MAX_BYTES = 1 << 20
 
 
 class PeerRanks:
-    """Sums small tensors through `buffers`; everything else goes through `ranks`, as does what the kernels do not take.
+    """Sums small tensors by `sums`; everything else goes through `ranks`, as does what the kernels do not take.
 
-    Calls come from one stream, or from streams that wait for each other.
+    Calls come from one stream, or from streams that wait for each other. memory: what `close` frees.
     """
 
-    def __init__(self, ranks: Ranks, buffers: PeerBuffers, memory: PeerMemory | None = None) -> None:
-        from seesay.kernels import all_reduce
-
-        self._ranks, self._buffers, self._memory, self._kernels = ranks, buffers, memory, all_reduce
-        self.place = ranks.place
+    def __init__(self, ranks: Ranks, sums: PeerSums, memory: PeerMemory | None = None) -> None:
+        self.place, self.sums = ranks.place, sums
+        self._ranks, self._memory = ranks, memory
         self._max_one_shot_bytes = MAX_ONE_SHOT_BYTES.get(self.place.size, _MAX_ONE_SHOT_BYTES)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
-        if num_bytes > MAX_BYTES or not self._kernels.can_sum(x):
+        if num_bytes > MAX_BYTES or not self.sums.can_sum(x):
             return self._ranks.sum(x)
         x = x.contiguous()
-        is_small = num_bytes <= self._max_one_shot_bytes
-        (self._kernels.sum_one_shot if is_small else self._kernels.sum_two_shot)(x, self._buffers)
+        if num_bytes <= self._max_one_shot_bytes:
+            self.sums.sum_one_shot(x)
+        else:
+            self.sums.sum_two_shot(x)
         return x
 
     def sum_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
     ) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
-        if num_bytes > self._max_one_shot_bytes or not self._kernels.can_sum_add_norm(x):
+        if num_bytes > self._max_one_shot_bytes or not self.sums.can_sum_add_norm(x):
             return add_norm(self.sum(x), residual, weight, eps)
-        return self._kernels.sum_add_norm(x.contiguous(), residual, weight, eps, self._buffers)
+        return self.sums.sum_add_norm(x.contiguous(), residual, weight, eps)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return self._ranks.gather(x)
@@ -75,11 +75,11 @@ def open_peer_ranks(ranks: Ranks, device: torch.device) -> Ranks:
     """
     if ranks.place.size == 1 or device.type != "cuda" or not has_kernels(device):
         return ranks
-    from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerBuffers, count_bytes
+    from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerSums, count_bytes
 
     memory = try_open_peer_memory(ranks, count_bytes(ranks.place.size), device)
     if memory is None:
         return ranks
     addresses = torch.tensor(memory.addresses, device=device)
     counters = torch.zeros(MAX_PROGRAMS, dtype=torch.int32, device=device)
-    return PeerRanks(ranks, PeerBuffers(addresses, counters, ranks.place.rank), memory)
+    return PeerRanks(ranks, PeerSums(addresses, counters, ranks.place.rank), memory)

@@ -37,24 +37,6 @@ EMPTY = tl.constexpr(-1)
 """The bits of an element that has not arrived: in each type a NaN, which senders replace by another."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerBuffers:
-    """The buffers of all ranks, as one of them sees them.
-
-    addresses: int64 [size], where each rank's buffer of `count_bytes(size)` bytes begins, on this rank's device. All
-    bytes are 0xFF at first. counters: int32 [MAX_PROGRAMS], 0 at first, this rank's own.
-    """
-
-    addresses: torch.Tensor
-    counters: torch.Tensor
-    rank: int
-    patience: int = PATIENCE
-
-    @property
-    def size(self) -> int:
-        return len(self.addresses)
-
-
 def count_bytes(size: int) -> int:
     """Return the bytes of one rank's buffer, among `size` ranks."""
     return MAX_PROGRAMS * 2 * size * SLOT_BYTES
@@ -262,77 +244,96 @@ def sum_add_norm_kernel(
     tl.store(counters_ptr + tl.program_id(0), num_calls + 1)
 
 
-def can_sum(x: torch.Tensor) -> bool:
-    """Return whether `sum_one_shot` and `sum_two_shot` take a tensor of this type and size."""
-    return x.dtype in DTYPES and 0 < x.numel() * x.element_size() <= MAX_PROGRAMS * SLOT_BYTES
+@dataclass(frozen=True, slots=True)
+class PeerSums:
+    """Sums over all ranks through the buffers of all, as one of the ranks sees them.
 
-
-def can_sum_add_norm(x: torch.Tensor) -> bool:
-    """Return whether `sum_add_norm` takes x [T, hidden]."""
-    num_rows, hidden = x.shape
-    fits = 0 < num_rows <= MAX_PROGRAMS and power_of_2_from(hidden) * x.element_size() <= SLOT_BYTES
-    return x.dtype in DTYPES and fits
-
-
-def sum_one_shot(x: torch.Tensor, buffers: PeerBuffers) -> None:
-    """Replace x, which is contiguous and for which `can_sum`, by its sum over all ranks, rounded once."""
-    tile = _pick_tile(x, 1)
-    one_shot_kernel[(-(-x.numel() // tile),)](
-        x,
-        buffers.addresses,
-        buffers.counters,
-        x.numel(),
-        buffers.rank,
-        buffers.patience,
-        TILE=tile,
-        num_warps=_pick_num_warps(tile * x.element_size()),
-        **_constants(x, buffers),
-    )
-
-
-def sum_two_shot(x: torch.Tensor, buffers: PeerBuffers) -> None:
-    """Do the same as `sum_one_shot`, but send 2 / size as much to each peer, in two trips."""
-    part = _pick_tile(x, buffers.size)
-    two_shot_kernel[(-(-x.numel() // (part * buffers.size)),)](
-        x,
-        buffers.addresses,
-        buffers.counters,
-        x.numel(),
-        buffers.rank,
-        buffers.patience,
-        PART=part,
-        num_warps=_pick_num_warps(part * x.element_size()),
-        **_constants(x, buffers),
-    )
-
-
-def sum_add_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, buffers: PeerBuffers
-) -> torch.Tensor:
-    """Add the sum over all ranks of x [T, hidden], rounded, to the residual, and return the RMS norm of that.
-
-    x is contiguous, and `can_sum_add_norm`.
+    addresses: int64 [size], where each rank's buffer of `count_bytes(size)` bytes begins, on this rank's device. All
+    bytes are 0xFF at first. counters: int32 [MAX_PROGRAMS], 0 at first, this rank's own.
     """
-    num_rows, hidden = x.shape
-    assert residual.shape == x.shape and residual.stride(1) == 1
-    out, block = torch.empty_like(x), power_of_2_from(hidden)
-    sum_add_norm_kernel[(num_rows,)](
-        x,
-        residual,
-        weight,
-        out,
-        buffers.addresses,
-        buffers.counters,
-        residual.stride(0),
-        eps,
-        buffers.rank,
-        buffers.patience,
-        HIDDEN=hidden,
-        BLOCK=block,
-        num_warps=_pick_num_warps(block * x.element_size()),
-        **_constants(x, buffers),
-    )
-    return out
+
+    addresses: torch.Tensor
+    counters: torch.Tensor
+    rank: int
+    patience: int = PATIENCE
+
+    def can_sum(self, x: torch.Tensor) -> bool:
+        """Return whether `sum_one_shot` and `sum_two_shot` take a tensor of this type and size."""
+        return x.dtype in DTYPES and 0 < x.numel() * x.element_size() <= MAX_PROGRAMS * SLOT_BYTES
+
+    def can_sum_add_norm(self, x: torch.Tensor) -> bool:
+        """Return whether `sum_add_norm` takes x [T, hidden]."""
+        num_rows, hidden = x.shape
+        fits = 0 < num_rows <= MAX_PROGRAMS and power_of_2_from(hidden) * x.element_size() <= SLOT_BYTES
+        return x.dtype in DTYPES and fits
+
+    def sum_one_shot(self, x: torch.Tensor) -> None:
+        """Replace x, which is contiguous and for which `can_sum`, by its sum over all ranks, rounded once."""
+        tile = _pick_tile(x, 1)
+        one_shot_kernel[(-(-x.numel() // tile),)](
+            x,
+            self.addresses,
+            self.counters,
+            x.numel(),
+            self.rank,
+            self.patience,
+            TILE=tile,
+            num_warps=_pick_num_warps(tile * x.element_size()),
+            **self._constants(x),
+        )
+
+    def sum_two_shot(self, x: torch.Tensor) -> None:
+        """Do the same as `sum_one_shot`, but send 2 / size as much to each peer, in two trips."""
+        size = len(self.addresses)
+        part = _pick_tile(x, size)
+        two_shot_kernel[(-(-x.numel() // (part * size)),)](
+            x,
+            self.addresses,
+            self.counters,
+            x.numel(),
+            self.rank,
+            self.patience,
+            PART=part,
+            num_warps=_pick_num_warps(part * x.element_size()),
+            **self._constants(x),
+        )
+
+    def sum_add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Add the sum over all ranks of x [T, hidden], rounded, to the residual, and return the RMS norm of that.
+
+        x is contiguous, and `can_sum_add_norm`.
+        """
+        num_rows, hidden = x.shape
+        assert residual.shape == x.shape and residual.stride(1) == 1
+        out, block = torch.empty_like(x), power_of_2_from(hidden)
+        sum_add_norm_kernel[(num_rows,)](
+            x,
+            residual,
+            weight,
+            out,
+            self.addresses,
+            self.counters,
+            residual.stride(0),
+            eps,
+            self.rank,
+            self.patience,
+            HIDDEN=hidden,
+            BLOCK=block,
+            num_warps=_pick_num_warps(block * x.element_size()),
+            **self._constants(x),
+        )
+        return out
+
+    def _constants(self, x: torch.Tensor) -> dict[str, object]:
+        is_dependent = has_dependent_launch(x.get_device())
+        return {
+            "DTYPE": DTYPES[x.dtype],
+            "WORD": tl.int32 if x.element_size() == 4 else tl.int16,
+            "SIZE": len(self.addresses),
+            "SLOT": SLOT_BYTES // x.element_size(),
+            "IS_DEPENDENT": is_dependent,
+            "launch_pdl": is_dependent,
+        }
 
 
 def _pick_tile(x: torch.Tensor, num_parts: int) -> int:
@@ -344,15 +345,3 @@ def _pick_tile(x: torch.Tensor, num_parts: int) -> int:
 def _pick_num_warps(tile_bytes: int) -> int:
     """Return a number of warps whose threads have 16 bytes each, if possible."""
     return min(16, max(4, tile_bytes // (32 * 16)))
-
-
-def _constants(x: torch.Tensor, buffers: PeerBuffers) -> dict[str, object]:
-    is_dependent = has_dependent_launch(x.get_device())
-    return {
-        "DTYPE": DTYPES[x.dtype],
-        "WORD": tl.int32 if x.element_size() == 4 else tl.int16,
-        "SIZE": buffers.size,
-        "SLOT": SLOT_BYTES // x.element_size(),
-        "IS_DEPENDENT": is_dependent,
-        "launch_pdl": is_dependent,
-    }

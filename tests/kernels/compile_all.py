@@ -356,6 +356,17 @@ def call_row_state(dtype: torch.dtype) -> None:
     row_state.make_draws(state, slots, slots)
 
 
+def call_all_reduce(dtype: torch.dtype) -> None:
+    from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerSums
+
+    x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
+    for size in (2, 8):
+        sums = PeerSums(empty(size, dtype=int64), empty(MAX_PROGRAMS, dtype=int32), rank=0)
+        sums.sum_one_shot(x)
+        sums.sum_two_shot(x)
+        sums.sum_add_norm(x, x, weight, 1e-6)
+
+
 CALLS = {
     "bfloat16": (
         call_attention,
@@ -371,11 +382,12 @@ CALLS = {
         call_experts,
         call_rows,
         call_row_state,
+        call_all_reduce,
     ),
     "float32": (call_wide_attention, call_quantized_kv, call_tower_attention),
 }
 """float32: where it has tiles of its own."""
-ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state)
+ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
 
 

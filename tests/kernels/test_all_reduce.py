@@ -35,38 +35,41 @@ def sum_in_order(x: torch.Tensor) -> torch.Tensor:
     return total.to(x.dtype)
 
 
-def make_buffers(memory: list[torch.Tensor], rank: int, patience: int = 100_000) -> all_reduce.PeerBuffers:
+def make_sums(memory: list[torch.Tensor], rank: int, patience: int = 100_000) -> all_reduce.PeerSums:
     addresses = torch.tensor([each.data_ptr() for each in memory])
     counters = torch.zeros(all_reduce.MAX_PROGRAMS, dtype=torch.int32)
-    return all_reduce.PeerBuffers(addresses, counters, rank, patience)
+    return all_reduce.PeerSums(addresses, counters, rank, patience)
 
 
 def make_memory(size: int) -> list[torch.Tensor]:
-    return [torch.full((all_reduce.count_bytes(size),), 0xFF, dtype=torch.uint8).share_memory_() for _ in range(size)]
+    memory = [torch.full((all_reduce.count_bytes(size),), 0xFF, dtype=torch.uint8) for _ in range(size)]
+    for each in memory:
+        each.share_memory_()  # type: ignore[no-untyped-call]
+    return memory
 
 
 def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
     """Sum up tensors of changing sizes and types by changing kernels, as rank `rank`."""
     torch.set_num_threads(1)
-    buffers = make_buffers(memory, rank)
+    sums = make_sums(memory, rank)
     for seed, (num, dtype) in enumerate([(7, torch.float32), (TOO_MANY, torch.float16), (40, torch.float16)]):
-        for sum_up in (all_reduce.sum_one_shot, all_reduce.sum_two_shot):
+        for sum_up in (sums.sum_one_shot, sums.sum_two_shot):
             x = make_summands(SIZE, num, dtype=dtype, seed=seed)
             own = x[rank].clone()
-            sum_up(own, buffers)
+            sum_up(own)
             torch.testing.assert_close(own, sum_in_order(x), rtol=0, atol=0, equal_nan=True)
             assert torch.equal(own.signbit() & ~own.isnan(), sum_in_order(x).signbit() & ~own.isnan())
     for seed, num_rows in enumerate((1, 3)):
-        add_norm(rank, buffers, num_rows, seed)
+        add_norm(rank, sums, num_rows, seed)
 
 
-def add_norm(rank: int, buffers: all_reduce.PeerBuffers, num_rows: int, seed: int) -> None:
+def add_norm(rank: int, sums: all_reduce.PeerSums, num_rows: int, seed: int) -> None:
     hidden, generator = 200, torch.Generator().manual_seed(seed)
     x = torch.randn(SIZE, num_rows, hidden, generator=generator).half()
     wide, weight = torch.randn(num_rows, 2 * hidden, generator=generator).half(), torch.randn(hidden)
     expected_residual = wide[:, :hidden].clone()
     expected = token_kernels.norm(sum_in_order(x), expected_residual, weight, 1e-6)
-    normed = all_reduce.sum_add_norm(x[rank].clone(), wide[:, :hidden], weight, 1e-6, buffers)
+    normed = sums.sum_add_norm(x[rank].clone(), wide[:, :hidden], weight, 1e-6)
     assert torch.equal(wide[:, :hidden], expected_residual)
     torch.testing.assert_close(normed, expected, rtol=1e-3, atol=1e-6)  # one unit in the last place
 
@@ -83,4 +86,4 @@ def test_a_rank_whose_peer_does_not_answer_gives_up() -> None:
     """The interpreter does not know the instruction that ends a process."""
     memory = make_memory(2)
     with pytest.raises(Exception, match="inline_asm"):
-        all_reduce.sum_one_shot(torch.ones(4), make_buffers(memory, rank=0, patience=3))
+        make_sums(memory, rank=0, patience=3).sum_one_shot(torch.ones(4))

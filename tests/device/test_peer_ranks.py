@@ -1,0 +1,103 @@
+"""Sums of ranks that reach each other's GPUs."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+import torch
+
+from seesay.device.peer_ranks import MAX_BYTES, MAX_ONE_SHOT_BYTES, PeerRanks, open_peer_ranks
+from seesay.device.ranks import ALONE, Place, Ranks
+
+
+class Calls:
+    """Ranks, and their kernels, that note which of them sums up. The kernels take float32 and bfloat16."""
+
+    def __init__(self, size: int) -> None:
+        self.place = Place(1, size)
+        self.names = list[str]()
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        self.names.append("sum")
+        return x
+
+    def sum_add_norm(self, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+        self.names.append("sum_add_norm")
+        return x
+
+    def can_sum(self, x: torch.Tensor) -> bool:
+        return x.dtype in (torch.float32, torch.bfloat16) and x.numel() > 0
+
+    def can_sum_add_norm(self, x: torch.Tensor) -> bool:
+        return self.can_sum(x) and x.shape[1] <= 8192
+
+    def sum_one_shot(self, x: torch.Tensor) -> None:
+        assert x.is_contiguous()
+        self.names.append("one_shot")
+
+    def sum_two_shot(self, x: torch.Tensor) -> None:
+        self.names.append("two_shot")
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        self.names.append("gather")
+        return x
+
+    def broadcast(self, x: torch.Tensor) -> None:
+        self.names.append("broadcast")
+
+
+def add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return residual
+
+
+def make_ranks(calls: Calls) -> PeerRanks:
+    return PeerRanks(calls, cast(Any, calls))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_size_decides_who_sums(size: int) -> None:
+    calls = Calls(size)
+    ranks, most = make_ranks(calls), MAX_ONE_SHOT_BYTES[size] // 2
+    for num in (7, most, most + 1, MAX_BYTES // 2, MAX_BYTES // 2 + 1, 0):
+        ranks.sum(torch.empty(num, dtype=torch.bfloat16))
+    behind = "two_shot" if most < MAX_BYTES // 2 else "sum"
+    last = "two_shot" if most < MAX_BYTES // 2 else "one_shot"
+    assert calls.names == ["one_shot", "one_shot", behind, last, "sum", "sum"]
+
+
+def test_other_types_and_calls_go_through_other_ranks() -> None:
+    calls = Calls(2)
+    ranks = make_ranks(calls)
+    ranks.sum(torch.ones(3, dtype=torch.int64))
+    ranks.sum(torch.ones(3, dtype=torch.float64))
+    ranks.gather(torch.ones(3))
+    ranks.broadcast(torch.ones(3))
+    transposed = ranks.sum(torch.ones(3, 2).t())
+    assert calls.names == ["sum", "sum", "gather", "broadcast", "one_shot"] and transposed.is_contiguous()
+
+
+def test_one_kernel_sums_and_normalizes_few_rows() -> None:
+    calls = Calls(4)
+    ranks, weight = make_ranks(calls), torch.ones(1024)
+    for num_rows in (1, MAX_ONE_SHOT_BYTES[4] // 4096, MAX_ONE_SHOT_BYTES[4] // 4096 + 1):
+        x = torch.ones(num_rows, 1024)
+        ranks.sum_add_norm(x, x, weight, 1e-6, add_norm=add_norm)
+    ranks.sum_add_norm(torch.ones(1, 16384), torch.ones(1, 16384), torch.ones(16384), 1e-6, add_norm=add_norm)
+    assert calls.names == ["sum_add_norm", "sum_add_norm", "two_shot", "one_shot"]
+
+
+def test_they_are_opened_on_gpus_alone() -> None:
+    calls: Ranks = Calls(2)
+    assert open_peer_ranks(calls, torch.device("cpu")) is calls
+    calls.place = ALONE  # type: ignore[misc]
+    assert open_peer_ranks(calls, torch.device("cuda")) is calls
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_sums_on_gpus_stay_right(num_ranks: int) -> None:
+    """Of processes that share a GPU where there are fewer GPUs."""
+    import all_reduce
+
+    all_reduce.main(["--ranks", str(num_ranks), "--replays", "50", "--rows"])
