@@ -77,7 +77,7 @@ def check_norms(ranks: PeerRanks, device: torch.device) -> float:
             ranks.sums.sum_one_shot(x)
             normed = token_kernels.norm(x, residual, weight, EPS)
             assert torch.equal(fused_residual, residual), (dtype, num_rows, hidden)
-            torch.testing.assert_close(fused, normed, rtol=torch.finfo(dtype).eps, atol=0)
+            torch.testing.assert_close(fused, normed, rtol=max(1e-6, torch.finfo(dtype).eps), atol=0)
             share = max(share, float((fused != normed).double().mean()))
     return share
 

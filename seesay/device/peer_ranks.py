@@ -8,7 +8,7 @@ killed while its kernel waits. In either case all ranks begin anew.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -19,11 +19,18 @@ from seesay.device.ranks import AddNorm, Ranks
 if TYPE_CHECKING:
     from seesay.kernels.all_reduce import PeerSums
 
-MAX_ONE_SHOT_BYTES = {2: 1 << 20, 3: 256 << 10, 4: 128 << 10}
-"""Up to which size each rank sends all to all others, by the number of ranks; `_MAX_ONE_SHOT_BYTES` for more."""
-_MAX_ONE_SHOT_BYTES = 64 << 10
-MAX_BYTES = 1 << 20
-"""Up to which size a tensor is summed by our own kernels."""
+
+class Limits(NamedTuple):
+    """Up to which sizes each rank sends all to all others, and our own kernels sum at all."""
+
+    one_shot_bytes: int
+    bytes: int
+
+
+LIMITS = {2: Limits(2 << 20, 4 << 20), 3: Limits(256 << 10, 1 << 20), 4: Limits(128 << 10, 1 << 20)}
+"""By the number of ranks. Those of two are measured over NVLink (`benchmarks/all_reduce.py`), the others are not."""
+LIMITS_OF_MANY = Limits(64 << 10, 1 << 20)
+"""Those of more ranks."""
 
 
 class PeerRanks:
@@ -35,14 +42,14 @@ class PeerRanks:
     def __init__(self, ranks: Ranks, sums: PeerSums, memory: PeerMemory | None = None) -> None:
         self.place, self.sums = ranks.place, sums
         self._ranks, self._memory = ranks, memory
-        self._max_one_shot_bytes = MAX_ONE_SHOT_BYTES.get(self.place.size, _MAX_ONE_SHOT_BYTES)
+        self._limits = LIMITS.get(self.place.size, LIMITS_OF_MANY)
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
-        if num_bytes > MAX_BYTES or not self.sums.can_sum(x):
+        if num_bytes > self._limits.bytes or not self.sums.can_sum(x):
             return self._ranks.sum(x)
         x = x.contiguous()
-        if num_bytes <= self._max_one_shot_bytes:
+        if num_bytes <= self._limits.one_shot_bytes:
             self.sums.sum_one_shot(x)
         else:
             self.sums.sum_two_shot(x)
@@ -52,7 +59,7 @@ class PeerRanks:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
     ) -> torch.Tensor:
         num_bytes = x.numel() * x.element_size()
-        if num_bytes > self._max_one_shot_bytes or not self.sums.can_sum_add_norm(x):
+        if num_bytes > self._limits.one_shot_bytes or not self.sums.can_sum_add_norm(x):
             return add_norm(self.sum(x), residual, weight, eps)
         return self.sums.sum_add_norm(x.contiguous(), residual, weight, eps)
 

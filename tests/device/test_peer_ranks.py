@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from seesay.device.peer_ranks import MAX_BYTES, MAX_ONE_SHOT_BYTES, PeerRanks, open_peer_ranks
+from seesay.device.peer_ranks import LIMITS, LIMITS_OF_MANY, PeerRanks, open_peer_ranks
 from seesay.device.ranks import ALONE, Place, Ranks
 
 
@@ -55,15 +55,14 @@ def make_ranks(calls: Calls) -> PeerRanks:
     return PeerRanks(calls, cast(Any, calls))
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 4, 8])
 def test_the_size_decides_who_sums(size: int) -> None:
     calls = Calls(size)
-    ranks, most = make_ranks(calls), MAX_ONE_SHOT_BYTES[size] // 2
-    for num in (7, most, most + 1, MAX_BYTES // 2, MAX_BYTES // 2 + 1, 0):
+    ranks, limits = make_ranks(calls), LIMITS.get(size, LIMITS_OF_MANY)
+    few, many = limits.one_shot_bytes // 2, limits.bytes // 2
+    for num in (7, few, few + 1, many, many + 1, 0):
         ranks.sum(torch.empty(num, dtype=torch.bfloat16))
-    behind = "two_shot" if most < MAX_BYTES // 2 else "sum"
-    last = "two_shot" if most < MAX_BYTES // 2 else "one_shot"
-    assert calls.names == ["one_shot", "one_shot", behind, last, "sum", "sum"]
+    assert calls.names == ["one_shot", "one_shot", "two_shot", "two_shot", "sum", "sum"]
 
 
 def test_other_types_and_calls_go_through_other_ranks() -> None:
@@ -80,7 +79,7 @@ def test_other_types_and_calls_go_through_other_ranks() -> None:
 def test_one_kernel_sums_and_normalizes_few_rows() -> None:
     calls = Calls(4)
     ranks, weight = make_ranks(calls), torch.ones(1024)
-    for num_rows in (1, MAX_ONE_SHOT_BYTES[4] // 4096, MAX_ONE_SHOT_BYTES[4] // 4096 + 1):
+    for num_rows in (1, LIMITS[4].one_shot_bytes // 4096, LIMITS[4].one_shot_bytes // 4096 + 1):
         x = torch.ones(num_rows, 1024)
         ranks.sum_add_norm(x, x, weight, 1e-6, add_norm=add_norm)
     ranks.sum_add_norm(torch.ones(1, 16384), torch.ones(1, 16384), torch.ones(16384), 1e-6, add_norm=add_norm)

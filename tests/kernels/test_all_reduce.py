@@ -13,8 +13,8 @@ if HAS_TRITON:
 
 interpreted = pytest.mark.skipif(not (HAS_TRITON and IS_INTERPRETED), reason="needs the interpreter")
 SIZE = 3
-TOO_MANY = 3000
-"""Elements of which a program has the fewest possible, and of which the last program has a part."""
+SEVERAL = 2100
+"""Elements of two programs, of which the second has a part."""
 
 
 def make_summands(num_ranks: int, *shape: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
@@ -52,7 +52,7 @@ def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
     """Sum up tensors of changing sizes and types by changing kernels, as rank `rank`."""
     torch.set_num_threads(1)
     sums = make_sums(memory, rank)
-    for seed, (num, dtype) in enumerate([(7, torch.float32), (TOO_MANY, torch.float16), (40, torch.float16)]):
+    for seed, (num, dtype) in enumerate([(7, torch.float32), (SEVERAL, torch.float16), (40, torch.float16)]):
         for sum_up in (sums.sum_one_shot, sums.sum_two_shot):
             x = make_summands(SIZE, num, dtype=dtype, seed=seed)
             own = x[rank].clone()
