@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
-from watched_runner import WatchedRunner, watched
+from watched_runner import watched
 
 from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import resolve_checkpoint
@@ -57,7 +57,7 @@ class Event(NamedTuple):
     given: Any
 
 
-class RecordedRunner(WatchedRunner):
+class RecordedRunner(ModelRunner):
     """A runner that notes in `events` what it is told to do."""
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits, *, events: list[Event]) -> None:
@@ -73,15 +73,15 @@ class RecordedRunner(WatchedRunner):
         self._events.append(Event("apply", -1, plan))
         super().apply(plan)
 
-    def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
-        launched = super().launch_plan(plan, splices)
+    def launch(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+        launched = super().launch(plan, splices)
         self._numbers[id(launched)] = len(self._numbers)
         self._kept.append(launched)
         self._note("launch", launched, plan)
         return launched
 
     def sample(self, launched: Any, masks: Any = None, processors: Any = None) -> None:
-        self._note("sample", launched.launched, masks)
+        self._note("sample", launched, masks)
         super().sample(launched, masks, processors)
 
     def collect(self, launched: LaunchedStep) -> StepResult:

@@ -21,7 +21,7 @@ from asking import ask, ask_in_order, count_tokens, held, loop_of, make_conversa
 from enrolment import BACKBONES, COMPOSED, ENROLLED, OF_MODULES, VIDEO_FAMILIES
 from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
-from watched_runner import WatchedRunner, watched
+from watched_runner import watched
 
 from seesay.config import EngineConfig
 from seesay.engine.core import loading
@@ -127,7 +127,7 @@ class Tape:
         return tokens
 
 
-class TapedRunner(WatchedRunner):
+class TapedRunner(ModelRunner):
     """A runner that keeps on `tape` what it is told to do."""
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits, *, tape: Tape) -> None:
@@ -148,15 +148,15 @@ class TapedRunner(WatchedRunner):
                 self._tape.embeddings[key] = found.clone()
         return super().find_splices(plan, embeddings)
 
-    def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
-        tape, launched = self._tape, super().launch_plan(plan, splices)
+    def launch(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+        tape, launched = self._tape, super().launch(plan, splices)
         number = tape.numbers[id(launched)] = len(tape.numbers)
         tape.kept.append(launched)
         tape.events.append(("launch", number, (tape.pack(plan), dict(tape.embeddings))))
         return launched
 
     def sample(self, launched: Any, masks: TokenMasks | None = None, *others: Any, **options: Any) -> None:
-        number = self._tape.add("sample", launched.launched, masks)
+        number = self._tape.add("sample", launched, masks)
         super().sample(launched, masks, *others, **options)
         self._tape.states[number] = read_state(self)
 

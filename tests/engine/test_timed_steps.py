@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, ask_in_order, held, loop_of, make_conversations, make_message, parse
-from watched_runner import WatchedRunner
 
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.engine.front.engine import AsyncEngine
@@ -75,11 +74,11 @@ def test_steps_beside_streamed_answers_are_as_small_as_a_slow_machine_needs(
     sizes: list[int] = []
     seconds: list[float | None] = []
 
-    class SlowRunner(WatchedRunner):
-        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+    class SlowRunner(ModelRunner):
+        def launch(self, plan: StepPlan, splices: Any) -> LaunchedStep:
             if plan.is_streamed:
                 sizes.append(measure_work(plan.rows).num_prompt_tokens)
-            return super().launch_plan(plan, splices)
+            return super().launch(plan, splices)
 
         def collect(self, launched: LaunchedStep) -> StepResult:
             result = super().collect(launched)

@@ -136,7 +136,7 @@ class StepPipeline:
         """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
         lost."""
         try:
-            result = step.launched.collect()
+            result = self._runner.collect(step.launched)
         except BaseException as error:
             self._in_flight = None
             raise StepFailedError(step.plan, error, *behind) from error

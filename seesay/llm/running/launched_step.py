@@ -63,7 +63,7 @@ class StepResult:
 
 @dataclass(slots=True, kw_only=True)
 class LaunchedStep:
-    """A step whose forward pass was launched. `ModelRunner.sample` comes next, then `collect`, which waits for its end.
+    """A step whose forward pass was launched. `ModelRunner.sample` and `ModelRunner.collect` come next.
 
     logits: [n, vocab], of the rows that sample, in their order; None when no row does. slots: int64 [n], theirs, on the
     device. greedy: their greatest logits and the ids of these, where a graph found them: `logits`, `slots`, `greedy`
@@ -90,9 +90,13 @@ class LaunchedStep:
         """Let the row table know what some rows sample, and the tokens that come behind that: the next step may begin
         with them before this one is collected."""
         self.jumps = jumps
+        self.learn(jumps)
+
+    def learn(self, token_ids: Mapping[int, tuple[int, ...]]) -> None:
+        """Let the row table know what some rows sampled, by sequence id."""
         for row, member in zip(self.step.rows, self.step.members, strict=True):
-            if row.samples and row.seq_id in jumps:
-                member.record(row.start + row.num_tokens, jumps[row.seq_id])
+            if row.samples and row.seq_id in token_ids:
+                member.record(row.start + row.num_tokens, token_ids[row.seq_id])
 
     def collect(self) -> StepResult:
         """Return the results of all rows, once; the row table learns the tokens. Raises what went wrong on the

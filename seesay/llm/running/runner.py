@@ -2,8 +2,8 @@
 
 A runner is driven by plans alone: two that follow the same plans sample the same tokens. For each plan, in order,
 `step` takes its deltas, makes its copies and begins to compute its rows, `sample` chooses their tokens once masks are
-there, and `LaunchedStep.collect` waits. The next step can be launched before this one is collected: what a step samples
-stays on the device and is what the next one begins with.
+there, and `collect` waits. The next step can be launched before this one is collected: what a step samples stays on the
+device and is what the next one begins with.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from seesay.device.query import cpu_threads, measure_memory, synchronize
+from seesay.device.query import cpu_threads, synchronize
 from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy
-from seesay.errors import ConfigError
-from seesay.llm.memory.host_cache import HostCache, staging_bytes
-from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
+from seesay.llm.memory.host_cache import HostCache
+from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
 from seesay.llm.running.blank_input import build_warm_up_inputs
+from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws, token_place
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
@@ -41,6 +41,7 @@ from seesay.llm.running.step_input import (
     StepRows,
     arrange_rows,
     find_splices,
+    join_embeddings,
     make_step_input,
 )
 from seesay.llm.running.step_sizes import row_sizes, token_sizes
@@ -122,28 +123,18 @@ class ModelRunner:
         return max(peaks) + (peaks[-1] if records_graphs else 0)
 
     def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
-        """Allocate the KV cache and return its number of blocks. Where it holds less than the longest sequence,
-        `limits.session_len` is lowered to that.
-
-        `num_blocks` 0 takes `share` of the memory that is free now less `reserved_bytes` (what `profile` and the
-        encoder's own trial returned). `num_host_slots` blocks more are kept in host memory.
-        """
-        device = self.decoder.device
-        block_bytes = bytes_per_block(self.kv_layouts)
-        if num_blocks == 0:
-            num_blocks = plan_num_blocks(
-                memory=measure_memory(device),
-                reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if num_host_slots else 0),
-                share=share,
-                block_bytes=block_bytes,
-                num_blocks_of_full_batch=self.limits.max_batch_size * self.limits.max_sequence_blocks,
-                is_cpu=device.type == "cpu",
-            )
-        elif (num_blocks + 1) * block_bytes > (free := measure_memory(device).free_bytes):
-            raise ConfigError(
-                f"num_gpu_blocks={num_blocks}: blocks of {block_bytes} bytes take "
-                f"{num_blocks * block_bytes / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free"
-            )
+        """Allocate the KV cache and return its number of blocks (see `choose_num_blocks`; `reserved_bytes` is what
+        `profile` and the encoder's own trial returned), and so many slots in host memory. Where it holds less than the
+        longest sequence, `limits.session_len` is lowered to that."""
+        num_blocks = choose_num_blocks(
+            self.kv_layouts,
+            self.limits,
+            self.device,
+            num_blocks=num_blocks,
+            share=share,
+            reserved_bytes=reserved_bytes,
+            has_host_slots=num_host_slots > 0,
+        )
         self._num_blocks, self._num_host_slots = num_blocks, num_host_slots
         self.limits = replace(
             self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
@@ -306,6 +297,11 @@ class ModelRunner:
             launched.take_jumps(masks.jumps)
         launched.is_sampled = True
 
+    def collect(self, launched: LaunchedStep) -> StepResult:
+        """Return the results of a step, once; the row table learns its tokens. Waits for the device, and raises what
+        went wrong there."""
+        return launched.collect()
+
     def check_device(self) -> None:
         """Raise what is wrong with the device, if it computes nothing any more: after an illegal memory access, say."""
         synchronize(self.device)
@@ -327,7 +323,7 @@ class ModelRunner:
         if launched is None:
             return StepResult()
         self.sample(launched)
-        return launched.collect()
+        return self.collect(launched)
 
     def _threads_for(self, step: StepPlan | StepRows) -> int:
         """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they
@@ -363,6 +359,7 @@ class ModelRunner:
             traits=self.decoder.traits,
             block_size=block_size,
             device=self.device,
+            embeddings=self._join_embeddings(step),
             padding=self._padding,
         )
         wanted = last_tokens if is_plain and not step.samples_all else None
@@ -377,6 +374,10 @@ class ModelRunner:
             step=step, dtype=self.dtype, logits=logits, slots=slots, outputs=outputs, faults=inputs.faults
         )
 
+    def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:
+        """Return the embedding rows [R, embedding_size] that go into a step, in the order of their places."""
+        return join_embeddings(step.splices, self.device)
+
     def _sample(
         self,
         launched: LaunchedStep,
@@ -386,8 +387,7 @@ class ModelRunner:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
             assert launched.slots is not None
-            step, sampling = launched.step, launched.step.sampling
-            rows, drawn = self._sort_rows(step, sampling, masks, processors)
+            rows, drawn = self._sort_rows(launched.step, launched.step.sampling, masks, processors)
             launched.draws = choose_tokens(
                 launched.logits,
                 rows,
@@ -395,13 +395,18 @@ class ModelRunner:
                 greedy_ids=launched.greedy,
                 draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
             )
-            token_ids = launched.draws.token_ids
-            self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
+            self._put_tokens(launched, launched.draws.token_ids)
             # A graph's `best` tells of faults; where logits are changed, it is found anew.
             if launched.greedy is not None and not rows:
                 return
         if launched.faults is not None:
             launched.faults_copy = HostCopy(launched.faults)
+
+    def _put_tokens(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
+        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample."""
+        assert launched.slots is not None
+        step, sampling = launched.step, launched.step.sampling
+        self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
 
     def _sort_rows(
         self,

@@ -111,8 +111,24 @@ def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, emb
     return PlanSplices(splices, errors)
 
 
+def place_splices(plan: StepPlan, table: RowTable) -> Mapping[int, Splices]:
+    """Return the places of the embedding rows that go into the rows of a plan, without pieces: another rank has them,
+    and has found no errors."""
+    pairs = [(row, table[row.seq_id]) for row in plan.rows]
+    return {row.seq_id: _place_splices(row, member) for row, member in pairs if row.start < member.media_end}
+
+
+def _place_splices(row: Row, member: RowState) -> Splices:
+    offsets, are_ends = [], []
+    for splice in member.splices(row.start, row.start + row.num_tokens):
+        slots = member.items[splice.item_index].slots
+        offsets.append(slots[splice.row_start : splice.row_stop] - row.start)
+        are_ends.append(splice.row_stop == len(slots))
+    return Splices(offsets=offsets, pieces=[], are_ends=are_ends)
+
+
 def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_size: int) -> Splices:
-    offsets, pieces, are_ends = [], [], []
+    pieces = []
     for splice in member.splices(row.start, row.start + row.num_tokens):
         item = member.items[splice.item_index]
         embedding, expected = embeddings.get(item.hash), (len(item.slots), embedding_size)
@@ -123,10 +139,8 @@ def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_
                 f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
                 f"its place in the prompt takes {list(expected)}",
             )
-        offsets.append(item.slots[splice.row_start : splice.row_stop] - row.start)
         pieces.append(embedding[splice.row_start : splice.row_stop])
-        are_ends.append(splice.row_stop == len(item.slots))
-    return Splices(offsets=offsets, pieces=pieces, are_ends=are_ends)
+    return replace(_place_splices(row, member), pieces=pieces)
 
 
 def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices], *, block_size: int) -> StepRows:
@@ -151,7 +165,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     in_prompt = np.flatnonzero(starts < num_prompt)
     spliced = {}
     for index in in_prompt.tolist():
-        if rows[index].start < members[index].media_end and (found := splices[rows[index].seq_id]).pieces:
+        if rows[index].start < members[index].media_end and (found := splices[rows[index].seq_id]).offsets:
             spliced[index] = found
     return StepRows(
         rows=rows,
@@ -203,10 +217,11 @@ def make_step_input(
     traits: DecoderTraits,
     block_size: int,
     device: torch.device,
+    embeddings: torch.Tensor | None,
     padding: StepPadding | None = None,
 ) -> StepInput:
-    """Make the input of a step. Tokens that the host does not know are in `device_rows`. With `padding` the input may
-    have another row."""
+    """Make the input of a step. Tokens that the host does not know are in `device_rows`. embeddings: the rows of
+    `join_embeddings`. With `padding` the input may have another row."""
     rows, tables = list(step.rows), [member.block_ids for member in step.members]
     if padding is not None:
         num_known = sum(row.num_tokens for row in rows)
@@ -276,7 +291,7 @@ def make_step_input(
         faults=there["faults"],
         stretches=there.get("stretches"),
         splice_rows=there.get("splice_rows"),
-        splice_embeddings=_join_pieces(step.splices, device),
+        splice_embeddings=embeddings,
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
         is_valid=there.get("is_valid"),
     )
@@ -339,7 +354,8 @@ def _write_decode(
         input_ids[index] = members[index].token_ids[step.rows[index].start]
 
 
-def _join_pieces(splices: Mapping[int, Splices], device: torch.device) -> torch.Tensor | None:
+def join_embeddings(splices: Mapping[int, Splices], device: torch.device) -> torch.Tensor | None:
+    """Return the pieces of all splices as one tensor; None without any."""
     pieces = [piece for found in splices.values() for piece in found.pieces]
     for piece in pieces:
         mark_used(piece)

@@ -40,6 +40,9 @@ class Runner:
     def sample(self, launched: Launched, *, processors: object) -> None:
         pass
 
+    def collect(self, launched: Launched) -> StepResult:
+        return launched.collect()
+
 
 def make_flight(runner: Any, **calls: Any) -> StepPipeline:
     calls = {"commit": lambda _plan, _result: None, "fail": lambda _seq_id, _error: None, **calls}

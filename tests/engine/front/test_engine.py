@@ -15,7 +15,7 @@ import pytest
 import torch
 from asking import ask, collect, held, join, loop_of, make_picture, messages_of, parse
 from waiting import wait_until
-from watched_runner import WatchedRunner, watched
+from watched_runner import watched
 
 from seesay.config import ChatTemplateConfig, EngineConfig, GenerationConfig, VisionConfig
 from seesay.engine.commands import ModelStatus
@@ -24,6 +24,7 @@ from seesay.engine.front.response import Response
 from seesay.errors import ConfigError, ErrorCode, RequestError
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.launched_step import LaunchedStep
+from seesay.llm.running.runner import ModelRunner
 from seesay.offline.pipeline import Pipeline
 from seesay.processors.media.picture import Picture
 from seesay.values import GenerationRequest, OutputDelta
@@ -546,11 +547,11 @@ def test_session_len_is_what_the_cache_can_hold(tiny_checkpoint: Callable[[str],
 def test_failing_step_ends_the_row_at_fault_only(
     text_engine: AsyncEngine, tiny_checkpoint: Callable[[str], Path], error: Exception, is_ahead: bool
 ) -> None:
-    class FailsOnLongPrompts(WatchedRunner):
-        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+    class FailsOnLongPrompts(ModelRunner):
+        def launch(self, plan: StepPlan, splices: Any) -> LaunchedStep:
             if any(self.rows[row.seq_id].num_prompt_tokens > 60 for row in plan.rows):
                 raise error
-            return super().launch_plan(plan, splices)
+            return super().launch(plan, splices)
 
     expected = ask(text_engine, parse(["short", "small"], max_new_tokens=6, ignore_eos=True))
     config = EngineConfig(device_type="cpu", block_size=16, async_scheduling=is_ahead)
@@ -575,10 +576,10 @@ def test_failing_steps_lose_nothing_between_device_and_host(
     config = EngineConfig(**options, num_gpu_blocks=24, num_cpu_blocks=100, async_scheduling=is_ahead)
     plans: list[StepPlan] = []
 
-    class Watched(WatchedRunner):
-        def launch_plan(self, plan: StepPlan, splices: Any) -> LaunchedStep:
+    class Watched(ModelRunner):
+        def launch(self, plan: StepPlan, splices: Any) -> LaunchedStep:
             plans.append(plan)
-            return super().launch_plan(plan, splices)
+            return super().launch(plan, splices)
 
     with AsyncEngine(path, backend_config=config, core_parts=watched(Watched)) as engine:
         runner, failed = loop_of(engine)._runner, list[StepPlan]()

@@ -1,0 +1,47 @@
+"""Chooses how many KV blocks there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from seesay.device.query import measure_memory
+from seesay.errors import ConfigError
+from seesay.llm.memory.host_cache import staging_bytes
+from seesay.llm.memory.kv_cache import bytes_per_block, plan_num_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.llm.memory.kv_layout import KVLayout
+    from seesay.llm.running.runner_limits import RunnerLimits
+
+
+def choose_num_blocks(
+    layouts: Sequence[KVLayout],
+    limits: RunnerLimits,
+    device: torch.device,
+    *,
+    num_blocks: int,
+    share: float,
+    reserved_bytes: int,
+    has_host_slots: bool,
+) -> int:
+    """Return the number of blocks of a KV cache with these layouts: `num_blocks`, or where that is 0, as many as fit in
+    `share` of the memory that is free now less `reserved_bytes`. Raises `ConfigError` for more than fit."""
+    block_bytes = bytes_per_block(layouts)
+    if num_blocks == 0:
+        return plan_num_blocks(
+            memory=measure_memory(device),
+            reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if has_host_slots else 0),
+            share=share,
+            block_bytes=block_bytes,
+            num_blocks_of_full_batch=limits.max_batch_size * limits.max_sequence_blocks,
+            is_cpu=device.type == "cpu",
+        )
+    if (num_blocks + 1) * block_bytes > (free := measure_memory(device).free_bytes):
+        raise ConfigError(
+            f"num_gpu_blocks={num_blocks}: blocks of {block_bytes} bytes take "
+            f"{num_blocks * block_bytes / 2**30:.1f} GiB, but {device} has {free / 2**30:.1f} GiB free"
+        )
+    return num_blocks
