@@ -31,7 +31,7 @@ from seesay.system.log import set_up_logging
     [
         (EngineConfig, "session_len", [1.5, True, "8", math.inf, 0]),
         (EngineConfig, "max_step_ms", [0, -1, 1.5, True, "40", math.inf, 1 << 30]),
-        (EngineConfig, "tp", [None, "1", 2]),
+        (EngineConfig, "tp", [None, "1", 0, 65, True, 2.0]),
         (EngineConfig, "block_size", [None, 64.0, False]),
         (EngineConfig, "cache_max_entry_count", ["0.5", None, math.nan, math.inf, True, 0]),
         (EngineConfig, "dtype", [None, ["float16"], "int8"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,6 +140,11 @@ class HandedTensors:
 
     def __init__(self, tensors: Mapping[str, GivenTensor]) -> None:
         self._tensors = tensors
+
+    @property
+    def tensors(self) -> Collection[GivenTensor]:
+        """All of them."""
+        return self._tensors.values()
 
     def tensor_names(self) -> frozenset[str]:
         return frozenset(self._tensors)

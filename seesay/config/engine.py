@@ -15,6 +15,7 @@ from seesay.errors import ConfigError
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
 """Upper limit of token and row counts. Larger values are typing errors."""
 
+_MOST_RANKS = 64
 _LONGEST_STEP_MS = 1 << 20
 """No stream waits longer than some minutes for its next token."""
 
@@ -45,7 +46,8 @@ class EngineConfig:
 
     dtype: dtype of weights, activations and KV cache. 'auto': the checkpoint's on a GPU (float16 for a float32
         checkpoint), float32 on the CPU.
-    tp: GPUs for one model. Only 1 is supported.
+    tp: GPUs that compute one model together, each with a slice of its weights and of the KV cache: those from
+        `device_type` on. The sizes of the model must allow it. On the CPU, processes. See docs/several_gpus.md.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
     rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
         for, instead of the checkpoint's own rotary scaling; 0 leaves that as it is. See docs/long_context.md.
@@ -173,6 +175,13 @@ class EngineConfig:
         )
         budget = self.max_prefill_token_num
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
+        require(1 <= self.tp <= _MOST_RANKS, "tp", self.tp, f"must be in [1, {_MOST_RANKS}]")
+        require(
+            self.tp == 1 or self.engine_process is not False,
+            "engine_process",
+            self.engine_process,
+            f"must be True or None with tp={self.tp}: each rank is a process",
+        )
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
@@ -191,7 +200,6 @@ class EngineConfig:
         refuse_unsupported(
             self,
             {
-                "tp": (1,),
                 "prefill_interval": (16,),
                 "adapters": (None, {}),
             },

@@ -82,7 +82,8 @@ class TorchRanks:
 
         size, (num_rows, width) = self.place.size, x.shape
         pieces = x.new_empty(size * num_rows, width)
-        distributed.all_gather_into_tensor(pieces, x.contiguous(), group=self._group)
+        name = "all_gather_single" if hasattr(distributed, "all_gather_single") else "all_gather_into_tensor"
+        getattr(distributed, name)(pieces, x.contiguous(), group=self._group)  # torch 2.14 has renamed it
         return pieces.view(size, num_rows, width).transpose(0, 1).reshape(num_rows, size * width)
 
     def broadcast(self, x: torch.Tensor) -> None:

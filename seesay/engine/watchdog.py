@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 GPU_LIMIT_S, CPU_LIMIT_S = 120.0, 3600.0
 """A step, or a call of a vision tower, that takes longer is treated as hung. On a CPU a step may take minutes."""
+_LONGEST_START_S = 3600.0
 
 PARTS = ENGINE, ENCODER = "engine", "encoder"
 _WORK = {ENGINE: "a step of the engine", ENCODER: "a call of the vision encoder"}
@@ -26,6 +27,12 @@ def hang_limit_s(step_timeout_s: float | None, device: str) -> float:
     if step_timeout_s is not None:
         return step_timeout_s
     return GPU_LIMIT_S if device.startswith("cuda") else CPU_LIMIT_S
+
+
+def exchange_limit_s(step_timeout_s: float | None, device: str) -> float:
+    """Seconds after which the library that exchanges tensors between ranks gives up. A hang is noticed before that; one
+    rank may wait long for another that loads."""
+    return _LONGEST_START_S + hang_limit_s(step_timeout_s, device)
 
 
 def find_hung(busy_s: Mapping[str, float], limit_s: float) -> Fault | None:

@@ -24,7 +24,7 @@ from seesay.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 SAMPLES: Mapping[str, tuple[list[str], Any]] = {
-    "tp": (["1"], 1),
+    "tp": (["2"], 2),
     "adapters": ([], None),
     "cache_max_entry_count": (["0.5"], 0.5),
     "custom_module_map": (["map.py"], "map.py"),
@@ -39,7 +39,7 @@ READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy"}
 """The engine reads both as `EngineConfig.kv_format`."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
-REFUSED: Mapping[str, Any] = {"tp": 2, "prefill_interval": 1, "adapters": {"a": "b"}}
+REFUSED: Mapping[str, Any] = {"prefill_interval": 1, "adapters": {"a": "b"}}
 """Options that are not supported, and a value that is refused by name."""
 
 

@@ -90,7 +90,7 @@ def test_steps_sized_by_time_are_turned_off() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("serve api_server --tp 2", "--tp=2 is not supported"),
+        ("serve api_server --tp 65", "--tp must be in [1, 64], got 65"),
         (
             "chat --quant-policy 8 --kv-cache-dtype fp8",
             "--kv-cache-dtype must be 'int8' or 'auto' with --quant-policy=8, got 'fp8'",

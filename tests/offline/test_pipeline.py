@@ -383,7 +383,7 @@ def test_pipeline_arguments() -> None:
     with pytest.raises(ConfigError, match="log_level"):
         seesay.pipeline(log_level="LOUD")
     with pytest.warns(DeprecationWarning, match="backend, tp"), pytest.raises(ConfigError, match="tp"):
-        seesay.pipeline(backend="pytorch", tp=2)
+        seesay.pipeline(backend="pytorch", tp=0)
 
 
 def test_deprecated_pipeline_arguments_work() -> None:

@@ -64,7 +64,7 @@ def read_report(faults: Faults) -> str:
     return str(found["problem"])
 
 
-def load(start: kinds.Start) -> EngineLoop:
+def load(start: kinds.Start, _followers: object = None) -> EngineLoop:
     """Build a loop as `start_process` ordered it."""
     orders = start.engine
     faults = Faults(rates=orders["rates"], seed=orders["seed"])

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
 from seesay.device.query import has_fp8, is_same_device, measure_memory, measure_peak, pick_device
+from seesay.device.rank_group import pick_rank_device
+from seesay.device.ranks import Place, Ranks
 from seesay.device.streams import on_device
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
@@ -33,17 +35,17 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.core.rank_parts import MakeRunner, RankParts
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.memory.kv_layout import KVFormat
-    from seesay.llm.models.decoder import Decoder
     from seesay.llm.plans.step_times import StepCosts
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.step_policy import StepPolicy
     from seesay.vl.family import Backbone, Family
 
-    MakeRunner = Callable[[Decoder, RunnerLimits], ModelRunner]
-    """Makes a runner, as `ModelRunner` does."""
+    JoinRanks = Callable[[torch.device], RankParts]
+    """Meets the other ranks of the model, as the rank of a device."""
 
 logger = logging.getLogger("seesay")
 
@@ -182,21 +184,28 @@ def load_core(
     is_watched: bool = False,
     wait_for_kernels: Callable[[], None] = _nothing,
     make_runner: MakeRunner | None = None,
+    join_ranks: JoinRanks | None = None,
 ) -> EngineLoop:
     """Load the weights of `model` and build the core that computes with them; it is not started. What a frontend must
     know of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the
-    weights are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`. Raises
-    `CheckpointError` or `ConfigError`."""
+    weights are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`.
+    join_ranks: of a model that several ranks compute; this core is rank 0. Raises `CheckpointError` or
+    `ConfigError`."""
     bound_allocators()
     with model.checkpoint.blamed():
-        resolved = resolve(config, model.checkpoint, model.backbone)
+        device = pick_rank_device(config.device_type, Place(0, config.tp))
+        resolved = resolve(config, model.checkpoint, model.backbone, device)
+        ranks = None if join_ranks is None else join_ranks(device)
         compile_log = _listen_to_compiler(resolved.device)
         encoder_device = pick_device(vision_config.device, "VisionConfig.device") if vision_config.device else None
-        parts = _build_parts(model, config, resolved, wait_for_kernels, make_runner, encoder_device)
+        parts = _build_parts(
+            model, config, resolved, wait_for_kernels, make_runner, encoder_device=encoder_device, ranks=ranks
+        )
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
     is_ahead, jumps = config.async_scheduling, None
+    make_weights = ModelWeights if ranks is None else ranks.make_weights
     is_cpu = resolved.device.type == "cpu"
     if is_cpu if config.jump_ahead is None else config.jump_ahead:
         jumps = JumpRule(session_len=scheduler.config.session_len, has_graphs=parts.runner.has_graphs)
@@ -205,7 +214,7 @@ def load_core(
         runner=parts.runner,
         encoder=parts.encoder,
         vision_config=vision_config,
-        weights=ModelWeights(model, config, parts.runner.decoder.weights, parts.encoder),
+        weights=make_weights(model, config, parts.runner.decoder.weights, parts.encoder),
         grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
@@ -269,8 +278,9 @@ def load_runner(
     max_step_tokens: int,
     block_size: int,
     make_runner: MakeRunner | None = None,
+    ranks: Ranks | None = None,
 ) -> ModelRunner:
-    """Return the decoder with its weights, and no KV cache yet."""
+    """Return the decoder with its weights, or this rank's slice of it, and no KV cache yet."""
     from seesay.llm.running.runner import ModelRunner
 
     checkpoint = model.checkpoint
@@ -283,6 +293,7 @@ def load_runner(
         use_logn_attn=resolved.use_logn_attn,
         device=resolved.device,
         dtype=resolved.dtype,
+        ranks=ranks,
     )
     limits = RunnerLimits(
         max_batch_size=resolved.max_batch_size,
@@ -294,32 +305,59 @@ def load_runner(
     return (make_runner or ModelRunner)(decoder, limits)
 
 
+def load_follower(
+    model: OpenedModel, config: EngineConfig, device: torch.device, make_runner: MakeRunner, ranks: Ranks
+) -> ModelRunner:
+    """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
+    with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
+        return _load_runner(
+            model, config, resolve(config, model.checkpoint, model.backbone, device), make_runner, ranks
+        )
+
+
+def _load_runner(
+    model: OpenedModel,
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    make_runner: MakeRunner | None,
+    ranks: Ranks | None = None,
+) -> ModelRunner:
+    max_step_tokens = find_max_step_tokens(
+        config.max_prefill_token_num,
+        session_len=resolved.session_len,
+        media_run=model.backbone.media_run,
+        is_prefix_lm=model.backbone.is_prefix_lm,
+    )
+    return load_runner(
+        model,
+        resolved,
+        max_step_tokens=max_step_tokens,
+        block_size=config.block_size,
+        make_runner=make_runner,
+        ranks=ranks,
+    )
+
+
 def _build_parts(
     model: OpenedModel,
     config: EngineConfig,
     resolved: ResolvedConfig,
     wait_for_kernels: Callable[[], None],
     make_runner: MakeRunner | None = None,
+    *,
     encoder_device: torch.device | None = None,
+    ranks: RankParts | None = None,
 ) -> _Parts:
     """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
     ready for steps."""
     with _timed("loading the vision tower"):
         encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
-        max_step_tokens = find_max_step_tokens(
-            config.max_prefill_token_num,
-            session_len=resolved.session_len,
-            media_run=model.backbone.media_run,
-            is_prefix_lm=model.backbone.is_prefix_lm,
-        )
-        runner = load_runner(
-            model,
-            resolved,
-            max_step_tokens=max_step_tokens,
-            block_size=config.block_size,
-            make_runner=make_runner,
-        )
+        if ranks is None:
+            runner = _load_runner(model, config, resolved, make_runner)
+        else:
+            runner = _load_runner(model, config, resolved, ranks.make_runner, ranks.ranks)
+            ranks.wait_until_loaded()
     is_gpu = resolved.device.type != "cpu"
     if is_gpu:
         with _timed("waiting for kernels"):

@@ -90,6 +90,10 @@ class ModelWeights:
         """Raise what `replace` would raise. The weights must be there, or dropped."""
         if not any(layers.name_of(name) is not None for name in source.tensor_names() for layers in self._layers):
             raise CheckpointError(f"{source.path}: it has no weights of this model")
+        self.check_layers(source, is_partial=is_partial)
+
+    def check_layers(self, source: TensorSource, *, is_partial: bool) -> None:
+        """As `check`, for a source that may have no weights of these layers."""
         for layers in self._layers:
             layers.check(source, is_partial=is_partial)
 

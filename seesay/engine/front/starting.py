@@ -18,7 +18,7 @@ from seesay.errors import ConfigError
 from seesay.vl.plugins import make_absolute
 
 if TYPE_CHECKING:
-    from seesay.engine.core.loading import MakeRunner
+    from seesay.engine.core.rank_parts import MakeRunner
     from seesay.engine.process.origin import MakeOrigin
     from seesay.engine.process.remote_core import ProcessCore
 
@@ -33,7 +33,9 @@ class CoreParts:
 
 
 def uses_process(config: EngineConfig) -> bool:
-    """Whether the engine gets a process of its own. None means yes on a GPU."""
+    """Whether the engine gets a process of its own. None means yes on a GPU, and for several ranks."""
+    if config.tp > 1:
+        return True
     if config.engine_process is not None:
         return config.engine_process
     return has_gpu() if config.device_type == "auto" else config.device_type.startswith("cuda")

@@ -5,22 +5,27 @@ Its first message is what to load. It makes no text, and ends with its parent.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import logging
 import socket
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process import kinds
 from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 
 if TYPE_CHECKING:
     from seesay.engine.core.loop import EngineLoop
+    from seesay.engine.process.ranks.followers import Followers
 
 ToFrontend = Link[kinds.ToFrontend, kinds.ToCore]
 
+_LAST_WORDS_S = 2.0
 _SWITCH_INTERVAL_S = 1e-4
 """A step is launched in hundreds of calls that release the GIL: it must not wait 5 ms to get it back from the tower's
 thread, or from the one that reads the frontend's messages."""
@@ -39,22 +44,45 @@ def main() -> int:
     parent.confirm()
     if not isinstance(start, kinds.Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
-    _send_logs(link, start.log_level)
+    send_logs(link, start.log_level)
+    failure = _Failure(link)
+    followers: Followers | None = None
     try:
+        if (size := start.engine.get("tp", 1)) > 1:
+            from seesay.engine.process.ranks.leading import start_followers
+
+            followers = start_followers(start, size, lose=failure.tell)
         from seesay.engine.process.service import Service
 
-        core = _load(start)
+        core = _load(start, followers)
     except BaseException as error:
+        failure.tell(error)
+    listeners = [socket.socket(fileno=number) for number in parent.descriptors]
+    is_told = Service(link, core, listeners[0] if listeners else None, beat_s=start.beat_s).run()
+    if followers is not None:
+        followers.close()
+    return 0 if is_told else 1
+
+
+class _Failure:
+    """Ends this process for a reason that its parent learns: the first one, from whichever thread it comes."""
+
+    def __init__(self, link: ToFrontend) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+
+    def tell(self, error: BaseException) -> NoReturn:
+        """End the process. Does not close the link, which another thread may be using."""
         from seesay.engine.process.failures import describe_failure
 
-        link.send(describe_failure(error))
-        link.close(delivers=True)
-        return 1
-    listeners = [socket.socket(fileno=number) for number in parent.descriptors]
-    return 0 if Service(link, core, listeners[0] if listeners else None, beat_s=start.beat_s).run() else 1
+        self._lock.acquire()  # for ever
+        with contextlib.suppress(LinkClosedError):
+            self._link.send(describe_failure(error))
+            self._link.flush(_LAST_WORDS_S)
+        exit_at_once(1)
 
 
-def _load(start: kinds.Start) -> EngineLoop:
+def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
     from seesay.config import EngineConfig, VisionConfig
     from seesay.engine.process.precompile import Precompile
 
@@ -63,6 +91,7 @@ def _load(start: kinds.Start) -> EngineLoop:
     try:
         from seesay.engine.core.loading import load_core
         from seesay.engine.opened_model import open_model
+        from seesay.engine.process.ranks.leading import join, watch
 
         gc.freeze()  # the collection below would take 0.15 s to visit what was imported, and free nothing of it
         core = load_core(
@@ -71,40 +100,19 @@ def _load(start: kinds.Start) -> EngineLoop:
             VisionConfig(**start.vision),
             is_watched=True,
             wait_for_kernels=precompile.wait,
+            join_ranks=None if followers is None else partial(join, followers, config),
         )
         precompile.finish()
     finally:
         precompile.close()
     if start.status.folders and core.control is not None:
         core.control.replay(start.status)
+    if followers is not None:
+        watch(followers, config, core.facts.device, start.beat_s)
     gc.collect()
     gc.freeze()  # a collection that visits all modules and the model's objects would stop steps for 0.1 s and longer
     gc.enable()
     return core
-
-
-class _LogSender(logging.Handler):
-    """Sends log records to the parent, whose loggers decide what becomes of them."""
-
-    def __init__(self, link: ToFrontend) -> None:
-        super().__init__()
-        self._link = link
-        self.setFormatter(logging.Formatter("%(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._link.send(kinds.LogRecord(record.name, record.levelno, self.format(record)))
-        except LinkClosedError:
-            pass
-        except Exception:
-            self.handleError(record)
-
-
-def _send_logs(link: ToFrontend, level: int) -> None:
-    logger = logging.getLogger("seesay")
-    logger.addHandler(_LogSender(link))
-    logger.setLevel(level)
-    logger.propagate = False
 
 
 def run() -> NoReturn:

@@ -96,6 +96,11 @@ class ChildProcess(Generic[S, R]):
         """Send a signal, unless the process has ended."""
         self._process.send_signal(number)
 
+    def kill(self) -> None:
+        """Kill the process, and remove the names of the sockets. Waits for nothing."""
+        self._process.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
     def find_end(self) -> str | None:
         """How the process ended, such as 'signal 9' or 'status 1'; None while it lives."""
         status = self._process.poll()

@@ -13,6 +13,7 @@ import select
 import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -38,6 +39,7 @@ _MAX_PARENT_CHARS = 70
 _MAX_MESSAGES = 64
 """Messages that ZeroMQ holds for a peer that does not read, on either side; further ones wait in the `Writer`."""
 _LAST_WORDS_S = 2.0
+_FLUSH_S = 0.1
 _RECONNECT_MS = 10
 """The sockets may be made a moment after their names are known."""
 
@@ -112,6 +114,13 @@ class Link(Generic[S, R]):
     def is_broken(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._writer.is_broken
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until what was sent is on its way to the other process, so that this one may end at once."""
+        until_s = time.monotonic() + timeout_s
+        while self._writer.num_waiting_bytes and time.monotonic() < until_s:
+            time.sleep(_FLUSH_S)
+        time.sleep(_FLUSH_S)  # ZeroMQ's own thread writes to the socket
 
     @property
     def num_waiting_bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from seesay.device.query import measure_memory
@@ -11,29 +10,20 @@ from seesay.llm.memory.host_cache import staging_bytes
 from seesay.llm.memory.kv_cache import bytes_per_block, plan_num_blocks
 
 if TYPE_CHECKING:
-    import torch
-
-    from seesay.llm.memory.kv_layout import KVLayout
-    from seesay.llm.running.runner_limits import RunnerLimits
+    from seesay.llm.running.runner import ModelRunner
 
 
 def choose_num_blocks(
-    layouts: Sequence[KVLayout],
-    limits: RunnerLimits,
-    device: torch.device,
-    *,
-    num_blocks: int,
-    share: float,
-    reserved_bytes: int,
-    has_host_slots: bool,
+    runner: ModelRunner, *, num_blocks: int, share: float, reserved_bytes: int, num_host_slots: int
 ) -> int:
-    """Return the number of blocks of a KV cache with these layouts: `num_blocks`, or where that is 0, as many as fit in
-    `share` of the memory that is free now less `reserved_bytes`. Raises `ConfigError` for more than fit."""
-    block_bytes = bytes_per_block(layouts)
+    """Return the number of blocks of the KV cache of `runner`, beside which there are `num_host_slots` on the host:
+    `num_blocks`, or where that is 0, as many as fit in `share` of the memory that is free now less `reserved_bytes`.
+    Raises `ConfigError` for more than fit."""
+    device, limits, block_bytes = runner.device, runner.limits, bytes_per_block(runner.kv_layouts)
     if num_blocks == 0:
         return plan_num_blocks(
             memory=measure_memory(device),
-            reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if has_host_slots else 0),
+            reserved_bytes=reserved_bytes + (staging_bytes(block_bytes) if num_host_slots else 0),
             share=share,
             block_bytes=block_bytes,
             num_blocks_of_full_batch=limits.max_batch_size * limits.max_sequence_blocks,

@@ -127,13 +127,7 @@ class ModelRunner:
         `profile` and the encoder's own trial returned), and so many slots in host memory. Where it holds less than the
         longest sequence, `limits.session_len` is lowered to that."""
         num_blocks = choose_num_blocks(
-            self.kv_layouts,
-            self.limits,
-            self.device,
-            num_blocks=num_blocks,
-            share=share,
-            reserved_bytes=reserved_bytes,
-            has_host_slots=num_host_slots > 0,
+            self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes, num_host_slots=num_host_slots
         )
         self._num_blocks, self._num_host_slots = num_blocks, num_host_slots
         self.limits = replace(

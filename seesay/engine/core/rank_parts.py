@@ -1,0 +1,34 @@
+"""The parts of a core whose model several ranks compute together, of which it is the first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from seesay.config import EngineConfig
+    from seesay.device.linear.loaded_weights import LoadedWeights
+    from seesay.device.ranks import Ranks
+    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.core.model_weights import ModelWeights
+    from seesay.engine.opened_model import OpenedModel
+    from seesay.llm.models.decoder import Decoder
+    from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.running.runner_limits import RunnerLimits
+
+MakeRunner = Callable[["Decoder", "RunnerLimits"], "ModelRunner"]
+"""Makes a runner, as `ModelRunner` does."""
+MakeWeights = Callable[["OpenedModel", "EngineConfig", "LoadedWeights", "LoadedEncoder | None"], "ModelWeights"]
+"""Makes the weights that may be replaced, as `ModelWeights` does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankParts:
+    """ranks: what the slice of this rank is summed through. wait_until_loaded: waits for the other ranks' slices, and
+    raises the errors of these."""
+
+    ranks: Ranks
+    make_runner: MakeRunner
+    make_weights: MakeWeights
+    wait_until_loaded: Callable[[], object]

@@ -1,0 +1,124 @@
+"""The process of a rank that follows, `python -m seesay.engine.process.ranks.child`: loads its slice and follows.
+
+It ends with the engine process, which is rank 0.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from seesay.engine.process.kinds import Hello
+from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.log_sender import send_logs
+from seesay.engine.process.parent import Parent, exit_at_once
+from seesay.engine.process.ranks import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seesay.engine.process.ranks.follower import Follower
+
+ToLeader = Link[messages.ToLeader, messages.ToFollower]
+
+_SWITCH_INTERVAL_S = 1e-4
+"""As in the engine process."""
+
+
+def main() -> int:
+    """Follow until told to stop. Returns the exit status."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.disable()  # until the slice is loaded
+    parent = Parent(receives=messages.ToFollower)
+    link: ToLeader = parent.link
+    link.send(Hello())
+    start = _receive(link)
+    parent.confirm()
+    if not isinstance(start, messages.Follow):
+        raise TypeError(f"the first message must be Follow, got {type(start).__name__}")
+    send_logs(link, start.log_level)
+    busy = _Beating(link, start.beat_s)
+    try:
+        follower = _load(start, parent.descriptors[0])
+        busy.read = lambda: follower.activity.busy_s
+        link.send(messages.Answer(None, None))
+        while not isinstance(message := _receive(link), messages.Stop):
+            answer = follower.take(message)
+            del message
+            if answer is not None:
+                link.send(answer)
+    except LinkClosedError:
+        return 1
+    except BaseException as error:
+        from seesay.engine.process.failures import describe_failure
+
+        link.send(describe_failure(error))
+        link.close(delivers=True)
+        return 1
+    return 0
+
+
+def _receive(link: ToLeader) -> messages.ToFollower:
+    while not link.wait(None):
+        pass
+    return link.receive()
+
+
+class _Beating:
+    """Sends beats from a thread. read: returns for how long this rank has been in its present step."""
+
+    def __init__(self, link: ToLeader, beat_s: float) -> None:
+        self._link = link
+        self._beat_s = beat_s
+        self.read: Callable[[], float] = lambda: 0.0
+        threading.Thread(target=self._run, name="seesay-beat", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._link.send(messages.Beat(self.read()))
+                time.sleep(self._beat_s)
+        except LinkClosedError:
+            pass
+
+
+def _load(start: messages.Follow, file: int) -> Follower:
+    from functools import partial
+
+    from seesay.config import EngineConfig
+    from seesay.device.host_memory import bound_allocators
+    from seesay.device.rank_group import join_group, pick_rank_device
+    from seesay.device.ranks import Place
+    from seesay.engine.core.loading import load_follower
+    from seesay.engine.core.model_weights import ModelWeights
+    from seesay.engine.opened_model import open_model
+    from seesay.engine.process.ranks.follower import Follower, FollowingRunner
+    from seesay.engine.process.ranks.led_weights import FollowedWeights
+    from seesay.engine.watchdog import exchange_limit_s
+
+    gc.freeze()
+    bound_allocators()
+    config = EngineConfig(**start.engine)
+    place = Place(start.rank, config.tp)
+    device = pick_rank_device(config.device_type, place)
+    model = open_model(Path(start.folder), config)
+    ranks = join_group(file, place, device, timeout_s=exchange_limit_s(config.step_timeout_s, str(device)))
+    runner = load_follower(model, config, device, partial(FollowingRunner, ranks=ranks), ranks)
+    assert isinstance(runner, FollowingRunner)
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+    return Follower(runner, FollowedWeights(ModelWeights(model, config, runner.decoder.weights, None)))
+
+
+def run() -> NoReturn:
+    """End the process with the status of `main`."""
+    exit_at_once(main())
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,136 @@
+"""A rank that follows: does what rank 0 says, in that order, and decides nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from seesay.device.activity import Activity
+from seesay.device.streams import on_stream
+from seesay.engine.process.failures import describe_failure
+from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks.followers import MEETINGS
+from seesay.llm.plans.plan_codec import decode_plan
+from seesay.llm.running.cache_size import choose_num_blocks
+from seesay.llm.running.runner import ModelRunner
+from seesay.llm.running.step_input import place_splices
+
+if TYPE_CHECKING:
+    from seesay.device.ranks import Ranks
+    from seesay.engine.process.ranks.led_weights import FollowedWeights
+    from seesay.llm.models.decoder import Decoder
+    from seesay.llm.running.launched_step import LaunchedStep
+    from seesay.llm.running.runner_limits import RunnerLimits
+    from seesay.llm.running.step_input import StepRows
+
+
+class FollowingRunner(ModelRunner):
+    """Computes the steps of rank 0 with its own slice. Embeddings and sampled tokens are rank 0's."""
+
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, ranks: Ranks) -> None:
+        super().__init__(decoder, limits)
+        self._ranks = ranks
+        self._reserved_bytes = 0
+        self._embeddings: tuple[int, str] | None = None
+        self._launched: deque[tuple[int, LaunchedStep]] = deque()  # those that may be collected, by number
+        self._num_launched = 0
+
+    def profile(self, *, records_graphs: bool = False) -> int:
+        self._reserved_bytes = super().profile(records_graphs=records_graphs)
+        return self._reserved_bytes
+
+    def choose_num_blocks(self, **options: Any) -> int:
+        """Return how many blocks this rank has room for, beside what its own trial took."""
+        return choose_num_blocks(self, reserved_bytes=self._reserved_bytes, **options)
+
+    def learn(self, collected: messages.Collected) -> None:
+        """Let the row table know the tokens of a step."""
+        number, launched = self._launched.popleft()
+        while number != collected.number:  # steps that were given up
+            number, launched = self._launched.popleft()
+        launched.learn(collected.token_ids)
+
+    def follow_step(self, message: messages.Step) -> None:
+        """Take a plan, and launch its rows."""
+        plan = decode_plan(message.plan)
+        self._embeddings = message.embeddings
+        self.apply(plan)
+        self.copy_blocks(plan)
+        if plan.rows:
+            self._num_launched += 1
+            self._launched.append((self._num_launched, self.launch(plan, place_splices(plan, self.rows))))
+
+    def follow_sample(self, message: messages.Sample) -> None:
+        """Take the tokens of the step launched last."""
+        launched, self._unsampled = self._unsampled, None
+        assert launched is not None, "a step was sampled that was not launched"
+        if launched.logits is not None:
+            with torch.inference_mode(), on_stream(self.stream):
+                token_ids = torch.empty(len(launched.step.sampling), dtype=torch.int64, device=self.device)
+                self._ranks.broadcast(token_ids)
+                self._put_tokens(launched, token_ids)
+        launched.take_jumps(message.jumps)
+
+    def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:
+        num_rows = sum(len(offsets) for found in step.splices.values() for offsets in found.offsets)
+        count, dtype = self._embeddings or (0, "")
+        assert num_rows == count, f"rank 0 splices {count} rows into this step, this rank {num_rows}"
+        if not num_rows:
+            return None
+        shape = num_rows, self.decoder.traits.embedding_size
+        embeddings = torch.empty(shape, dtype=getattr(torch, dtype), device=self.device)
+        self._ranks.broadcast(embeddings)
+        return embeddings
+
+
+class Follower:
+    """Does the messages of rank 0. `activity`: entered with each part of a step."""
+
+    def __init__(self, runner: FollowingRunner, weights: FollowedWeights) -> None:
+        self._runner = runner
+        self.activity = Activity()
+        self._calls: Mapping[str, Callable[..., Any]] = {
+            "profile": runner.profile,
+            "choose_num_blocks": runner.choose_num_blocks,
+            "allocate_cache": runner.allocate_cache,
+            "drop_cache": runner.drop_cache,
+            "restore_cache": runner.restore_cache,
+            "restore_graphs": runner.restore_graphs,
+            "record_graphs": runner.record_graphs,
+            "warm_up": runner.warm_up,
+            "measure_step_costs": runner.measure_step_costs,
+            **weights.calls,
+        }
+
+    def take(self, message: messages.ToFollower) -> messages.Answer | None:
+        """Do what a message says, and return the answer to a call. Raises what ends this rank, and so the model."""
+        with nullcontext() if isinstance(message, messages.Call) else self.activity:
+            if isinstance(message, messages.Learning):
+                for collected in message.collected:
+                    self._runner.learn(collected)
+            match message:
+                case messages.Apply():
+                    self._runner.apply(decode_plan(message.plan))
+                case messages.Step():
+                    self._runner.follow_step(message)
+                case messages.Sample():
+                    self._runner.follow_sample(message)
+                case messages.Call():
+                    return self._call(message)
+                case _:
+                    raise TypeError(f"{type(message).__name__} is not expected now")
+        return None
+
+    def _call(self, call: messages.Call) -> messages.Answer:
+        """Do a call. Its failure is rank 0's to handle, but in a meeting."""
+        try:
+            value = self._calls[call.name](**call.arguments)
+        except Exception as error:
+            if call.name in MEETINGS:
+                raise
+            return messages.Answer(None, describe_failure(error))
+        return messages.Answer(value if isinstance(value, int | list) else None, None)

@@ -1,0 +1,213 @@
+"""The processes of the ranks that follow: started, told what to do, and watched while rank 0 may be stuck itself."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import zmq
+
+from seesay.engine.process.arrays import make_file
+from seesay.engine.process.failures import restore_failure
+from seesay.engine.process.kinds import Hello, LogRecord, StartFailed
+from seesay.engine.process.launch import ChildProcess
+from seesay.engine.process.link import LinkClosedError
+from seesay.engine.process.ranks import messages
+from seesay.engine.process.waker import Waker
+from seesay.engine.watchdog import ENGINE, find_hung
+from seesay.errors import SeesayError, describe
+from seesay.system.liveness import LIMIT_S, Silence
+
+logger = logging.getLogger("seesay")
+
+T = TypeVar("T")
+Child = ChildProcess[messages.ToFollower, messages.ToLeader]
+
+MODULE = "seesay.engine.process.ranks.child"
+MEETINGS = frozenset(["profile", "warm_up", "record_graphs", "restore_graphs", "measure_step_costs"])
+"""Calls in which the ranks exchange tensors: a rank that fails leaves the others waiting."""
+_POLL_MS = 500
+_END_S = 5.0
+_LAST_WORDS_S = 0.2
+_VERDICT_S = 2.0
+"""An exchange fails when another rank dies, a moment before its death is noticed."""
+_PATIENCE_S = 10.0
+"""After so long it is logged which rank is waited for."""
+
+
+class Followers:
+    """Ranks 1 … size - 1. `tell` and `call` are used by one thread at a time.
+
+    A follower that dies, hangs or fails ends the model: `lose` is called once, with the reason, from any thread, and is
+    not expected to return. `file`: the descriptor of the anonymous file in which the ranks meet.
+    """
+
+    def __init__(self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None]) -> None:
+        """Start the processes from a thread that lives as long as they shall. Raises `OSError`."""
+        self.size = size
+        self.file = make_file("seesay-ranks")
+        self._lose = lose
+        self._start = start
+        self._children: dict[int, Child] = {}
+        self._answers: dict[int, queue.SimpleQueue[messages.Answer]] = {}
+        self._silence = Silence(LIMIT_S)
+        self._step_limit_s: float | None = None
+        self._waker = Waker()
+        self._is_closed = self._is_calling = False
+        self._verdict = threading.Lock()
+        self._is_lost = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="seesay-ranks", daemon=True)
+        try:
+            for rank in range(1, size):
+                self._children[rank] = ChildProcess(MODULE, receives=messages.ToLeader, descriptors=[self.file])
+                self._answers[rank] = queue.SimpleQueue()
+            self._thread.start()
+        except BaseException:
+            self._end_all(0.0)
+            raise
+
+    def watch_steps(self, limit_s: float, silence_s: float) -> None:
+        """From now on, treat a follower as hung whose step takes longer than `limit_s`, or that is silent for longer
+        than `silence_s`."""
+        self._step_limit_s = limit_s
+        self._silence.limit_s = silence_s
+
+    # --- called by the thread that leads ----------------------------------------------------------------------------
+
+    def tell(self, message: messages.ToFollower) -> None:
+        """Send a message to all."""
+        for child in self._children.values():
+            with contextlib.suppress(LinkClosedError):  # it has died, which the other thread finds out
+                child.link.send(message)
+
+    def wait_for_answers(self, what: str) -> list[Any]:
+        """Wait for an answer of each, in their order. Raises the first error. `what` they do, for the log."""
+        found = [self._wait_for(rank, what) for rank in self._children]
+        for rank, answer in zip(self._children, found, strict=True):
+            if answer.failure is not None:
+                raise self._restore(rank, answer.failure)
+        return [answer.value for answer in found]
+
+    def call(self, name: str, work: Callable[[], T], arguments: Mapping[str, Any]) -> tuple[T, list[Any]]:
+        """Have all ranks do something: the followers what is called `name`, this rank `work` meanwhile. Returns what
+        this one and the others return. Within `work` nothing else is called: the followers do it as a part of theirs.
+
+        Raises the first error once all are done, this rank's first. In a meeting that is at once, and nothing may be
+        called afterwards.
+        """
+        if self._is_calling:
+            return work(), []
+        self._is_calling = True
+        try:
+            return self._call(name, work, arguments)
+        finally:
+            self._is_calling = False
+
+    def _call(self, name: str, work: Callable[[], T], arguments: Mapping[str, Any]) -> tuple[T, list[Any]]:
+        self.tell(messages.Call(name, dict(arguments)))
+        try:
+            own = work()
+        except BaseException:
+            if name not in MEETINGS:
+                with contextlib.suppress(Exception):
+                    self.wait_for_answers(name)
+            raise
+        return own, self.wait_for_answers(name)
+
+    def give_up(self, error: BaseException) -> None:
+        """This rank failed in a step, where the others cannot be told: end the model. If another one has died, that is
+        the reason."""
+        if not self._is_lost.wait(_VERDICT_S):
+            logger.error("rank 0 failed in a step", exc_info=error)
+            self._give_up(SeesayError(f"rank 0 of {self.size} failed in a step: {describe(error)}"))
+        raise error
+
+    def close(self) -> None:
+        """End the processes. Call it from the thread that started them."""
+        self._is_closed = True
+        self._waker.wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.tell(messages.Stop())
+        self._end_all(_END_S)
+
+    def _wait_for(self, rank: int, what: str) -> messages.Answer:
+        while True:
+            try:
+                return self._answers[rank].get(timeout=_PATIENCE_S)
+            except queue.Empty:
+                logger.info("waiting for rank %d of %d: %s", rank, self.size, what)
+
+    def _restore(self, rank: int, failure: StartFailed) -> Exception:
+        """Return the exception of a follower, whose text names it."""
+        text = f"rank {rank} of {self.size}: {failure.text}"
+        return restore_failure(msgspec.structs.replace(failure, text=text))
+
+    def _end_all(self, timeout_s: float) -> None:
+        for child in self._children.values():
+            child.end(timeout_s)
+        self._waker.close()
+        os.close(self.file)
+
+    # --- the thread that watches --------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._waker.fileno(), zmq.POLLIN)
+        for child in self._children.values():
+            child.register(poller)
+        while not self._is_closed:
+            poller.poll(_POLL_MS)
+            try:
+                error = self._look()
+            except Exception as failure:
+                logger.exception("the messages of a rank cannot be read")
+                error = failure
+            if error is not None and not self._is_closed:
+                self._give_up(error)
+                return
+
+    def _look(self) -> Exception | None:
+        """Take all messages. Returns why the model is lost, if it is."""
+        for rank, child in self._children.items():
+            end = child.find_end()
+            while child.link.wait(0.0 if end is None else _LAST_WORDS_S):
+                if error := self._take(rank, child, child.link.receive()):
+                    return error
+            if end is not None:
+                return SeesayError(f"rank {rank} of {self.size} died ({end})")
+        for rank, silent_s in self._silence.find_hung().items():
+            return SeesayError(f"rank {rank} of {self.size} hangs: it has said nothing for {silent_s:.0f} s")
+        return None
+
+    def _take(self, rank: int, child: Child, message: messages.ToLeader) -> Exception | None:
+        """Take a message. Returns why the model is lost, if it is."""
+        match message:
+            case Hello():
+                child.link.send(msgspec.structs.replace(self._start, rank=rank))
+            case messages.Answer():
+                self._answers[rank].put(message)
+            case messages.Beat(busy_s):
+                self._silence.hear(rank)
+                if self._step_limit_s is not None and (hung := find_hung({ENGINE: busy_s}, self._step_limit_s)):
+                    return SeesayError(f"rank {rank} of {self.size}: {hung.reason}")
+            case LogRecord(name, level, text):
+                logging.getLogger(name).log(level, "rank %d: %s", rank, text)
+            case StartFailed():
+                return self._restore(rank, message)
+        return None
+
+    def _give_up(self, error: Exception) -> None:
+        """End the model, once."""
+        if not self._verdict.acquire(blocking=False):
+            return
+        self._is_lost.set()
+        for child in self._children.values():
+            child.kill()  # also one that is stopped
+        self._lose(error)

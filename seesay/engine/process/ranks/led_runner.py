@@ -1,0 +1,103 @@
+"""The runner of rank 0: each step goes to the followers before it begins here.
+
+What can fail for one row is found before anything is sent. From then on a step succeeds on all ranks, or ends the
+model: the ranks would wait for each other for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks.led_memory import LedMemory
+from seesay.llm.plans.plan_codec import encode_plan
+from seesay.llm.running.launched_step import BegunStep
+
+if TYPE_CHECKING:
+    import torch
+
+    from seesay.llm.plans.step_plan import StepPlan, TokenMasks
+    from seesay.llm.running.launched_step import LaunchedStep, StepResult
+    from seesay.llm.running.sampling_row import LogitsProcessor
+    from seesay.llm.running.step_input import Embeddings, Splices, StepRows
+
+
+class LedRunner(LedMemory):
+    """Samples alone: the others take its tokens from the device, and learn them when it does."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._num_launched = 0
+        self._launched: deque[tuple[int, LaunchedStep]] = deque()  # those that may be collected, by number
+        self._collected: list[messages.Collected] = []
+
+    def apply(self, plan: StepPlan) -> None:
+        super().apply(plan)
+        self._tell(messages.Apply, encode_plan(plan))
+
+    def step(self, plan: StepPlan, embeddings: Embeddings) -> BegunStep:
+        super().apply(plan)
+        splices, errors = self.find_splices(plan, embeddings)
+        plan = plan.without(errors)
+        self._tell(messages.Step, encode_plan(plan), _describe(splices))
+        with self._in_step():
+            self.copy_blocks(plan)
+            launched = self.launch(plan, splices) if plan.rows else None
+        if launched is not None:
+            self._num_launched += 1
+            self._launched.append((self._num_launched, launched))
+        return BegunStep(plan, launched, errors)
+
+    def sample(
+        self,
+        launched: LaunchedStep,
+        masks: TokenMasks | None = None,
+        processors: Mapping[int, tuple[LogitsProcessor, ...]] | None = None,
+    ) -> None:
+        self._tell(messages.Sample, {} if masks is None else dict(masks.jumps))
+        with self._in_step():
+            super().sample(launched, masks, processors)
+
+    def collect(self, launched: LaunchedStep) -> StepResult:
+        with self._in_step():
+            result = super().collect(launched)
+        number, found = self._launched.popleft()
+        while found is not launched:  # steps that were given up
+            number, found = self._launched.popleft()
+        self._collected.append(messages.Collected(number, dict(result.token_ids)))
+        return result
+
+    def _tell(self, kind: Callable[..., messages.ToFollower], *fields: Any) -> None:
+        """Send a message with all that was learned since the last one."""
+        collected, self._collected = tuple(self._collected), []
+        self._followers.tell(kind(collected, *fields))
+
+    def _put_tokens(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
+        self._ranks.broadcast(token_ids)
+        super()._put_tokens(launched, token_ids)
+
+    def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:
+        embeddings = super()._join_embeddings(step)
+        if embeddings is not None:
+            self._ranks.broadcast(embeddings)
+        return embeddings
+
+    @contextmanager
+    def _in_step(self) -> Generator[None]:
+        """A part of a step that the other ranks do as well."""
+        try:
+            yield
+        except BaseException as error:
+            self._followers.give_up(error)
+            raise
+
+
+def _describe(splices: Mapping[int, Splices]) -> tuple[int, str] | None:
+    """Return the number of embedding rows that go into a step, and their dtype."""
+    pieces = [piece for found in splices.values() for piece in found.pieces]
+    if not pieces:
+        return None
+    return sum(map(len, pieces)), str(pieces[0].dtype).removeprefix("torch.")
