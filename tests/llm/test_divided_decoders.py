@@ -15,10 +15,11 @@ from decoder_steps import LENGTH, NEXT, Steps, compute_steps
 from fused_products import make_fused
 from llm import backbones
 from other_weights import copy_with_other_weights, read_weights
-from pairs import parametrize_sweep
+from pairs import mark_after, parametrize_sweep
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
 from thread_ranks import ThreadRanks, run_ranks
-from torch import distributed, multiprocessing
+from torch import distributed
+from torch.multiprocessing.spawn import spawn
 
 from seesay.checkpoint import Checkpoint, TensorSlices
 from seesay.checkpoint.quantization import InFlight
@@ -33,6 +34,11 @@ CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 104, "num_attention_heads": 4, "num_key_value_heads": 2}
 QUANTIZED = {**SIZES, "hidden_size": 128, "head_dim": 128, "intermediate_size": 416, "num_hidden_layers": 2}
 """Three groups of 128 and one of 32; 13 groups of 32."""
+FUSED = (
+    "llama", "gemma2", "starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon-groups", "falcon-alibi", "mpt",
+    "mixtral", "qwen2-moe", "glm4-moe",
+)  # fmt: skip
+OTHERS = [name for name in backbones.BACKBONES if name not in (*FUSED, "qwen3")]  # which has three key heads
 ORDERED = [form for form in PACKED_FORMS if "order" in form]
 FORMATS = FORMS | {form: each for form, each in PACKED_FORMS.items() if form not in ORDERED}
 
@@ -68,7 +74,7 @@ def check_ranks(path: Path, size: int, expected: Steps, **options: Any) -> None:
         torch.testing.assert_close(found, expected, atol=3e-4 * float(expected.prompt.std()), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in backbones.BACKBONES if name != "qwen3"])  # has three key heads
+@pytest.mark.parametrize("name", mark_after(len(FUSED), [*FUSED, *OTHERS]))
 def test_kernels_of_few_rows_compute_the_same(
     name: str, six_heads: Callable[[str], backbones.Backbone], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +253,7 @@ def exchange(rank: int, folder: str, paths: list[str]) -> None:
 def test_processes_compute_what_the_whole_computes(saved: Callable[[str], backbones.Backbone], tmp_path: Path) -> None:
     """All ranks the same bits."""
     paths = [saved(name).path for name in ("llama", "olmo2", "gemma2", "qwen2-moe")]
-    multiprocessing.spawn(exchange, args=(str(tmp_path), list(map(str, paths))), nprocs=4)  # type: ignore[no-untyped-call,attr-defined]
+    spawn(exchange, args=(str(tmp_path), list(map(str, paths))), nprocs=4)  # type: ignore[no-untyped-call]
     for index, path in enumerate(paths):
         whole = compute_steps(load(path))
         for size in (2, 4):

@@ -10,9 +10,11 @@ import torch
 from decoder_steps import Steps, compute_steps
 from enrolment import BACKBONES, COMPOSED
 from family_contract import load_family
+from pairs import parametrize_sweep
 from thread_ranks import run_ranks
 
-from seesay.device.ranks import Ranks
+from seesay.device.ranks import Place, Ranks, Unconnected
+from seesay.errors import CheckpointError
 from seesay.llm.models.composed_decoder import ComposedDecoder
 
 CPU = torch.device("cpu")
@@ -27,8 +29,7 @@ def load(path: Path, ranks: Ranks | None = None) -> ComposedDecoder:
     return decoder
 
 
-@pytest.mark.parametrize("size", [2, 4])
-@pytest.mark.parametrize("name", [*BACKBONES, *COMPOSED])
+@parametrize_sweep(name=[*BACKBONES, *COMPOSED], size=[4, 2])
 def test_ranks_compute_what_the_whole_computes(name: str, size: int, tiny_checkpoint: Callable[[str], Path]) -> None:
     path = tiny_checkpoint(name)
     whole = load(path)
@@ -42,3 +43,11 @@ def test_ranks_compute_what_the_whole_computes(name: str, size: int, tiny_checkp
     assert expected.prompt.std() > 0
     for found in run_ranks(size, compute):
         torch.testing.assert_close(found, expected, atol=3e-4 * float(expected.prompt.std()), rtol=1e-4)
+
+
+def test_modules_of_transformers_are_not_divided(tiny_checkpoint: Callable[[str], Path]) -> None:
+    family, _ = load_family(tiny_checkpoint("deepseek_vl2"))
+    with pytest.raises(CheckpointError, match="computed as modules of Transformers, which cannot be divided; use tp=1"):
+        family.backbone().load_decoder(
+            family.checkpoint, session_len=64, device=CPU, dtype=torch.float32, ranks=Unconnected(Place(0, 2))
+        )
