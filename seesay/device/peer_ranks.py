@@ -1,9 +1,9 @@
-"""`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, the rest by other ranks'
-means. Importing this module imports no kernels.
+"""`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, larger ones through other
+`Ranks`. Importing this module imports no kernels.
 
-A rank that dies leaves kernels of the others waiting. After about half a minute of that they end with a CUDA error
-(`kernels/all_reduce.py`, PATIENCE), and so does everything that their process does with its GPU; a process can also be
-killed while its kernel waits. In either case all ranks begin anew.
+If a rank dies, the kernels of the others wait for it. They give up after about half a minute (PATIENCE in
+`kernels/all_reduce.py`): the process then gets a CUDA error and cannot use its GPU any more. A process can also be
+killed while its kernel waits. After either, open the ranks anew in new processes: the buffers are out of step.
 """
 
 from __future__ import annotations
