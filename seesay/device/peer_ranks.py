@@ -1,5 +1,5 @@
-"""`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, larger ones through other
-`Ranks`. Importing this module imports no kernels.
+"""`Ranks` on GPUs that reach each other's memory: small tensors are summed by our own kernels, larger ones through
+other `Ranks`. Importing this module imports no kernels.
 
 If a rank dies, the kernels of the others wait for it. They give up after about half a minute (PATIENCE in
 `kernels/all_reduce.py`): the process then gets a CUDA error and cannot use its GPU any more. A process can also be

@@ -6,6 +6,7 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from seesay.device.peer_ranks import open_peer_ranks
 from seesay.device.query import pick_device
 from seesay.device.ranks import Place, Ranks, TorchRanks
 from seesay.errors import ConfigError
@@ -58,4 +59,4 @@ def join_group(file: int, place: Place, device: torch.device, *, timeout_s: floa
         device_id=device if is_gpu else None,
     )
     assert distributed.group.WORLD is not None
-    return TorchRanks(distributed.group.WORLD)
+    return open_peer_ranks(TorchRanks(distributed.group.WORLD), device)

@@ -102,6 +102,11 @@ class Unconnected:
         assert x.is_meta
         return x
 
+    def sum_add_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
+    ) -> torch.Tensor:
+        return add_norm(self.sum(x), residual, weight, eps)
+
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_meta
         return x.new_empty(len(x), self.place.size * x.shape[1])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from seesay.checkpoint.parts import FLOATS, Part
-from seesay.device.ranks import Place
+from seesay.device.ranks import Place, Unconnected
 from seesay.engine.core.loading import resolve
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
@@ -20,8 +20,6 @@ from seesay.llm.models.division import make_division
 from seesay.vl.modules.module_family import ModuleDecoderFamily
 
 if TYPE_CHECKING:
-    import torch
-
     from seesay.config import EngineConfig
     from seesay.engine.core.loading import ResolvedConfig
     from seesay.engine.opened_model import OpenedModel
@@ -46,21 +44,6 @@ class Share:
         0 where the model does not fit."""
         left = gpu_bytes - CONTEXT_BYTES - self.weight_bytes - self.activation_bytes
         return max(0, int(left * share) // self.kv_bytes_per_token)
-
-
-class _OnPaper:
-    """Ranks that compute nothing."""
-
-    def __init__(self, size: int) -> None:
-        self.place = Place(0, size)
-
-    def sum(self, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
-
-    gather = sum
-
-    def broadcast(self, x: torch.Tensor) -> None:
-        raise NotImplementedError
 
 
 class Capacity:
@@ -90,7 +73,7 @@ class Capacity:
             self._decoder_config,
             device=torch.device("meta"),
             dtype=self.resolved.dtype,
-            division=make_division(self._decoder_config, _OnPaper(tp), checkpoint.quantization),
+            division=make_division(self._decoder_config, Unconnected(Place(0, tp)), checkpoint.quantization),
         )
         shares = _find_shares(decoder)
         weight_bytes = sum(

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import make_picture
 from PIL import Image, ImageDraw
 
 from seesay import IMAGE_TOKEN, EngineConfig, GenerationConfig, Pipeline, pipeline
