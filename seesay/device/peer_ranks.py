@@ -8,6 +8,7 @@ killed while its kernel waits. After either, open the ranks anew in new processe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -54,6 +55,17 @@ class PeerRanks:
         else:
             self.sums.sum_two_shot(x)
         return x
+
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return self._ranks.begin_sum(x)
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        is_small = x.numel() * x.element_size() <= self._limits.one_shot_bytes
+        is_alike = x.dtype == residual.dtype and residual.is_contiguous()
+        if is_small and is_alike and self.sums.can_sum(x):
+            self.sums.sum_one_shot(x.contiguous(), add_to=residual)
+        else:
+            residual.add_(self.sum(x))
 
     def sum_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm

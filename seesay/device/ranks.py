@@ -41,6 +41,14 @@ class Ranks(Protocol):
         """Return the sum over all ranks of x [T, …], the same bits on every rank; x may be overwritten."""
         ...
 
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        """Begin what `sum` does, beside what is queued next, and return what waits for it. x is not used meanwhile."""
+        ...
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        """Add the sum over all ranks of x to `residual`, of the same shape and type, in place."""
+        ...
+
     def sum_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
     ) -> torch.Tensor:
@@ -72,6 +80,20 @@ class TorchRanks:
         distributed.all_reduce(x, group=self._group)
         return x
 
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        from torch import distributed
+
+        work = distributed.all_reduce(x, group=self._group, async_op=True)
+
+        def finish() -> torch.Tensor:
+            work.wait()
+            return x
+
+        return finish
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        residual.add_(self.sum(x))
+
     def sum_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
     ) -> torch.Tensor:
@@ -101,6 +123,12 @@ class Unconnected:
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_meta
         return x
+
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        return lambda: self.sum(x)
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        residual.add_(self.sum(x))
 
     def sum_add_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm

@@ -116,6 +116,7 @@ def _half_of_region(num_calls, SIZE: tl.constexpr, SLOT: tl.constexpr):
 @triton.jit(do_not_specialize=["rank", "patience"])
 def one_shot_kernel(
     x_ptr,
+    out_ptr,
     addresses_ptr,
     counters_ptr,
     num_elements,
@@ -126,9 +127,11 @@ def one_shot_kernel(
     SIZE: tl.constexpr,
     SLOT: tl.constexpr,
     TILE: tl.constexpr,
+    ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Each rank sends all its elements to all others. Program i sums up elements i · TILE … in place."""
+    """Each rank sends all its elements to all others. Program i sums up elements i · TILE …, rounds the sums, and puts
+    them into `out`, or adds them to it."""
     num_calls = _begin_call(counters_ptr, IS_DEPENDENT)
     half = _half_of_region(num_calls, SIZE, SLOT)
     columns = tl.arange(0, TILE)
@@ -140,7 +143,11 @@ def one_shot_kernel(
     total = _receive_sum(
         words, is_inside, half + columns, addresses_ptr, rank, patience, DTYPE, WORD, SIZE, SLOT
     )  # fmt: skip
-    tl.store(x_ptr + offsets, total.to(DTYPE), mask=is_inside)
+    total = total.to(DTYPE)
+    if ADDS:
+        before = tl.load(out_ptr + offsets, mask=is_inside, other=0.0)
+        total = (before.to(tl.float32) + total.to(tl.float32)).to(DTYPE)
+    tl.store(out_ptr + offsets, total, mask=is_inside)
     tl.store(counters_ptr + tl.program_id(0), num_calls + 1)
 
 
@@ -267,17 +274,20 @@ class PeerSums:
         fits = 0 < num_rows <= MAX_PROGRAMS and power_of_2_from(hidden) * x.element_size() <= SLOT_BYTES
         return x.dtype in DTYPES and fits
 
-    def sum_one_shot(self, x: torch.Tensor) -> None:
-        """Replace x, which is contiguous and for which `can_sum`, by its sum over all ranks, rounded once."""
+    def sum_one_shot(self, x: torch.Tensor, *, add_to: torch.Tensor | None = None) -> None:
+        """Replace x, which is contiguous and for which `can_sum`, by its sum over all ranks, rounded once; or leave it,
+        and add that sum to a tensor like it."""
         tile = _pick_tile(x, 1)
         one_shot_kernel[(-(-x.numel() // tile),)](
             x,
+            x if add_to is None else add_to,
             self.addresses,
             self.counters,
             x.numel(),
             self.rank,
             self.patience,
             TILE=tile,
+            ADDS=add_to is not None,
             num_warps=_pick_num_warps(tile * x.element_size()),
             **self._constants(x),
         )

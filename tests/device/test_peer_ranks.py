@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -26,15 +27,22 @@ class Calls:
         self.names.append("sum_add_norm")
         return x
 
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        self.names.append("begin_sum")
+        return lambda: x
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        raise AssertionError("it is made of sums")
+
     def can_sum(self, x: torch.Tensor) -> bool:
         return x.dtype in (torch.float32, torch.bfloat16) and x.numel() > 0
 
     def can_sum_add_norm(self, x: torch.Tensor) -> bool:
         return self.can_sum(x) and x.shape[1] <= 8192
 
-    def sum_one_shot(self, x: torch.Tensor) -> None:
+    def sum_one_shot(self, x: torch.Tensor, *, add_to: torch.Tensor | None = None) -> None:
         assert x.is_contiguous()
-        self.names.append("one_shot")
+        self.names.append("one_shot" if add_to is None else "one_shot, added")
 
     def sum_two_shot(self, x: torch.Tensor) -> None:
         self.names.append("two_shot")
@@ -74,6 +82,17 @@ def test_other_types_and_calls_go_through_other_ranks() -> None:
     ranks.broadcast(torch.ones(3))
     transposed = ranks.sum(torch.ones(3, 2).t())
     assert calls.names == ["sum", "sum", "gather", "broadcast", "one_shot"] and transposed.is_contiguous()
+
+
+def test_few_rows_are_added_by_the_kernel_that_sums_them() -> None:
+    calls = Calls(2)
+    ranks, many = make_ranks(calls), LIMITS[2].one_shot_bytes // 4 + 1
+    for num, dtype in ((7, torch.float32), (7, torch.bfloat16), (many, torch.float32)):
+        residual = torch.ones(num)
+        ranks.sum_add(torch.ones(num, dtype=dtype), residual)
+        assert residual[0] == (1 if calls.names[-1].endswith("added") else 2)
+    ranks.begin_sum(torch.ones(3))()
+    assert calls.names == ["one_shot, added", "one_shot", "two_shot", "begin_sum"]
 
 
 def test_one_kernel_sums_and_normalizes_few_rows() -> None:

@@ -26,6 +26,11 @@ def exchange(rank: int, folder: str) -> None:
     assert (ranks.place.rank, ranks.place.size) == (rank, SIZE)
     x = torch.arange(6.0).view(2, 3) + 10 * rank
     assert torch.equal(ranks.sum(x.clone()), 3 * torch.arange(6.0).view(2, 3) + 30)
+    finish = ranks.begin_sum(x.clone())
+    assert torch.equal(finish(), 3 * torch.arange(6.0).view(2, 3) + 30)
+    residual = torch.ones(2, 3)
+    ranks.sum_add(x.clone(), residual)
+    assert torch.equal(residual, 3 * torch.arange(6.0).view(2, 3) + 31)
     residual = torch.ones(2, 3)
     assert torch.equal(ranks.sum_add_norm(x.clone(), residual, x[0], 0.5, add_norm=add), residual)
     assert torch.equal(residual, 3 * torch.arange(6.0).view(2, 3) + 31)

@@ -59,6 +59,12 @@ def take_turns(rank: int, memory: list[torch.Tensor]) -> None:
             sum_up(own)
             torch.testing.assert_close(own, sum_in_order(x), rtol=0, atol=0, equal_nan=True)
             assert torch.equal(own.signbit() & ~own.isnan(), sum_in_order(x).signbit() & ~own.isnan())
+            if sum_up == sums.sum_one_shot:
+                before = torch.randn(num, generator=torch.Generator().manual_seed(seed)).to(dtype)
+                added = before.clone()
+                sums.sum_one_shot(x[rank].clone(), add_to=added)
+                expected = (before.float() + sum_in_order(x).float()).to(dtype)
+                torch.testing.assert_close(added, expected, rtol=0, atol=0, equal_nan=True)
     for seed, num_rows in enumerate((1, 3)):
         add_norm(rank, sums, num_rows, seed)
 

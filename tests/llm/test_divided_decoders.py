@@ -27,6 +27,7 @@ from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.device.linear import linear as linear_module
 from seesay.device.ranks import Place, Ranks, TorchRanks, Unconnected
 from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models import residual
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.reading import read_decoder_config
 
@@ -83,6 +84,26 @@ def test_kernels_of_few_rows_compute_the_same(
     assert expected.prompt.std() > 0.1
     monkeypatch.setattr(linear_module, "make_product", make_fused)
     check_ranks(path, 2, expected)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "granite", "mixtral", "starcoder2", "falcon"])
+def test_two_pieces_compute_the_same(
+    name: str, saved: Callable[[str], backbones.Backbone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums of one are begun before the other is computed; layers whose halves are one sum have no pieces."""
+    path = saved(name).path
+    expected = compute_steps(load(path))
+    monkeypatch.setattr(residual, "MIN_PIECE_TOKENS", 2)
+    check_ranks(path, 2, expected)
+
+    def count(ranks: Ranks) -> list[tuple[int, ...]]:
+        assert isinstance(ranks, ThreadRanks)
+        compute_steps(load(path, ranks))
+        return [shape for _, shape in ranks.calls if shape[0] in (6, 5)]
+
+    pieces = [(6, 64), (5, 64)] * 2
+    for shapes in run_ranks(2, count):
+        assert shapes[:4] == pieces if name != "falcon" else not shapes
 
 
 @parametrize_sweep(form=FORMATS, size=[2, 4])

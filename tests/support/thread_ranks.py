@@ -35,6 +35,13 @@ class ThreadRanks:
     ) -> torch.Tensor:
         return add_norm(self.sum(x), residual, weight, eps)
 
+    def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
+        total = self.sum(x)
+        return lambda: total
+
+    def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        residual.add_(self.sum(x))
+
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cat(self._exchange("gather", x), dim=1)
 

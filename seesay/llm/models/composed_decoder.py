@@ -190,7 +190,6 @@ class ComposedDecoder:
             delta, residual = layer.run(delta, residual, cache, step, last_wanted if is_last else None)
             if not is_last:
                 self._add_deep(residual, inputs, number - 1)
-        assert delta is not None
         hidden = self._norm.add(delta, residual)
         return hidden if wanted is None or last_wanted is not None else hidden.index_select(0, wanted)
 
@@ -220,7 +219,7 @@ class ComposedDecoder:
         """Return the residual stream behind layer `index`. `residual` [T, hidden] is changed."""
         delta, residual = self._layers[index].run(None, residual, cache, self._begin_step(inputs))
         self._add_deep(residual, inputs, index)
-        return residual.add_(delta)
+        return residual if delta is None else residual.add_(delta)
 
     def normalize(self, residual: torch.Tensor) -> torch.Tensor:
         """Return what `logits` takes: the last norm of the residual stream behind the last layer."""

@@ -39,8 +39,9 @@ class Layer(Protocol):
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what.
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """`delta` [T, hidden] is what the layer before adds to `residual`; returns what this layer adds, and to what;
+        None where it has added all itself.
 
         wanted int64 [N]: the tokens that are needed after this layer. All others only leave keys and values. Not in
         steps with rows of media.
@@ -101,14 +102,28 @@ class SequentialLayer(_Parts):
         cache: LayerCache,
         step: AttentionStep,
         wanted: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
         attention = self._attention
         x = attention.attend(attention.qkv.multiply(self._input_norm, delta, residual, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
+        if step.rows is None and self._attended.has_pieces(len(x)):
+            self._run_in_pieces(x, residual)
+            return None, residual
         delta = self._attended.prepare(attention.out(x, step.rows))
         made = self._feed_forward.run(self._inner_norm, delta, residual, step.rows)
         return self._made.prepare(made), residual
+
+    def _run_in_pieces(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        """Compute two pieces of the tokens in turn behind attention, each while the ranks sum up the other's output."""
+        pieces = residual.chunk(2)
+        attended = [self._attended.begin(self._attention.out(piece, None)) for piece in x.chunk(2)]
+        made = [
+            self._made.begin(self._feed_forward.run(self._inner_norm, finish(), piece, None))
+            for finish, piece in zip(attended, pieces, strict=True)
+        ]
+        for finish, piece in zip(made, pieces, strict=True):
+            piece.add_(finish())
 
     def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
         attention = self._attention
