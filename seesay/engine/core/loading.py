@@ -13,12 +13,13 @@ from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
 from seesay.device.query import has_fp8, is_same_device, measure_memory, measure_peak, pick_device
 from seesay.device.rank_group import pick_rank_device
-from seesay.device.ranks import Place, Ranks
+from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
+from seesay.engine.core.rank_parts import RankParts
 from seesay.engine.watchdog import hang_limit_s
 from seesay.errors import ConfigError
 from seesay.grammars.bad_words import CompiledBadWords
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.engine.core.rank_parts import MakeRunner, RankParts
+    from seesay.engine.core.rank_parts import MakeRunner
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.memory.kv_layout import KVFormat
@@ -193,9 +194,9 @@ def load_core(
     `ConfigError`."""
     bound_allocators()
     with model.checkpoint.blamed():
-        device = pick_rank_device(config.device_type, Place(0, config.tp))
+        device = None if join_ranks is None else pick_rank_device(config.device_type, Place(0, config.tp))
         resolved = resolve(config, model.checkpoint, model.backbone, device)
-        ranks = None if join_ranks is None else join_ranks(device)
+        ranks = None if join_ranks is None else join_ranks(resolved.device)
         compile_log = _listen_to_compiler(resolved.device)
         encoder_device = pick_device(vision_config.device, "VisionConfig.device") if vision_config.device else None
         parts = _build_parts(
@@ -242,8 +243,22 @@ def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, Loa
     resolved = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
     longest = -(-resolved.session_len // config.block_size)
     config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
-    parts = _build_parts(model, config, resolved, _nothing)
+    parts = _build_parts(model, config, resolved, _nothing, ranks=_rehearse_ranks(config.tp))
     return parts.runner, parts.encoder
+
+
+def _rehearse_ranks(size: int) -> RankParts | None:
+    """Return what makes one of several ranks, without the others."""
+    from seesay.llm.running.runner import ModelRunner
+
+    if size == 1:
+        return None
+    return RankParts(
+        ranks=Unconnected(Place(0, size)),
+        make_runner=ModelRunner,
+        make_weights=ModelWeights,
+        wait_until_loaded=_nothing,
+    )
 
 
 @contextmanager

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from seesay.device.activity import Activity
+from seesay.device.host_memory import return_memory
+from seesay.device.query import is_out_of_memory, release_cached_memory, synchronize
 from seesay.device.streams import on_stream
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.ranks import messages
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from seesay.llm.running.launched_step import LaunchedStep
     from seesay.llm.running.runner_limits import RunnerLimits
     from seesay.llm.running.step_input import StepRows
+
+_FREEING = frozenset(["drop_cache", "drop_weights", "offload_weights"])
+"""Calls after which the memory is others' to use."""
 
 
 class FollowingRunner(ModelRunner):
@@ -127,10 +132,18 @@ class Follower:
 
     def _call(self, call: messages.Call) -> messages.Answer:
         """Do a call. Its failure is rank 0's to handle, but in a meeting."""
+        device = self._runner.device
         try:
+            synchronize(device)  # calls and steps use different streams
             value = self._calls[call.name](**call.arguments)
+            synchronize(device)
         except Exception as error:
             if call.name in MEETINGS:
                 raise
+            error.__traceback__ = None if is_out_of_memory(error) else error.__traceback__
+            release_cached_memory(device)
             return messages.Answer(None, describe_failure(error))
+        if call.name in _FREEING:
+            release_cached_memory(device)
+            return_memory()
         return messages.Answer(value if isinstance(value, int | list) else None, None)

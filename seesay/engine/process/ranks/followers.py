@@ -48,8 +48,10 @@ class Followers:
     not expected to return. `file`: the descriptor of the anonymous file in which the ranks meet.
     """
 
-    def __init__(self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None]) -> None:
-        """Start the processes from a thread that lives as long as they shall. Raises `OSError`."""
+    def __init__(
+        self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None], module: str = MODULE
+    ) -> None:
+        """Start the processes, which run `module`, from a thread that lives as long as they shall. Raises `OSError`."""
         self.size = size
         self.file = make_file("seesay-ranks")
         self._lose = lose
@@ -62,10 +64,11 @@ class Followers:
         self._is_closed = self._is_calling = False
         self._verdict = threading.Lock()
         self._is_lost = threading.Event()
+        self._is_over = threading.Event()  # `lose` has returned: the process goes on, in a test
         self._thread = threading.Thread(target=self._watch, name="seesay-ranks", daemon=True)
         try:
             for rank in range(1, size):
-                self._children[rank] = ChildProcess(MODULE, receives=messages.ToLeader, descriptors=[self.file])
+                self._children[rank] = ChildProcess(module, receives=messages.ToLeader, descriptors=[self.file])
                 self._answers[rank] = queue.SimpleQueue()
             self._thread.start()
         except BaseException:
@@ -122,11 +125,11 @@ class Followers:
 
     def give_up(self, error: BaseException) -> None:
         """This rank failed in a step, where the others cannot be told: end the model. If another one has died, that is
-        the reason."""
+        the reason. Does not return while the process ends."""
         if not self._is_lost.wait(_VERDICT_S):
             logger.error("rank 0 failed in a step", exc_info=error)
             self._give_up(SeesayError(f"rank 0 of {self.size} failed in a step: {describe(error)}"))
-        raise error
+        self._is_over.wait()
 
     def close(self) -> None:
         """End the processes. Call it from the thread that started them."""
@@ -211,3 +214,4 @@ class Followers:
         for child in self._children.values():
             child.kill()  # also one that is stopped
         self._lose(error)
+        self._is_over.set()
