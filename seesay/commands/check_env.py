@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from seesay.commands.command import Command
+from seesay.device.gpu_links import describe_peers, describe_topology
 from seesay.version import __version__
 
 _REQUIRED = (
@@ -65,6 +66,10 @@ def _gpus() -> Iterator[tuple[str, str]]:
     build, gpus = describe_gpus()
     yield "torch build", build
     yield "gpu", "; ".join(gpus) or "no GPU that torch can use"
+    if (peers := describe_peers()) is not None:
+        yield "gpu peers", f"reach each other's memory: {peers}"
+    if (topology := describe_topology()) is not None:
+        yield "gpu links", topology
     if (driver := _driver()) is not None:
         yield "gpu driver", driver
 
