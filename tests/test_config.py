@@ -21,6 +21,7 @@ from seesay.config import (
     VisionConfig,
 )
 from seesay.device.query import pick_device
+from seesay.engine.front.starting import uses_process
 from seesay.errors import ConfigError
 from seesay.serving.settings import ServerSettings
 from seesay.system.log import set_up_logging
@@ -118,6 +119,12 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
 def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{config.__name__}.{option}=.* is not supported"):
         config(**{option: value})
+
+
+def test_ranks_are_processes() -> None:
+    assert uses_process(EngineConfig(tp=2, device_type="cpu")) and not uses_process(EngineConfig(device_type="cpu"))
+    with pytest.raises(ConfigError, match="engine_process must be True or None with tp=2: .*, got False"):
+        EngineConfig(tp=2, engine_process=False)
 
 
 def test_the_two_names_of_a_quantized_kv_cache_agree() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import faulty_engine
 import pytest
 from asking import join, make_picture, parse
+from pairs import mark_after
 from rank_processes import find_followers, is_over
 from waiting import wait_until
 
@@ -114,9 +115,7 @@ def expected(engine: AsyncEngine) -> list[list[int]]:
     return ask(engine)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("seed", mark_after(1, range(6)))
 def test_a_follower_is_killed_under_load(engine: AsyncEngine, expected: list[list[int]], seed: int) -> None:
     first = wait_for_pid(engine)
     [follower] = find_followers(first)
