@@ -91,7 +91,8 @@ def test_ranks_that_are_started_again_have_the_new_weights(
 ) -> None:
     pipe.update_weights(pair[1])
     first = pid_of(pipe)
+    assert first is not None
     [follower] = find_followers(first)
     os.kill(follower, signal.SIGKILL)
-    wait_until(lambda: pipe.engine.core.pid not in (first, None), "all ranks are started again")
+    wait_until(lambda: pid_of(pipe) not in (first, None), "all ranks are started again")
     assert answers(pipe) == expected[1]

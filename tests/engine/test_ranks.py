@@ -65,7 +65,7 @@ def texts(answers: Sequence[Response]) -> list[tuple[str, str | None]]:
 
 def compare(alone: Pipeline, two: Pipeline, prompts: list[Any], configs: list[GenerationConfig]) -> list[Response]:
     """Both answer alike. Returns the answers of several ranks."""
-    found = two(prompts, gen_config=configs)
+    found: list[Response] = two(prompts, gen_config=configs)
     assert texts(found) == texts(alone(prompts, gen_config=configs))
     return found
 
@@ -81,22 +81,21 @@ def test_many_requests_are_preempted_and_moved_to_the_host(alone: Pipeline, two:
     prompts = [f"Tell me of {word}. " * 6 for word in ("game", "frame", "red", "blue", "shape", "number", "chart")]
     prompts *= 2
     compare(alone, two, prompts, [GenerationConfig(max_new_tokens=150, ignore_eos=True)] * len(prompts))
-    assert two._engine.stats().total_preemptions > 0
+    stats = two._engine.stats()
+    assert stats.total_preemptions > 0 and stats.total_host_kv_loads > 0
 
 
 def test_draws_penalties_and_biases(alone: Pipeline, two: Pipeline) -> None:
+    each: list[dict[str, Any]] = [
+        {},
+        {"repetition_penalty": 1.2},
+        {"frequency_penalty": 0.4, "min_new_tokens": 20},
+        {"top_p": 0.9, "logprobs": 3},
+        {"bad_words": ["red"], "no_repeat_ngram_size": 3},
+        {"logit_bias": {70: 2.0}},
+    ]
     configs = [
-        GenerationConfig(random_seed=seed, max_new_tokens=30, **NARROW, **options)
-        for seed, options in enumerate(
-            [
-                {},
-                {"repetition_penalty": 1.2},
-                {"frequency_penalty": 0.4, "min_new_tokens": 20},
-                {"top_p": 0.9, "logprobs": 3},
-                {"bad_words": ["red"], "no_repeat_ngram_size": 3},
-                {"logit_bias": {70: 2.0}},
-            ]
-        )
+        GenerationConfig(random_seed=seed, max_new_tokens=30, **NARROW, **options) for seed, options in enumerate(each)
     ]
     compare(alone, two, PROMPTS, configs)
 
@@ -104,7 +103,7 @@ def test_draws_penalties_and_biases(alone: Pipeline, two: Pipeline) -> None:
 @pytest.mark.parametrize("jumps", [True, False])
 def test_grammars(alone: Pipeline, two: Pipeline, jumps: bool) -> None:
     """Text without a choice is computed several tokens at a time where nothing weighs single tokens."""
-    options = {} if jumps else {"logprobs": 1}
+    options: dict[str, Any] = {} if jumps else {"logprobs": 1}
     configs = [GenerationConfig(response_format=JSON, max_new_tokens=60, **options)] * len(PROMPTS)
     found = compare(alone, two, PROMPTS, configs)
     assert any(one.finish_reason == "stop" for one in found)

@@ -64,8 +64,9 @@ def read_report(faults: Faults) -> str:
     return str(found["problem"])
 
 
-def load(start: kinds.Start, _followers: object = None) -> EngineLoop:
+def load(start: kinds.Start, followers: object = None) -> EngineLoop:
     """Build a loop as `start_process` ordered it."""
+    assert followers is None
     orders = start.engine
     faults = Faults(rates=orders["rates"], seed=orders["seed"])
     engine = Engine(Path(start.folder), Setup(**orders["setup"]), faults)
