@@ -161,7 +161,7 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
             tiling = RowTiling(*sizes)
             alone = partial(kernels.multiply_gate_alone, num_experts=NUM, activation="silu", tiling=tiling)
             calls["gate", sizes] = [
-                partial(alone, x, choice.experts, layer.gate_up) for choice, layer in zip(chosen, layers, strict=True)
+                partial(alone, x, choice, layer.gate_up) for choice, layer in zip(chosen, layers, strict=True)
             ]
         for sizes in DOWN_ROW:
             alone = partial(kernels.multiply_down_alone, num_experts=NUM, tiling=RowTiling(*sizes))
@@ -174,7 +174,7 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
     for tile in many if mean > 32 else SOME + many[:3] if mean > 8 else FEW + (SOME[:4] if mean > 2 else []):
         grouped_tiling = GroupedTiling(*tile, rows_first=tile[0] >= 64 and not is_one_byte)
         grouped = partial(kernels.multiply_grouped, num_chosen=CHOSEN, tiling=grouped_tiling)
-        sorted_by = [kernels.sort(experts, NUM) for experts, _ in chosen]
+        sorted_by = [kernels.sort(experts, NUM) for experts, *_ in chosen]
         calls["gate", tile] = [
             partial(grouped, x, *sorts, layer.gate_up, activation="silu")
             for sorts, layer in zip(sorted_by, layers, strict=True)
@@ -195,7 +195,7 @@ def sweep(num_tokens: int, layers: list[Layer]) -> None:
 def check(num_tokens: int, layer: Layer) -> None:
     """Compare with float32."""
     x = torch.randn(num_tokens, HIDDEN, device=DEVICE, dtype=DTYPE)
-    experts, shares = choose(layer.logits)
+    experts, shares, _ = choose(layer.logits)
     top = layer.logits.float().softmax(-1).topk(CHOSEN)
     assert torch.equal(experts.long().sort().values, top.indices.sort().values)
     exact = torch.zeros(num_tokens, HIDDEN, device=DEVICE)

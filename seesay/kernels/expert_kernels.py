@@ -209,12 +209,13 @@ def one_row_gate_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
     GATE: tl.constexpr,
+    IS_PARTIAL: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, a) computes outputs i · OUTPUTS … of assignment a, with plain arithmetic: the activation of the first
     half of the product times the second half. It reads the weights of the chosen experts alone. HAS_NORM: x is divided
     by its root mean square and multiplied by `norm` first. GROUP: inputs that share a scale, of which SPAN is a
-    multiple.
+    multiple. IS_PARTIAL: nothing is computed for experts that are not here, -1.
 
     What depends on it may begin when it knows the experts: then they are known there, too.
     """
@@ -224,6 +225,9 @@ def one_row_gate_kernel(
     assignment = tl.program_id(1)
     token = (assignment // CHOSEN).to(tl.int64)
     expert = tl.load(experts_ptr + assignment)
+    if IS_PARTIAL:  # noqa: SIM102 (known when the kernel is compiled)
+        if expert < 0:
+            return
     x_ptr += token * x_stride
     factor = 1.0
     if HAS_NORM:
@@ -294,10 +298,12 @@ def one_row_down_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_SCALE: tl.constexpr,
     ADDS: tl.constexpr,
+    IS_PARTIAL: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, t) computes outputs i · OUTPUTS … of token t: the sum over its experts of their shares times the
-    products of x [tokens · CHOSEN, SIZE] with their weights, all experts side by side. ADDS: add it to out.
+    products of x [tokens · CHOSEN, SIZE] with their weights, all experts side by side. ADDS: add it to out. IS_PARTIAL:
+    experts that are not here, -1, add nothing.
 
     It begins behind `one_row_gate_kernel`, and reads the first weights before that has ended.
     """
@@ -308,6 +314,8 @@ def one_row_down_kernel(
     is_slot = slots < CHOSEN
     assignments = token * CHOSEN + slots
     experts = tl.load(experts_ptr + assignments, mask=is_slot, other=0)
+    if IS_PARTIAL:
+        is_slot = is_slot & (experts >= 0)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
     is_output = outputs < num_outputs

@@ -55,10 +55,13 @@ def choose_kernel(
     GROUPS: tl.constexpr,
     KEPT: tl.constexpr,
     SUMS_TWO: tl.constexpr,
+    FIRST: tl.constexpr,
+    OWN: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program t chooses the experts of token t. A score that is NaN is never better than another, so that every choice
-    is an expert."""
+    is an expert. Those from FIRST on, OWN of them, are written as numbers from 0 on; others as -1, with a share of 0.
+    """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -87,9 +90,15 @@ def choose_kernel(
         choice = tl.where(experts == best, _LOWEST, choice)
     if NORMALIZES:
         weights /= tl.maximum(tl.sum(weights, axis=0), least_sum)
+    chosen = tl.minimum(chosen, NUM - 1)
+    weights *= scale
+    if OWN < NUM:
+        is_own = (chosen >= FIRST) & (chosen < FIRST + OWN)
+        chosen = tl.where(is_own, chosen - FIRST, -1)
+        weights = tl.where(is_own, weights, 0.0)
     places = token * CHOSEN + slots
-    tl.store(experts_ptr + places, tl.minimum(chosen, NUM - 1), mask=slots < CHOSEN)
-    tl.store(weights_ptr + places, weights * scale, mask=slots < CHOSEN)
+    tl.store(experts_ptr + places, chosen, mask=slots < CHOSEN)
+    tl.store(weights_ptr + places, weights, mask=slots < CHOSEN)
 
 
 @triton.jit(do_not_specialize=["num_assignments"])
@@ -102,7 +111,8 @@ def sort_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program e writes the assignments of expert e, in their order, behind those of all experts before it, and the
-    place of its first one. There is one program more than there are experts: it writes where the last one's end."""
+    place of its first one. Those of experts that are not here, -1, are left out. There is one program more than there
+    are experts: it writes where the last one's end."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -133,10 +143,11 @@ def combine_kernel(
     CHOSEN: tl.constexpr,
     SPAN: tl.constexpr,
     ADDS: tl.constexpr,
+    IS_PARTIAL: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (t, i) computes elements i · SPAN … of token t: the sum of its rows of x [tokens · CHOSEN, SIZE] times
-    their shares. ADDS: add it to out."""
+    their shares. ADDS: add it to out. IS_PARTIAL: rows with a share of 0 were not computed."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -146,8 +157,12 @@ def combine_kernel(
     total = tl.zeros([SPAN], tl.float32)
     for slot in tl.static_range(CHOSEN):
         assignment = token * CHOSEN + slot
-        row = tl.load(x_ptr + assignment * SIZE + columns, mask=is_inside, other=0.0).to(tl.float32)
-        total += row * tl.load(shares_ptr + assignment)
+        share = tl.load(shares_ptr + assignment)
+        is_read = is_inside
+        if IS_PARTIAL:
+            is_read = columns < tl.where(share == 0.0, 0, SIZE)
+        row = tl.load(x_ptr + assignment * SIZE + columns, mask=is_read, other=0.0).to(tl.float32)
+        total += row * share
     kind = out_ptr.dtype.element_ty
     total = total.to(kind)
     targets = out_ptr + token * out_stride + columns

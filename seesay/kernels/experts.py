@@ -78,31 +78,40 @@ class Choosing(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The experts of each token, int32 [tokens, chosen], and their shares, float32."""
+    """The experts of each token, int32 [tokens, chosen], and their shares, float32. is_partial: there may be experts
+    that are not here, -1, with shares of 0."""
 
     experts: torch.Tensor
     shares: torch.Tensor
+    is_partial: bool = False
 
     @classmethod
-    def empty(cls, num_tokens: int, num_chosen: int, device: torch.device) -> Choice:
+    def empty(cls, num_tokens: int, num_chosen: int, device: torch.device, *, is_partial: bool = False) -> Choice:
         experts = torch.empty(num_tokens, num_chosen, dtype=torch.int32, device=device)
-        return cls(experts, torch.empty(num_tokens, num_chosen, dtype=torch.float32, device=device))
+        shares = torch.empty(num_tokens, num_chosen, dtype=torch.float32, device=device)
+        return cls(experts, shares, is_partial)
 
 
-def choose(logits: torch.Tensor, choosing: Choosing) -> Choice:
-    """Return the choice of each token by its logits [tokens, experts]."""
+def choose(logits: torch.Tensor, choosing: Choosing, own: range | None = None) -> Choice:
+    """Return the choice of each token by its logits [tokens, experts], with the numbers of experts among `own`; None
+    for all."""
     num_tokens, num_experts = logits.shape
+    own = own or range(num_experts)
     assert logits.stride(1) == 1
-    choice = Choice.empty(num_tokens, choosing.num_chosen, logits.device)
+    is_partial = len(own) < num_experts
+    choice = Choice.empty(num_tokens, choosing.num_chosen, logits.device, is_partial=is_partial)
     is_dependent = has_dependent_launch(logits.get_device())
     choose_kernel[(num_tokens,)](
         logits,
         logits if choosing.bias is None else choosing.bias,
-        *choice,
+        choice.experts,
+        choice.shares,
         logits.stride(0),
         choosing.scale,
         choosing.least_sum,
         SLOTS=power_of_2_from(choosing.num_chosen),
+        FIRST=own.start,
+        OWN=len(own),
         HAS_BIAS=choosing.bias is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=1,
@@ -119,26 +128,27 @@ def mix(
     gate_up: ExpertMatrix,
     down: ExpertMatrix,
     *,
+    own: range | None = None,
     activation: str,
     norm: tuple[torch.Tensor, float] | None = None,
     add_to: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `Ops.mix_experts`. norm: (weight, eps) of an RMS norm of x."""
-    (num_tokens, size), num_experts = x.shape, logits.shape[1]
+    """See `Ops.mix_experts`. own: the experts whose weights are given; None for all. norm: (weight, eps) of an RMS norm
+    of x."""
+    own = own or range(logits.shape[1])
+    (num_tokens, size), num_experts = x.shape, len(own)
     assert x.stride(1) == 1 and gate_up.numbers.is_contiguous() and down.numbers.is_contiguous() and num_tokens
     assert gate_up.numbers.shape[1] == size and num_experts * size == len(down.numbers)
-    choice, num_chosen = choose(logits, choosing), choosing.num_chosen
+    choice, num_chosen = choose(logits, choosing, own), choosing.num_chosen
     if num_tokens <= MAX_ALONE:
-        inner = multiply_gate_alone(
-            x, choice.experts, gate_up, num_experts=num_experts, activation=activation, norm=norm
-        )
+        inner = multiply_gate_alone(x, choice, gate_up, num_experts=num_experts, activation=activation, norm=norm)
         return multiply_down_alone(inner, choice, down, num_experts=num_experts, add_to=add_to)
     if norm is not None:
         x = rms_norm(x, None, *norm)
     order, starts = sort(choice.experts, num_experts)
     inner = multiply_grouped(x, order, starts, gate_up, num_chosen=num_chosen, activation=activation)
     outputs = multiply_grouped(inner, order, starts, down, num_chosen=num_chosen)
-    return combine(outputs, choice.shares, add_to)
+    return combine(outputs, choice, add_to)
 
 
 def sort(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,7 +226,7 @@ def multiply_grouped(
 
 def multiply_gate_alone(
     x: torch.Tensor,
-    experts: torch.Tensor,
+    choice: Choice,
     matrix: ExpertMatrix,
     *,
     num_experts: int,
@@ -225,6 +235,7 @@ def multiply_gate_alone(
     tiling: RowTiling | None = None,
 ) -> torch.Tensor:
     """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment."""
+    experts = choice.experts
     num_chosen, size = experts.shape[1], x.shape[1]
     num_outputs = len(matrix.numbers) // num_experts // 2
     out = x.new_empty(experts.numel(), num_outputs)
@@ -246,6 +257,7 @@ def multiply_gate_alone(
         SPAN=max(tiling.span, matrix.group_size or 0),
         HAS_NORM=norm is not None,
         GATE=activation,
+        IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
@@ -274,7 +286,8 @@ def multiply_down_alone(
     is_dependent = has_dependent_launch(x.get_device())
     one_row_down_kernel[(-(-num_outputs // tiling.outputs), num_tokens)](
         *matrix.operands(x),
-        *choice,
+        choice.experts,
+        choice.shares,
         out,
         num_outputs,
         out.stride(0),
@@ -285,6 +298,7 @@ def multiply_down_alone(
         OUTPUTS=tiling.outputs,
         SPAN=max(tiling.span, matrix.group_size or 0),
         ADDS=add_to is not None,
+        IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
         launch_pdl=is_dependent,
@@ -293,9 +307,10 @@ def multiply_down_alone(
     return out
 
 
-def combine(x: torch.Tensor, shares: torch.Tensor, add_to: torch.Tensor | None = None) -> torch.Tensor:
+def combine(x: torch.Tensor, choice: Choice, add_to: torch.Tensor | None = None) -> torch.Tensor:
     """Return the sum [tokens, size] of the rows of x [tokens · chosen, size] of each token, times their shares; or add
     it to `add_to`."""
+    shares = choice.shares
     num_tokens, num_chosen = shares.shape
     size = x.shape[1]
     out = x.new_empty(num_tokens, size) if add_to is None else add_to
@@ -309,6 +324,7 @@ def combine(x: torch.Tensor, shares: torch.Tensor, add_to: torch.Tensor | None =
         CHOSEN=num_chosen,
         SPAN=span,
         ADDS=add_to is not None,
+        IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
         launch_pdl=is_dependent,
     )

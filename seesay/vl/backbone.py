@@ -67,14 +67,22 @@ class Backbone:
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks | None = None,
+        expert_parallel: bool = False,
     ) -> Decoder:
-        """Return the decoder with its weights, or with `ranks` this rank's share of it. Raises `CheckpointError`, and
-        `ConfigError` for a number of ranks that cannot divide it."""
+        """Return the decoder with its weights, or with `ranks` this rank's share of it: with `expert_parallel`, whole
+        experts and not a slice of each. Raises `CheckpointError`, and `ConfigError` for a number of ranks that
+        cannot divide it."""
         from seesay.llm.models.composed_decoder import ComposedDecoder
 
         config = self.decoder_config(
             session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
         )
         return ComposedDecoder.load(
-            checkpoint, config, decoder_name=self.decoder_name, device=device, dtype=dtype, ranks=ranks
+            checkpoint,
+            config,
+            decoder_name=self.decoder_name,
+            device=device,
+            dtype=dtype,
+            ranks=ranks,
+            expert_parallel=expert_parallel,
         )

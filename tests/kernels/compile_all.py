@@ -301,6 +301,12 @@ def call_experts(dtype: torch.dtype) -> None:
             for choosing in choosings[: 2 if num_tokens == 1 else 1]:
                 norm = (empty(2048, dtype=dtype), 1e-6)
                 experts.mix(x, logits, choosing, *matrices, activation="silu", norm=norm)
+    matrices = [
+        experts.ExpertMatrix(empty(64 * shape[0], shape[1], dtype=dtype)) for shape in ((1536, 2048), (2048, 768))
+    ]
+    for num_tokens in (1, 160):
+        x, logits = empty(num_tokens, 2048, dtype=dtype), empty(num_tokens, 128, dtype=dtype)
+        experts.mix(x, logits, choosings[0], *matrices, own=range(64, 128), activation="silu")
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:

@@ -85,6 +85,7 @@ def run_case(
     has_bias: bool = False,
     adds: bool = False,
     has_norm: bool = False,
+    own: range | None = None,
 ) -> None:
     from seesay.kernels.experts import ExpertMatrix, mix
 
@@ -103,6 +104,18 @@ def run_case(
         for weight, bias in zip((gate_up, down), biases, strict=True)
     ]
     norm = (random(hidden, dtype=dtype, seed=6), 1e-6) if has_norm else None
+    if own is not None:
+        foreign = [expert for expert in range(num_experts) if expert not in own]
+        gate_up[foreign], down[foreign] = 0.0, 0.0
+        cut = (slice(own.start * 2 * inner, own.stop * 2 * inner), slice(own.start * hidden, own.stop * hidden))
+        matrices = [
+            ExpertMatrix(numbers[rows].clone(), None if bias is None else bias[rows].clone())
+            for (numbers, bias, *_), rows in zip(matrices, cut, strict=True)
+        ]
+        if has_bias:
+            for bias in biases:
+                assert bias is not None
+                bias[foreign] = 0.0
     wide = x.double()
     if norm is not None:
         wide = wide / (wide.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * norm[0].double()
@@ -110,7 +123,7 @@ def run_case(
     target = random(len(chosen), hidden, dtype=dtype, seed=5) if adds else None
     if target is not None:
         exact += target.double()
-    found = mix(x, case.logits, case.choosing, *matrices, activation=activation, norm=norm, add_to=target)
+    found = mix(x, case.logits, case.choosing, *matrices, own=own, activation=activation, norm=norm, add_to=target)
     assert target is None or found is target
     assert_close(found, exact, 2.0)
 
@@ -119,6 +132,16 @@ def run_case(
 @parametrize_grid(num_tokens=[1, 2, 3, 30], routing=ROUTINGS, dtype=DTYPES, adds=[False, True], has_norm=[False, True])
 def test_every_routing(num_tokens: int, routing: str, dtype: torch.dtype, adds: bool, has_norm: bool) -> None:
     run_case(Case(9, 40, 24, ROUTINGS[routing](num_tokens)), dtype, adds=adds, has_norm=has_norm)
+
+
+@runs_here
+@parametrize_grid(
+    num_tokens=[1, 2, 30], routing=ROUTINGS, own=[range(3), range(3, 9)], has_bias=[False, True], adds=[False, True]
+)
+def test_experts_that_are_not_here_add_nothing(
+    num_tokens: int, routing: str, own: range, has_bias: bool, adds: bool
+) -> None:
+    run_case(Case(9, 40, 24, ROUTINGS[routing](num_tokens)), HALF, own=own, has_bias=has_bias, adds=adds)
 
 
 @runs_here

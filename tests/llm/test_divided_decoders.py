@@ -60,14 +60,27 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load(
-    path: Path, ranks: Ranks | None = None, *, quantization: InFlight | None = None, device: torch.device = CPU
+    path: Path,
+    ranks: Ranks | None = None,
+    *,
+    quantization: InFlight | None = None,
+    device: torch.device = CPU,
+    expert_parallel: bool = False,
 ) -> ComposedDecoder:
     checkpoint = Checkpoint.load(path, quantization=quantization)
     config = read_decoder_config(
         checkpoint.text_config, tied_embeddings=bool(checkpoint.model_config.tie_word_embeddings), session_len=256
     )
     names = backbones.names_of(checkpoint)
-    return ComposedDecoder.load(checkpoint, config, decoder_name=names, device=device, dtype=torch.float32, ranks=ranks)
+    return ComposedDecoder.load(
+        checkpoint,
+        config,
+        decoder_name=names,
+        device=device,
+        dtype=torch.float32,
+        ranks=ranks,
+        expert_parallel=expert_parallel,
+    )
 
 
 def check_ranks(path: Path, size: int, expected: Steps, **options: Any) -> None:
@@ -227,6 +240,34 @@ def test_a_bias_that_another_rank_adds_may_be_replaced(saved: Callable[[str], ba
         torch.testing.assert_close(found, expected, atol=1e-3 * float(expected.prompt.std()), rtol=1e-4)
 
 
+@parametrize_sweep(name=["mixtral", "qwen2-moe", "glm4-moe", "qwen3-moe", "ernie4.5-moe"], size=[2, 4])
+def test_experts_are_divided_as_a_whole(name: str, size: int, saved: Callable[[str], backbones.Backbone]) -> None:
+    """Numbers of experts that ranks share unequally, too; and new weights."""
+    path = saved(name).path
+    check_ranks(path, size, compute_steps(load(path)), expert_parallel=True)
+    tensors = {n: GivenTensor.of(n, t * 1.1) for n, t in read_weights(path).items() if ".layers.2.mlp." in n}
+    whole = load(path)
+    whole.weights.replace(HandedTensors(tensors), is_partial=True)
+    shares = list[set[int]]()
+
+    def compute(ranks: Ranks) -> Steps:
+        decoder = load(path, ranks, expert_parallel=True)
+        shares.append({int(name.split(".")[4]) for name in decoder.weights.parts() if ".mlp.experts." in name})
+        decoder.weights.check(HandedTensors(tensors), is_partial=True)
+        decoder.weights.replace(HandedTensors(tensors), is_partial=True)
+        return compute_steps(decoder)
+
+    expected = compute_steps(whole)
+    for found in run_ranks(size, compute):
+        torch.testing.assert_close(found, expected, atol=3e-4 * float(expected.prompt.std()), rtol=1e-4)
+    assert sum(map(len, shares)) == len(set().union(*shares)) > 1
+
+
+def test_a_model_without_experts_has_none_to_divide(saved: Callable[[str], backbones.Backbone]) -> None:
+    with pytest.raises(ConfigError, match="expert_parallel: this model has no experts"):
+        load(saved("llama").path, Unconnected(Place(0, 2)), expert_parallel=True)
+
+
 def test_traits_are_those_of_the_rank(saved: Callable[[str], backbones.Backbone]) -> None:
     """On the meta device, too, where nothing is exchanged."""
     path = saved("llama").path
@@ -260,10 +301,10 @@ def test_heads_that_cannot_be_divided_are_refused(saved: Callable[[str], backbon
 def exchange(rank: int, folder: str, paths: list[str]) -> None:
     """Compute as one of four ranks, and if it is one of the first two, as one of two."""
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", store=distributed.FileStore(f"{folder}/store", 4), rank=rank, world_size=4)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=4)
     for size in (4, 2):
         group = distributed.new_group(list(range(size)))
-        if rank >= size:
+        if not isinstance(group, distributed.ProcessGroup):
             continue
         for index, path in enumerate(paths):
             found = compute_steps(load(Path(path), TorchRanks(group)))

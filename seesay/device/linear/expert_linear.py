@@ -21,6 +21,7 @@ class ExpertLinear(Linear):
 
     `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
     of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
+    `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
     """
 
@@ -31,12 +32,16 @@ class ExpertLinear(Linear):
         *,
         sources: Sequence[Source],
         inputs: range | None = None,
+        experts: range | None = None,
         bias: bool,
         has_own_bias: bool = True,
     ) -> None:
-        every = [replace(each, module=f"{e}.{each.module}") for e in range(num_experts) for each in sources]
+        experts = range(num_experts) if experts is None else experts
+        every = [replace(each, module=f"{e}.{each.module}") for e in experts for each in sources]
         super().__init__(in_features, bias=bias, has_own_bias=has_own_bias, sources=every, inputs=inputs)
-        self.num_experts = num_experts
+        self.experts = experts
+        foreign = [e for e in range(num_experts) if e not in experts]
+        self._foreign_modules = tuple(f"{e}.{each.module}" for e in foreign for each in sources)
 
     @property
     def matrix(self) -> RowMatrix:
@@ -46,7 +51,7 @@ class ExpertLinear(Linear):
 
     @property
     def kernels(self) -> Sequence[LinearKernel]:
-        """The kernels that compute the layer, by expert."""
+        """The kernels that compute the layer, one for each of `experts`."""
         assert isinstance(self._product, _ExpertProduct)
         return self._product.kernels
 
@@ -54,6 +59,10 @@ class ExpertLinear(Linear):
         if has_kernels(device) and not self.method.makes_matrix:
             return f"there are no kernels for experts in {self.method.name}"
         return None
+
+    def unread_at(self, path: str) -> tuple[str, ...]:
+        parent = path.rpartition(".")[0]
+        return (*super().unread_at(path), *(f"{parent}.{module}" for module in self._foreign_modules))
 
     def _prepare(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> tuple[Product, torch.Tensor | None]:
         first = next(iter(weights.values())).data
@@ -74,7 +83,7 @@ class ExpertLinear(Linear):
 
     def _make_each(self, weights: Mapping[str, Weight], bias: torch.Tensor | None) -> Product:
         """Return products of the experts one by one."""
-        count = self.num_experts
+        count = len(self.experts)
         pieces = {name: weight.split(count) for name, weight in weights.items()}
         biases: Sequence[torch.Tensor | None] = [None] * count if bias is None else bias.chunk(count)
         sizes = replace(self.sizes, outputs=self.sizes.outputs[: len(self.sizes.outputs) // count])

@@ -74,15 +74,16 @@ class ComposedDecoder:
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks | None = None,
+        expert_parallel: bool = False,
     ) -> ComposedDecoder:
-        """Return the decoder with its weights from `checkpoint`, or a rank's share of both.
+        """Return the decoder with its weights from `checkpoint`, or a rank's share of both: see `make_division`.
 
         `decoder_name` maps a checkpoint tensor's name to ours (`embed_tokens.weight`, `norm.weight`, `lm_head.weight`,
         `layers.0.self_attn.q_proj.weight`, …), or to None when it belongs to another part. Raises `CheckpointError`
         naming the tensor that is missing, unexpected or of a wrong shape, `ConfigError` naming the numbers of ranks
         that can divide the decoder.
         """
-        division = make_division(config, ranks, checkpoint.quantization)
+        division = make_division(config, ranks, checkpoint.quantization, expert_parallel=expert_parallel)
         decoder = cls(config, device=device, dtype=dtype, division=division)
         is_tied = config.tied_embeddings
         owner = weakref.ref(decoder)  # a cycle would keep the weights until the next garbage collection

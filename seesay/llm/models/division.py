@@ -48,10 +48,12 @@ NO_GRAIN = Grain()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Division:
-    """The share of one rank. ranks: what it exchanges sums through; None where nothing is divided."""
+    """The share of one rank. ranks: what it exchanges sums through; None where nothing is divided. has_whole_experts: a
+    rank has some of the experts, and not a slice of each."""
 
     ranks: Ranks | None = None
     grain: Grain = NO_GRAIN
+    has_whole_experts: bool = False
 
     @property
     def place(self) -> Place:
@@ -82,6 +84,14 @@ class Division:
         """Return the components of this rank of an inner size."""
         return _cut(size, pick_tile(size, self.place.size, self.grain), self.place)
 
+    def experts(self, count: int) -> range:
+        """Return the experts of this rank."""
+        return _cut(count, 1, self.place) if self.has_whole_experts else range(count)
+
+    def expert_inner(self, size: int) -> range:
+        """Return the components of this rank of the inner size of each of its experts."""
+        return range(size) if self.has_whole_experts else self.inner(size)
+
     def tokens(self, count: int) -> range:
         """Return the rows of this rank of a table of so many tokens: as many as `padded_tokens` says, the last rank
         fewer."""
@@ -100,19 +110,28 @@ WHOLE = Division()
 """Nothing is divided."""
 
 
-def make_division(config: DecoderConfig, ranks: Ranks | None, quantization: Quantization | None) -> Division:
-    """Return one rank's share of a decoder. Raises `ConfigError` that names the numbers of ranks among which it can be
-    divided, if this is none of them."""
+def make_division(
+    config: DecoderConfig,
+    ranks: Ranks | None,
+    quantization: Quantization | None,
+    *,
+    expert_parallel: bool = False,
+) -> Division:
+    """Return one rank's share of a decoder. expert_parallel: of experts, each rank has whole ones. Raises `ConfigError`
+    that names the numbers of ranks among which the decoder can be divided, if this is none of them."""
     if ranks is None or (size := ranks.place.size) == 1:
         return WHOLE
-    grain = Grain.of(quantization)
-    if _divides(config, size, grain):
-        return Division(ranks=ranks, grain=grain)
-    sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, grain)]
+    if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
+        raise ConfigError("expert_parallel: this model has no experts")
+    division = Division(ranks=ranks, grain=Grain.of(quantization), has_whole_experts=expert_parallel)
+    if _divides(config, size, division):
+        return division
+    grain = division.grain
+    sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, division)]
     *others, last = map(str, sizes)
     listed = f"{', '.join(others)} or {last}" if others else last
     grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
-    inner = min(_inner_sizes(config))
+    inner = min(spec.size for spec in _kinds(config))
     raise ConfigError(
         f"tp={size}: {config.num_heads} query heads and {config.num_kv_heads} KV heads of size {config.head_dim} with "
         f"inner layers of {inner}{grouped} can be divided among {listed} ranks"
@@ -130,7 +149,9 @@ def pick_tile(size: int, num_ranks: int, grain: Grain) -> int:
     return next(even, None) or next(some, 1)
 
 
-def _divides(config: DecoderConfig, size: int, grain: Grain) -> bool:
+def _divides(config: DecoderConfig, size: int, division: Division) -> bool:
+    """Return whether so many ranks can divide the decoder as `division` does."""
+    grain = division.grain
     num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
     if num_heads % size or (num_kv_heads % size and size % num_kv_heads):
         return False
@@ -138,16 +159,25 @@ def _divides(config: DecoderConfig, size: int, grain: Grain) -> bool:
     if size > 1 and (width % math.lcm(*grain) or kv_width % grain.outputs):
         return False
     has_tokens = -(-config.vocab_size // size) * (size - 1) < config.vocab_size
-    return has_tokens and all(-(-inner // pick_tile(inner, size, grain)) >= size for inner in _inner_sizes(config))
+    return has_tokens and all(count >= size for spec in _kinds(config) for count in _count_pieces(spec, size, division))
 
 
-def _inner_sizes(config: DecoderConfig) -> Iterator[int]:
-    def sizes(spec: FeedForwardSpec) -> Iterator[int]:
-        yield spec.size
-        if spec.experts is not None and spec.experts.shared_size:
-            yield spec.experts.shared_size
+def _count_pieces(spec: FeedForwardSpec, num_ranks: int, division: Division) -> Iterator[int]:
+    """Yield the number of pieces, between which a feed-forward may be cut, of everything in it that is cut."""
 
-    return (size for layer in config.layers for size in sizes(layer.feed_forward))
+    def count(size: int) -> int:
+        return -(-size // pick_tile(size, num_ranks, division.grain))
+
+    if spec.experts is None or not division.has_whole_experts:
+        yield count(spec.size)
+    else:
+        yield spec.experts.routing.num_experts
+    if spec.experts is not None and spec.experts.shared_size:
+        yield count(spec.experts.shared_size)
+
+
+def _kinds(config: DecoderConfig) -> set[FeedForwardSpec]:
+    return {layer.feed_forward for layer in config.layers}
 
 
 def _cut_evenly(count: int, place: Place) -> range:

@@ -41,12 +41,18 @@ class Experts:
         self._is_exact, self._none = experts.is_router_exact, NoNorm(ops)
         count = experts.routing.num_experts
         self._router = Linear(hidden_size, count, bias=False, is_quantizable=False)
-        inner = division.inner(size)
+        inner, own = division.expert_inner(size), division.experts(count)
         halves = [Source(module=f"{part}_proj", num_outputs=size, picks=(inner,)) for part in ("gate", "up")]
-        self._gate_up = ExpertLinear(hidden_size, count, sources=halves, bias=experts.has_bias)
+        self._gate_up = ExpertLinear(hidden_size, count, sources=halves, experts=own, bias=experts.has_bias)
         whole = Source(module="down_proj", num_outputs=hidden_size)
         self._down = ExpertLinear(
-            size, count, sources=[whole], inputs=inner, bias=experts.has_bias, has_own_bias=division.is_first
+            size,
+            count,
+            sources=[whole],
+            inputs=inner,
+            experts=own,
+            bias=experts.has_bias,
+            has_own_bias=division.is_first or division.has_whole_experts,
         )
         self._choice_bias = None
         if shape := experts.choice_bias_shape:

@@ -95,7 +95,7 @@ class Ops(Protocol):
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the sum of share · down(`act_and_mul` of gate_up(x)) over the experts of each token, [T, hidden], for
-        x [T, hidden]; or add it to `add_to`, and return that.
+        x [T, hidden]; or add it to `add_to`, and return that. Experts that the layers do not have are left out.
 
         They are chosen by the router's logits [T, experts] and a bias float32 [experts], see `Routing`; logits that are
         not finite choose experts, too. norm: (weight, eps) of an RMS norm that x takes first.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -51,7 +52,7 @@ def run_experts(
     act_and_mul: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
     """Return the sum of what the experts of each token compute times their shares, [T, hidden], for x [T, hidden]. They
-    are computed one after another, each for all of its tokens."""
+    are computed one after another, each for all of its tokens; those that the layers do not have are left out."""
     num_chosen = choice.experts.shape[1]
     chosen, order = choice.experts.flatten().sort(stable=True)
     tokens = order // num_chosen
@@ -59,12 +60,12 @@ def run_experts(
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     if x.is_meta:
         return total.to(x.dtype)
-    start = 0
-    for expert, count in enumerate(torch.bincount(chosen, minlength=down.num_experts).tolist()):
-        if not count:
+    experts = torch.arange(down.experts.start, down.experts.stop + 1, device=x.device)
+    bounds = pairwise(torch.searchsorted(chosen, experts).tolist())
+    for (start, stop), first, second in zip(bounds, gate_up.kernels, down.kernels, strict=True):
+        if start == stop:
             continue
-        own = tokens[start : start + count]
-        made = down.kernels[expert](act_and_mul(gate_up.kernels[expert](x.index_select(0, own))))
-        total.index_add_(0, own, made.float().mul_(shares[start : start + count, None]))
-        start += count
+        own = tokens[start:stop]
+        made = second(act_and_mul(first(x.index_select(0, own))))
+        total.index_add_(0, own, made.float().mul_(shares[start:stop, None]))
     return total.to(x.dtype)

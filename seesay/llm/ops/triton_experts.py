@@ -42,6 +42,7 @@ def mix_experts(
         make_choosing(routing, bias),
         _matrix(gate_up),
         _matrix(down),
+        own=down.experts,
         activation=activation,
         norm=norm,
         add_to=add_to,

@@ -72,6 +72,7 @@ class ModuleBackbone(Backbone):
         device: torch.device,
         dtype: torch.dtype,
         ranks: Ranks | None = None,
+        expert_parallel: bool = False,
     ) -> Decoder:
         from seesay.llm.models.module_decoder import ModuleDecoder
 

@@ -12,7 +12,8 @@ from seesay.checkpoint.quantization import Quantization
 from seesay.device.ranks import Place, Unconnected
 from seesay.errors import ConfigError
 from seesay.llm.models.division import NO_GRAIN, WHOLE, Division, Grain, make_division, pick_tile
-from seesay.llm.models.spec import DecoderConfig, FeedForwardSpec, LayerSpec, NormSpec, RotarySpec
+from seesay.llm.models.spec import DecoderConfig, ExpertsSpec, FeedForwardSpec, LayerSpec, NormSpec, RotarySpec
+from seesay.llm.plans.routing import Routing
 
 AWQ = Quantization(format="awq", strategy="group", bits=4, group_size=128)
 BLOCKS = Quantization(format="fp8", strategy="block", block_size=(64, 128))
@@ -107,6 +108,22 @@ def test_every_rank_has_tokens_and_the_last_fewest(count: int, size: int) -> Non
     assert [i for own in rows for i in own] == list(range(count))
     assert all(len(own) == length for own in rows[:-1]) and 0 < len(rows[-1]) <= length
     assert size == 1 or length % 64 == 0
+
+
+def test_experts_are_cut_or_shared() -> None:
+    routing = Routing(num_experts=10, num_chosen=2)
+    spec = FeedForwardSpec(kind="experts", size=96, experts=ExpertsSpec(routing=routing))
+    config = replace(make_config(heads=32, kv_heads=4), layers=(LayerSpec(feed_forward=spec),))
+    found = []
+    for rank in range(4):
+        cut = make_division(config, Unconnected(Place(rank, 4)), None)
+        whole = make_division(config, Unconnected(Place(rank, 4)), None, expert_parallel=True)
+        assert cut.experts(10) == range(10) and whole.expert_inner(96) == range(96)
+        assert cut.expert_inner(96) == cut.inner(96)
+        found.append(whole.experts(10))
+    assert found == [range(3), range(3, 5), range(5, 8), range(8, 10)]
+    with pytest.raises(ConfigError, match="among 1, 2, 4 or 8 ranks"):  # 16 are more than the experts
+        make_division(config, Unconnected(Place(0, 16)), None, expert_parallel=True)
 
 
 def test_one_rank_divides_nothing() -> None:
