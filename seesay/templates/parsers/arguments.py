@@ -50,12 +50,18 @@ def takes_any(schema: Mapping[str, object]) -> bool:
     ) in (None, True)
 
 
-def find_kind(schema: object) -> ValueKind:
-    """Return how a value of this schema is written where texts have no quotes."""
+def resolve(schema: object) -> object:
+    """Return the schema that a reference names, with the definitions that it refers to."""
     seen = 0
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and seen < _MAX_REFERENCES:
         schema = _with_definitions(_follow(schema, schema["$ref"]), schema)
         seen += 1
+    return schema
+
+
+def find_kind(schema: object) -> ValueKind:
+    """Return how a value of this schema is written where texts have no quotes."""
+    schema = resolve(schema)
     if not isinstance(schema, Mapping):
         return "any"
     if schema.get("type") == "string":

@@ -9,11 +9,19 @@ from typing import Any, Literal, TypeVar
 from seesay.errors import ConfigError
 from seesay.templates.parsers.answer_parser import AnswerParser, FormatParser, PlainParser
 from seesay.templates.parsers.call_syntax import Form, or_form, read_functions, write_tag
+from seesay.templates.parsers.gemma_calls import GEMMA4
 from seesay.templates.parsers.invoke_calls import DEEPSEEK_V32, MINIMAX_M2
 from seesay.templates.parsers.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, MISTRAL, MISTRAL_LIST
 from seesay.templates.parsers.object_calls import HERMES, INTERNLM2, LLAMA_JSON
 from seesay.templates.parsers.pythonic_calls import MINICPM, PYTHONIC
-from seesay.templates.parsers.reasoning import KIMI_THINK, MINICPM_THOUGHT, MISTRAL_THINK, THINK, ReasoningFormat
+from seesay.templates.parsers.reasoning import (
+    GEMMA_THOUGHT,
+    KIMI_THINK,
+    MINICPM_THOUGHT,
+    MISTRAL_THINK,
+    THINK,
+    ReasoningFormat,
+)
 from seesay.templates.parsers.tagged_calls import GLM45, GLM47, QWEN3_CODER
 from seesay.templates.parsers.tool_format import ToolFormat
 
@@ -23,6 +31,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
     "deepseek_v32": DEEPSEEK_V32,
+    "gemma4": GEMMA4,
     "glm45": GLM45,
     "glm47": GLM47,
     "hermes": HERMES,
@@ -38,6 +47,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
 }
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "deepseek_r1": THINK,
+    "gemma4": GEMMA_THOUGHT,
     "kimi_vl": KIMI_THINK,
     "minicpm": MINICPM_THOUGHT,
     "mistral": MISTRAL_THINK,
@@ -210,6 +220,7 @@ _TOOL_MARKS: Sequence[tuple[Sequence[str], ToolFormat]] = (
     (("<tool_call>", "<arg_key>"), GLM47),
     (("<tool_call>",), HERMES),
     (("<|action_start|>",), INTERNLM2),
+    (GEMMA4.tokens, GEMMA4),
     (KIMI_K2.markers, KIMI_K2),
     (MINIMAX_M2.markers, MINIMAX_M2),
     (DEEPSEEK_V32.markers, DEEPSEEK_V32),

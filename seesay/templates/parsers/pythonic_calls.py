@@ -11,7 +11,6 @@ from seesay.templates.parsers import json_text
 from seesay.templates.parsers.arguments import Argument, list_arguments, takes_any
 from seesay.templates.parsers.call_sink import MAX_NAME_CHARS, CallSink
 from seesay.templates.parsers.call_syntax import (
-    MAX_HEADS,
     CallSyntax,
     Form,
     Function,
@@ -22,6 +21,7 @@ from seesay.templates.parsers.call_syntax import (
     regex_form,
     sequence_form,
 )
+from seesay.templates.parsers.literals import Literals, write_arguments
 from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
 from seesay.templates.parsers.tool_format import ToolFormat
 
@@ -110,56 +110,15 @@ def _read_call(source: TextSource, sink: CallSink) -> Waiting[None]:
         yield from source.skip_space()
         yield from source.expect("=")
         yield from source.skip_space()
-        value = yield from _read_value(source)
+        value = yield from _LITERALS.read(source)
         sink.add_arguments(f"{'' if is_first else ', '}{json.dumps(key)}: {value}")
         is_first = False
         yield from source.skip_space()
     sink.add_arguments("}")
 
 
-def _read_value(source: TextSource) -> Waiting[str]:
-    """Read a literal, and return it as JSON. Without recursion: literals may be nested deeply."""
-    written: list[str] = []
-    ends: list[str] = []
-    while True:
-        char = yield from source.peek()
-        if char and char in "[{(":
-            yield from source.expect(char)
-            end = {"[": "]", "{": "}", "(": ")"}[char]
-            written.append("{" if char == "{" else "[")
-            ends.append(end)
-            if len(ends) > json_text.MAX_DEPTH:
-                raise MalformedError
-            yield from source.skip_space()
-            if not (yield from source.starts_with(end)):
-                yield from _read_key(source, end, written)
-                continue
-        else:
-            written.append((yield from _read_scalar(source)))
-        while ends:
-            yield from source.skip_space()
-            has_comma = (yield from source.try_read(",")) if written[-1] not in ("[", "{") else False
-            yield from source.skip_space()
-            if (yield from source.try_read(ends[-1])):
-                written.append("}" if ends.pop() == "}" else "]")
-                continue
-            if not has_comma:
-                raise MalformedError
-            break
-        if not ends:
-            return "".join(written)
-        written.append(", ")
-        yield from _read_key(source, ends[-1], written)
-
-
-def _read_key(source: TextSource, end: str, written: list[str]) -> Waiting[None]:
-    if end != "}":
-        return
-    key = yield from _read_string(source)
-    yield from source.skip_space()
-    yield from source.expect(":")
-    yield from source.skip_space()
-    written.append(f"{json.dumps(key, ensure_ascii=False)}: ")
+def _read_key(source: TextSource) -> Waiting[str]:
+    return json.dumps((yield from _read_string(source)), ensure_ascii=False)
 
 
 def _read_scalar(source: TextSource) -> Waiting[str]:
@@ -211,6 +170,9 @@ def _read_escape(source: TextSource) -> Waiting[str]:
     return chr(int(digits, 16))
 
 
+_LITERALS = Literals(brackets={"[": "]", "{": "}", "(": ")"}, read_key=_read_key, read_scalar=_read_scalar)
+
+
 # --- grammar ----------------------------------------------------------------------------------------------------------
 
 
@@ -219,30 +181,7 @@ def _write_call(function: Function) -> list[Piece]:
         pair: list[Piece] = [regex_form("[A-Za-z_][A-Za-z0-9_]{0,63}"), "=", json_form(True)]
         more: Form = {"type": "star", "content": sequence_form([", ", *pair])}
         return [f"{function.name}(", optional_form([*pair, more]), ")"]
-    return [f"{function.name}(", *_write_arguments(list_arguments(function.schema)), ")"]
-
-
-def _write_arguments(arguments: Sequence[Argument]) -> list[Piece]:
-    """Return arguments with commas between them. One that must be there comes first; where none must, one of the first
-    few does."""
-    required = [argument for argument in arguments if argument.is_required]
-    others = [argument for argument in arguments if not argument.is_required]
-    if required:
-        first, *rest = [*required, *others]
-        return [*_write_pair(first), *_write_rest(rest)]
-    heads: list[Piece] = [
-        sequence_form([*_write_pair(argument), *_write_rest(others[index + 1 :])])
-        for index, argument in enumerate(others[:MAX_HEADS])
-    ]
-    return [optional_form([or_form(heads)])] if heads else []
-
-
-def _write_rest(arguments: Sequence[Argument]) -> list[Piece]:
-    pieces: list[Piece] = []
-    for argument in arguments:
-        pair = [", ", *_write_pair(argument)]
-        pieces += pair if argument.is_required else [optional_form(pair)]
-    return pieces
+    return [f"{function.name}(", *write_arguments(list_arguments(function.schema), _write_pair, ", "), ")"]
 
 
 def _write_pair(argument: Argument) -> list[Piece]:

@@ -37,7 +37,10 @@ DSML_INVOKE = (
     f'<{DSML}invoke name="f">\n<{DSML}parameter name="city" string="true">Zürich</{DSML}parameter>\n'
     f'<{DSML}parameter name="days" string="false">3</{DSML}parameter>\n</{DSML}invoke>'
 )
+QUOTE = '<|"|>'
 CALLS = {
+    "gemma4": f"<|tool_call>call:f{{city:{QUOTE}Zürich, {{x}}{QUOTE},days:3,deep:{{a:[1,null,{{b:{QUOTE}]{QUOTE}}}]}}}}"
+    "<tool_call|>",
     "hermes": f'<tool_call>\n{{"name": "f", "arguments": {PLAIN}}}\n</tool_call>',
     "internlm2": f'<|action_start|><|plugin|>\n{{"name": "f", "parameters": {PLAIN}}}<|action_end|>',
     "llama3_json": f'{{"name": "f", "parameters": {PLAIN}}}',
@@ -59,6 +62,7 @@ CALLS = {
 }
 VARIANTS = {"internlm2": CALLS["internlm2"].replace("><", "> <").replace("}<|", "}\n<|")}
 TWO = {
+    "gemma4": CALLS["gemma4"] * 2,
     "hermes": f"{CALLS['hermes']}\n{CALLS['hermes']}",
     "llama3_json": f"{CALLS['llama3_json']}; {CALLS['llama3_json']}",
     "mistral": CALLS["mistral"] * 2,
@@ -77,6 +81,7 @@ TWO = {
     "minicpm": CALLS["minicpm"].replace("\n```\n", "\nf(city='Zürich', days=3)\n```\n"),
 }
 VALUES = {
+    "gemma4": {"city": "Zürich, {x}", "days": 3, "deep": ARGUMENTS["deep"]},
     "qwen3_coder": {"city": "Zürich\n\n<b>", "days": 3},
     "glm45": {"city": "Zürich", "days": 3},
     "glm47": {"city": "Zürich", "days": 3},
@@ -224,6 +229,13 @@ def test_time_is_linear(name: str) -> None:
         ("pythonic", "<|python_start|>[f()]<|python_end|>", {}),
         ("pythonic", "[f(a='it\\'s', b=(1, 2), c=[True, False, None,], d={'k': -1.5e3})]",
          {"a": "it's", "b": [1, 2], "c": [True, False, None], "d": {"k": -1500.0}}),
+        ("gemma4", "<|tool_call>call:tools.f-1{}<tool_call|>", {}),
+        ("gemma4", f"<|tool_call>call:f{{a:3.14,b:true,c:None,d:[{QUOTE}a]b{QUOTE},-2],e:[]}}<tool_call|>",
+         {"a": 3.14, "b": True, "c": None, "d": ["a]b", -2], "e": []}),
+        ("gemma4", f"<|tool_call>call:f{{m:{{{QUOTE}3{QUOTE}:{QUOTE}new\n\"text\"{QUOTE}}}}}<tool_call|>",
+         {"m": {"3": 'new\n"text"'}}),
+        ("gemma4", '<|tool_call> call:f { "a" : "\\u00e9" , unit : celsius } <tool_call|>',
+         {"a": "é", "unit": "celsius"}),
         ("glm45", "<tool_call>f</tool_call>", {}),
         ("glm45", "<tool_call>f\n<arg_key>days</arg_key>\n<arg_value>many</arg_value>\n</tool_call>", {"days": "many"}),
         ("glm45", "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>12</arg_value>\n</tool_call>", {"city": "12"}),
@@ -250,6 +262,11 @@ def test_variants(name: str, text: str, arguments: dict[str, Any]) -> None:
         ("pythonic", "[f(a=__import__('os'))]"),
         ("pythonic", "[f(a='\\N{DIGIT ONE}')]"),
         ("pythonic", "[f(a=[,])]"),
+        ("gemma4", "<|tool_call>f{a:1}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:bad name{a:1}<tool_call|>"),
+        ("gemma4", "<|tool_call>call:f{a:}<tool_call|>"),
+        ("gemma4", f"<|tool_call>call:f{{a:{QUOTE}open}}<tool_call|>"),
+        ("gemma4", "call:f{a:1}"),
         ("mistral", "[TOOL_CALLS]"),
         ("mistral", "[TOOL_CALLS]f[ARGS]3"),
         ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nZürich\n</function>\n</tool_call>"),

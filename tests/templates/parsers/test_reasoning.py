@@ -36,3 +36,9 @@ def test_a_prompt_may_end_inside_a_thought() -> None:
     assert reasoning.is_open("<|user|>Hi<|assistant|><think>\n")
     assert not reasoning.is_open("<|assistant|><think>\n\n</think>\n\n")
     assert not reasoning.is_open("<|assistant|>")
+
+
+def test_gemma_thinks_in_a_channel() -> None:
+    text = "<|channel>thought\nHm.\n<channel|>Yes.<|tool_call>call:f{}<tool_call|>"
+    assert read_cut(named("gemma4", "gemma4"), text) == thought("Hm.") + content("Yes.") + call(0, "f", "{}")
+    assert read_cut(named("gemma4", "gemma4"), "<|channel>thought\n<channel|>Yes.") == content("Yes.")
