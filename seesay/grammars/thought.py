@@ -42,6 +42,7 @@ class ThoughtTracker:
         self._spell = spell
         self._begin, self._end = rule.begin.encode(), rule.end.encode()
         self._tail = b""  # bytes that may be the beginning of the next marker
+        self._begun_ids: tuple[int, ...] = ()  # tokens that begin the marker, of which special ones have no bytes
         self._lengths: deque[int] = deque(maxlen=len(self._end))  # of the last tokens, in bytes
 
     @property
@@ -72,10 +73,15 @@ class ThoughtTracker:
 
     def _take_before(self, token_id: int) -> None:
         text = (self._tail + self._spell(token_id)).lstrip(_SPACE)
-        if text.startswith(self._begin) or (not self._tail and self.rule.begin_ids == (token_id,)):
+        begun_ids = (*self._begun_ids, token_id) if self._begun_ids or not self._tail else ()
+        if text.startswith(self._begin):
             self.phase, self._tail = Phase.INSIDE, b""
             if len(text) > len(self._begin):
                 self._take_bytes(text[len(self._begin) :])
+        elif begun_ids and begun_ids == self.rule.begin_ids:
+            self.phase, self._tail = Phase.INSIDE, b""
+        elif begun_ids and begun_ids == self.rule.begin_ids[: len(begun_ids)]:
+            self._begun_ids, self._tail = begun_ids, text
         elif self._begin.startswith(text):
             self._tail = text
         else:

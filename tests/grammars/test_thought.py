@@ -66,6 +66,22 @@ def test_where_a_thought_ends(token_ids: list[int], phase: Phase, num_tokens: in
     assert (again.phase, again.num_tokens, again.stop) == (phase, num_tokens, stop)
 
 
+@pytest.mark.parametrize(
+    ("token_ids", "phase", "num_tokens"),
+    [
+        ([BEGIN], Phase.BEFORE, 0),
+        ([BEGIN, *spelled("a")], Phase.BEFORE, 0),
+        ([BEGIN, *spelled("ab"), FINISH], Phase.BEHIND, 0),
+        ([BEGIN, *spelled("ax")], Phase.BEHIND, 0),
+        ([*spelled("\n"), BEGIN, *spelled("a"), BEGIN, *spelled("thought")], Phase.INSIDE, 7),
+        ([BEGIN, *spelled("a"), BEGIN, *spelled("b"), FINISH], Phase.BEHIND, 1),
+    ],
+)
+def test_a_marker_may_have_special_tokens_and_others(token_ids: list[int], phase: Phase, num_tokens: int) -> None:
+    tracker = track(token_ids, begin="<think>a<think>", begin_ids=(BEGIN, ord("a"), BEGIN))
+    assert (tracker.phase, tracker.num_tokens) == (phase, num_tokens)
+
+
 def test_random_cuts_of_a_marker_are_found() -> None:
     rng, table = random.Random(1), list[bytes]()
     for _ in range(300):

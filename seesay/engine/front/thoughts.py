@@ -47,12 +47,15 @@ class Thoughts:
                 self._markers = None
 
     def _encode_marker(self, marker: str) -> tuple[int, ...]:
-        """Return the tokens of a marker: the one that has this name, or some that spell it; none where none do."""
+        """Return the tokens of a marker: the one that has this name, or some that spell it, special ones by
+        their names; none where none do."""
         token_id = self._tokenizer.token_id(marker)
         if token_id is not None and token_id in self._tokenizer.added_tokens:
             return (token_id,)
         ids = tuple(self._tokenizer.encode(marker))
-        return ids if b"".join(map(self._tokenizer.spell_token, ids)).endswith(marker.encode()) else ()
+        names = self._tokenizer.added_tokens
+        spelled = [names[one].encode() if one in names else self._tokenizer.spell_token(one) for one in ids]
+        return ids if b"".join(spelled).endswith(marker.encode()) else ()
 
     def choose(self, request: GenerationRequest) -> Thinking:
         """Return how a request is to think. Raises `RequestError` for what the model cannot do."""

@@ -60,7 +60,11 @@ class AnswerReading:
         client's. brings_template: the request has a chat template of its own. Where both are given, an answer is calls
         alone or follows the format. Raises `ApiError` 400 for tools that the model's answers cannot call."""
         format, options = engine.answer_format, tools.for_template(None if brings_template else engine.chat_template)
+        is_free = answer_format is None or answer_format.get("type") == "text"
         if not tools.callable:
+            is_tag = answer_format is not None and answer_format.get("type") == "structural_tag"
+            if format.marks_text and not (is_free or is_tag):
+                answer_format = format.text_grammar(_read_form(answer_format, names))
             return cls(format=format, tools=tools, template_options=options, grammar=answer_format, names=names)
         if format.tools is None:
             raise bad_request(
@@ -68,7 +72,6 @@ class AnswerReading:
                 "tools",
                 code="unsupported_parameter",
             )
-        is_free = answer_format is None or answer_format.get("type") == "text"
         return cls(
             format=format,
             tools=tools,
@@ -81,7 +84,7 @@ class AnswerReading:
     @property
     def is_plain(self) -> bool:
         """Whether all text of the answers is content, so that nothing has to be read."""
-        return self.format.reasoning is None and not self.tools.callable
+        return self.format.reasoning is None and not self.tools.callable and not self.format.marks_text
 
     @property
     def kept_tokens(self) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class FormatParser:
     ) -> None:
         """calls_alone: an answer whose text does not begin with calls has none."""
         self._source = TextSource()
-        self._sink = CallSink(self._source, streams_calls=streams_calls, tools=tools)
+        self._sink = CallSink(self._source, streams_calls=streams_calls, tools=tools, takes_loose=not calls_alone)
         self._reasoning = reasoning
         self._tool_format = tool_format
         self._is_thinking = is_thinking

@@ -25,10 +25,15 @@ class CallSink:
     streams_calls: hand out a call as it is read. Otherwise a call is handed out once it is complete, so that a
         malformed one can become content.
     tools: the functions that the model may call, as chat completions have them.
+    takes_loose: whether a call may also stand where the format has none (`start_call`).
     """
 
-    def __init__(self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, object]]) -> None:
+    def __init__(
+        self, source: TextSource, *, streams_calls: bool, tools: Sequence[Mapping[str, object]], takes_loose: bool
+    ) -> None:
         self._source = source
+        self._takes_loose = takes_loose
+        self._has_text = False
         self._streams_calls = streams_calls
         self._tools = tools
         self._parts: list[AnswerPart] = []
@@ -36,10 +41,21 @@ class CallSink:
         self._space: list[str] = []
         self._num_calls = 0
         self._is_open = False
+        self._is_held = False
 
     @property
     def has_calls(self) -> bool:
         return self._num_calls > 0
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there was text for the reader of the answer."""
+        return self._has_text
+
+    @property
+    def takes_calls(self) -> bool:
+        """Whether the request has functions that may be called."""
+        return bool(self._tools)
 
     def take(self) -> list[AnswerPart]:
         """Return the parts that were not handed out yet."""
@@ -78,6 +94,7 @@ class CallSink:
     def _add_text(self, text: str, kind: type[ContentText | ReasoningText]) -> None:
         end = len(text.rstrip())
         if end:
+            self._has_text |= kind is ContentText
             self.flush_space(kind)
             self._parts.append(kind(text[:end]))
         if end < len(text):
@@ -85,11 +102,16 @@ class CallSink:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def start_call(self, name: str) -> None:
-        """Begin a call. Raises MalformedError for a text that cannot be a function's name."""
+    def start_call(self, name: str, *, is_loose: bool = False) -> None:
+        """Begin a call. is_loose: its text is not where the format has calls, so that no grammar holds it. It is handed
+        out once it is complete, and only a function of the request that is not strict is called so. Raises
+        MalformedError for a text that cannot be a function's name."""
         if not name or len(name) > MAX_NAME_CHARS or not name.isprintable() or name != name.strip():
             raise MalformedError
+        if is_loose and not self._may_be_loose(name):
+            raise MalformedError
         self._is_open = True
+        self._is_held = is_loose
         self._add(CallStart(self._num_calls, name))
 
     def add_arguments(self, text: str) -> None:
@@ -111,7 +133,7 @@ class CallSink:
         text = self._source.taken()
         self._source.forget_taken()
         self._held.clear()
-        if self._is_open and self._streams_calls:
+        if self._is_open and self._streams_calls and not self._is_held:
             self._is_open = False
             self._num_calls += 1
             return
@@ -119,6 +141,13 @@ class CallSink:
         self._add_text(text, ContentText)
 
     def _add(self, part: AnswerPart) -> None:
-        if self._streams_calls:
+        is_streamed = self._streams_calls and not self._is_held
+        if is_streamed:
             self._space.clear()
-        (self._parts if self._streams_calls else self._held).append(part)
+        (self._parts if is_streamed else self._held).append(part)
+
+    def _may_be_loose(self, name: str) -> bool:
+        if not self._takes_loose:
+            return False
+        functions = [tool.get("function") for tool in self._tools]
+        return any(isinstance(one, Mapping) and one.get("name") == name and not one.get("strict") for one in functions)

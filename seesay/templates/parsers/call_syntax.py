@@ -28,14 +28,19 @@ class Function:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """All calls of an answer: `begin`, the calls with `separator` between them, `end`. calls: how each function is
-    called. free: of formats without a marker, an expression for the answers that are not calls."""
+    """All calls of an answer: `begin`, the calls with `separator` between them, `end`.
+
+    calls: how each function is called. free: the form of answers that are not calls, where these do not go by a marker.
+    lead: what may stand before either. preamble: text that may stand before calls where none are forced.
+    """
 
     begin: str
     calls: Sequence[Sequence[Piece]]
     end: str = ""
     separator: str | None = None
-    free: str | None = None
+    free: Form | None = None
+    lead: Form | None = None
+    preamble: Form | None = None
 
 
 def read_functions(tools: Sequence[Mapping[str, Any]]) -> list[Function]:
@@ -80,14 +85,17 @@ def write_tag(
     calls: list[Piece] = [call]
     if is_parallel and syntax.separator is not None:
         calls.append({"type": "star", "content": sequence_form([syntax.separator, call])})
+    whole: list[Piece] = [syntax.begin, *calls, syntax.end]
+    lead = [] if syntax.lead is None else [syntax.lead]
     form: Form
     if mode == "required":
-        form = sequence_form([syntax.begin, *calls, syntax.end])
+        form = sequence_form([*lead, *whole])
     elif syntax.free is not None:
-        form = or_form([sequence_form([syntax.begin, *calls, syntax.end]), regex_form(syntax.free)])
+        preamble = [] if syntax.preamble is None else [syntax.preamble]
+        form = sequence_form([*lead, or_form([sequence_form([*preamble, *whole]), syntax.free])])
     else:
         form = _write_lazy(syntax, markers, calls, special_ids, stops=not is_parallel)
-    return {"type": "structural_tag", "format": _name_tokens(form, special_ids)}
+    return {"type": "structural_tag", "format": name_tokens(form, special_ids)}
 
 
 def _write_lazy(
@@ -119,7 +127,7 @@ def _as_form(piece: Piece) -> Form:
     return {"type": "const_string", "value": piece} if isinstance(piece, str) else piece
 
 
-def _name_tokens(form: Form, special_ids: Mapping[str, int]) -> Form:
+def name_tokens(form: Form, special_ids: Mapping[str, int]) -> Form:
     """Return a form in which special tokens are named by their ids, and empty texts are left out."""
     if form["type"] == "sequence":
         elements = _split_all(form["elements"], special_ids)
@@ -127,12 +135,12 @@ def _name_tokens(form: Form, special_ids: Mapping[str, int]) -> Form:
     written = dict(form)
     for key in ("elements", "tags"):
         if key in form:
-            written[key] = [_name_tokens(inner, special_ids) for inner in form[key]]
+            written[key] = [name_tokens(inner, special_ids) for inner in form[key]]
     for key in ("begin", "end"):
         if form["type"] == "tag" and isinstance(form[key], str) and form[key] in special_ids:
             written[key] = {"type": "token", "token": special_ids[form[key]]}
     if "content" in form:
-        written["content"] = _name_tokens(form["content"], special_ids)
+        written["content"] = name_tokens(form["content"], special_ids)
     return written
 
 
@@ -141,7 +149,7 @@ def _split_all(pieces: Sequence[Piece], special_ids: Mapping[str, int]) -> list[
     forms: list[Form] = []
     for piece in map(_as_form, pieces):
         forms += _split(piece["value"], special_ids) if piece["type"] == "const_string" else [piece]
-    return [_name_tokens(form, special_ids) for form in forms]
+    return [name_tokens(form, special_ids) for form in forms]
 
 
 def _split(text: str, special_ids: Mapping[str, int]) -> list[Form]:

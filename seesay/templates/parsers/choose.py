@@ -8,14 +8,16 @@ from typing import Any, Literal, TypeVar
 
 from seesay.errors import ConfigError
 from seesay.templates.parsers.answer_parser import AnswerParser, FormatParser, PlainParser
-from seesay.templates.parsers.call_syntax import Form, or_form, read_functions, write_tag
+from seesay.templates.parsers.call_syntax import Form, name_tokens, or_form, read_functions, sequence_form, write_tag
 from seesay.templates.parsers.gemma_calls import GEMMA4
+from seesay.templates.parsers.harmony import HARMONY
 from seesay.templates.parsers.invoke_calls import DEEPSEEK_V32, MINIMAX_M2
 from seesay.templates.parsers.named_calls import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, MISTRAL, MISTRAL_LIST
 from seesay.templates.parsers.object_calls import HERMES, INTERNLM2, LLAMA_JSON
 from seesay.templates.parsers.pythonic_calls import MINICPM, PYTHONIC
 from seesay.templates.parsers.reasoning import (
     GEMMA_THOUGHT,
+    HARMONY_THOUGHT,
     KIMI_THINK,
     MINICPM_THOUGHT,
     MISTRAL_THINK,
@@ -34,6 +36,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "gemma4": GEMMA4,
     "glm45": GLM45,
     "glm47": GLM47,
+    "gpt_oss": HARMONY,
     "hermes": HERMES,
     "internlm2": INTERNLM2,
     "kimi_k2": KIMI_K2,
@@ -48,6 +51,7 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
     "deepseek_r1": THINK,
     "gemma4": GEMMA_THOUGHT,
+    "gpt_oss": HARMONY_THOUGHT,
     "kimi_vl": KIMI_THINK,
     "minicpm": MINICPM_THOUGHT,
     "mistral": MISTRAL_THINK,
@@ -58,6 +62,7 @@ _TOOL_ALIASES = {
     "deepseekv31": "deepseek_v31",
     "deepseekv32": "deepseek_v32",
     "glm": "glm45",
+    "gpt-oss": "gpt_oss",
     "intern-s1": "internlm2",
     "internlm": "internlm2",
     "interns1": "internlm2",
@@ -68,6 +73,7 @@ _TOOL_ALIASES = {
     "llama4_pythonic": "pythonic",
     "minicpm3": "minicpm",
     "minimax-m2": "minimax_m2",
+    "openai": "gpt_oss",
     "qwen": "hermes",
     "qwen25": "hermes",
     "qwen2d5": "hermes",
@@ -80,10 +86,12 @@ _REASONING_ALIASES = {
     "deepseek-v3": "qwen3",
     "deepseek_v3": "qwen3",
     "glm45": "qwen3",
+    "gpt-oss": "gpt_oss",
     "intern-s1": "qwen3",
     "interns1": "qwen3",
     "internvl": "qwen3",
     "kimi": "kimi_vl",
+    "openai_gptoss": "gpt_oss",
     "qwen-qwq": "qwen3",
     "qwen3-thinking": "qwen3",
 }
@@ -104,6 +112,11 @@ class AnswerFormat:
     kept_tokens: tuple[str, ...] = ()
     special_ids: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def marks_text(self) -> bool:
+        """Whether markers stand around text, too, so that every answer has to be read."""
+        return self.tools is not None and self.tools.text_begin is not None
+
     def parser(
         self,
         *,
@@ -122,7 +135,7 @@ class AnswerFormat:
         calls_alone: what an answer says that does not begin with a call is content, whatever it looks like. Set it
             where a grammar leaves one of the two (`call_grammar` with `other`).
         """
-        tool_format = self.tools if tools else None
+        tool_format = self.tools if tools or self.marks_text else None
         if self.reasoning is None and tool_format is None:
             return PlainParser()
         return FormatParser(
@@ -154,8 +167,16 @@ class AnswerFormat:
         syntax = self.tools.write(read_functions(tools))
         if mode == "auto" and other is not None:
             calls = write_tag(syntax, self.tools.markers, "required", self.special_ids, is_parallel=is_parallel)
-            return {**calls, "format": or_form([calls["format"], other])}
+            return {**calls, "format": or_form([calls["format"], self._begin_text(other)])}
         return write_tag(syntax, self.tools.markers, mode, self.special_ids, is_parallel=is_parallel)
+
+    def text_grammar(self, form: Form) -> dict[str, Any]:
+        """Return the grammar of an answer whose text is of a form, as a `response_format`."""
+        return {"type": "structural_tag", "format": self._begin_text(form)}
+
+    def _begin_text(self, form: Form) -> Form:
+        begin = None if self.tools is None else self.tools.text_begin
+        return form if begin is None else name_tokens(sequence_form([begin, form]), self.special_ids)
 
 
 def find_answer_format(
@@ -221,6 +242,7 @@ _TOOL_MARKS: Sequence[tuple[Sequence[str], ToolFormat]] = (
     (("<tool_call>",), HERMES),
     (("<|action_start|>",), INTERNLM2),
     (GEMMA4.tokens, GEMMA4),
+    (("<|channel|>", "<|constrain|>", "<|call|>"), HARMONY),
     (KIMI_K2.markers, KIMI_K2),
     (MINIMAX_M2.markers, MINIMAX_M2),
     (DEEPSEEK_V32.markers, DEEPSEEK_V32),

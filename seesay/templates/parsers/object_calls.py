@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from seesay.templates.parsers import json_text
 from seesay.templates.parsers.call_sink import CallSink
-from seesay.templates.parsers.call_syntax import CallSyntax, Function, Piece, json_form
+from seesay.templates.parsers.call_syntax import CallSyntax, Function, Piece, json_form, regex_form
 from seesay.templates.parsers.text_source import MalformedError, TextSource, Waiting
 from seesay.templates.parsers.tool_format import ToolFormat
 
@@ -74,12 +74,12 @@ class ListedCalls(ToolFormat):
         yield from source.skip_space()
         yield from self.read_list(source, sink)
 
-    def read_list(self, source: TextSource, sink: CallSink) -> Waiting[None]:
-        """Read the array."""
+    def read_list(self, source: TextSource, sink: CallSink, *, is_loose: bool = False) -> Waiting[None]:
+        """Read the array. is_loose: it is not where the format has calls."""
         yield from source.expect("[")
         while True:
             yield from source.skip_space()
-            yield from read_call_object(source, sink)
+            yield from read_call_object(source, sink, is_bare=is_loose, is_loose=is_loose)
             yield from source.skip_space()
             is_last = yield from source.try_read("]")
             if not is_last:
@@ -100,30 +100,34 @@ class ListedCalls(ToolFormat):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BareObjectCalls(ToolFormat):
     """The whole answer is {"name": …, "parameters": {…}}, or several with semicolons, commas or white space between
-    them; perhaps behind a marker. The name comes first, or behind a type, for an answer may be other JSON."""
+    them, or a JSON array of them; perhaps behind a marker. The name comes first, or behind a type, for an answer may be
+    other JSON. Calls with text around them are read, too."""
 
     marker: str
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (self.marker,)
+        return (self.marker, "{")
 
     @property
     def begins_answer(self) -> bool:
         return True
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
-        yield from source.try_read(self.marker)
+        is_marked = yield from source.try_read(self.marker)
+        is_loose = not is_marked and sink.has_text
+        yield from source.skip_space()
+        if (yield from source.starts_with("[")):
+            yield from LISTED.read_list(source, sink, is_loose=True)
+            return
         while True:
             yield from source.skip_space()
-            yield from read_call_object(source, sink, is_bare=True)
+            yield from read_call_object(source, sink, is_bare=True, is_loose=is_loose)
             yield from source.skip_space()
-            is_followed = (yield from source.try_read(";")) or (yield from source.try_read(","))
-            following = yield from source.peek()
-            if not is_followed and following not in ("", "{"):
-                raise MalformedError
+            _ = (yield from source.try_read(";")) or (yield from source.try_read(","))
             sink.end_call()
-            if not (is_followed or following):
+            yield from source.skip_space()
+            if not (yield from source.starts_with("{")):
                 return
 
     def write(self, functions: Sequence[Function]) -> CallSyntax:
@@ -131,7 +135,7 @@ class BareObjectCalls(ToolFormat):
             begin="",
             calls=[write_call_object(function, "parameters") for function in functions],
             separator="; ",
-            free=_OTHER_TEXT,
+            free=regex_form(_OTHER_TEXT),
         )
 
 
@@ -156,10 +160,12 @@ def _write_other_text(literal: str) -> str:
 _OTHER_TEXT = _write_other_text('{"name"')
 
 
-def read_call_object(source: TextSource, sink: CallSink, *, is_bare: bool = False) -> Waiting[None]:
+def read_call_object(
+    source: TextSource, sink: CallSink, *, is_bare: bool = False, is_loose: bool = False
+) -> Waiting[None]:
     """Read an object with a name and arguments, in any order, and other keys, which say nothing. Arguments may also be
     the text of an object in a JSON string. is_bare: the name must come first, or behind a type, and arguments must be
-    there."""
+    there. is_loose: it is not where the format has calls."""
     yield from source.expect("{")
     name: str | None = None
     arguments: str | None = None
@@ -176,7 +182,7 @@ def read_call_object(source: TextSource, sink: CallSink, *, is_bare: bool = Fals
             if name is not None:
                 raise MalformedError
             name = yield from json_text.take_string(source)
-            sink.start_call(name)
+            sink.start_call(name, is_loose=is_loose)
         elif key in _ARGUMENT_KEYS:
             if is_read:
                 raise MalformedError

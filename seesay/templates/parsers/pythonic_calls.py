@@ -36,7 +36,8 @@ _HEX = {"x": 2, "u": 4, "U": 8}
 class PythonicCalls(ToolFormat):
     """`begin` `[` calls `]` `end`; or, without brackets, one call in each pair of markers.
 
-    With `is_bare` calls may also be the whole answer, without markers.
+    With `is_bare` calls may also be the whole answer, without markers. One in brackets that cannot be read is text, and
+    those behind it are read.
     """
 
     begin: str
@@ -63,7 +64,15 @@ class PythonicCalls(ToolFormat):
         yield from source.expect(self.open)
         while True:
             yield from source.skip_space()
-            yield from _read_call(source, sink)
+            name = yield from source.read_up_to(_WORD, MAX_NAME_CHARS)
+            yield from source.expect("(")
+            try:
+                yield from _read_arguments(source, sink, name)
+            except MalformedError:
+                if self.open != "[":
+                    raise
+                yield from _skip_call(source, sink)
+                continue
             yield from source.skip_space()
             is_last = yield from source.try_read(self.close)
             if is_last:
@@ -89,13 +98,11 @@ class PythonicCalls(ToolFormat):
             calls=[_write_call(function) for function in functions],
             end=end,
             separator=", " if self.is_bare else "\n",
-            free=_OTHER_TEXT if self.is_bare else None,
+            free=regex_form(_OTHER_TEXT) if self.is_bare else None,
         )
 
 
-def _read_call(source: TextSource, sink: CallSink) -> Waiting[None]:
-    name = yield from source.read_up_to(_WORD, MAX_NAME_CHARS)
-    yield from source.expect("(")
+def _read_arguments(source: TextSource, sink: CallSink, name: str) -> Waiting[None]:
     sink.start_call(name)
     sink.add_arguments("{")
     yield from source.skip_space()
@@ -115,6 +122,21 @@ def _read_call(source: TextSource, sink: CallSink) -> Waiting[None]:
         is_first = False
         yield from source.skip_space()
     sink.add_arguments("}")
+
+
+def _skip_call(source: TextSource, sink: CallSink) -> Waiting[None]:
+    """Make a call that cannot be read content, with the comma behind it. Raises MalformedError where no other call
+    follows."""
+    is_followed = False
+    while not is_followed:
+        if (yield from source.read_until([")"], lambda _: None)) is None:
+            raise MalformedError
+        yield from source.expect(")")
+        yield from source.skip_space()
+        if (yield from source.starts_with("]")):
+            raise MalformedError
+        is_followed = yield from source.try_read(",")
+    sink.reject_call()
 
 
 def _read_key(source: TextSource) -> Waiting[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 
 from seesay.templates.parsers.arguments import Argument, find_kind, list_arguments, takes_any, to_json
@@ -31,7 +31,8 @@ class TaggedCalls(ToolFormat):
     """`begin` `name_begin` name `name_end` (`key_begin` key `key_end` `value_begin` value `value_end`)… `last` `end`.
 
     White space may stand between all of these. value_gap: white space on both sides of a value that is not a part of
-    it. gap: white space that is written between the others.
+    it. gap: white space that is written between the others. Where calls have a `last`, models leave out one of the
+    others at times, and are read: `begin`, `end`, `last` before `end`, or the end of a value.
     """
 
     name_begin: str = ""
@@ -48,7 +49,7 @@ class TaggedCalls(ToolFormat):
 
     @property
     def markers(self) -> tuple[str, ...]:
-        return (self.begin,)
+        return (self.begin, self.name_begin) if self.last else (self.begin,)
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -56,42 +57,86 @@ class TaggedCalls(ToolFormat):
         return (self.begin, self.end, *(tag for tag in tags if tag.startswith("<") and tag.endswith(">")))
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
-        yield from source.expect(self.begin)
+        is_loose = not (yield from source.try_read(self.begin))
         yield from source.skip_space()
         yield from source.expect(self.name_begin)
         name = yield from source.read_up_to(_NAME, MAX_NAME_CHARS)
         yield from source.expect(self.name_end)
         yield from source.skip_space()
-        sink.start_call(name)
+        sink.start_call(name, is_loose=is_loose)
         schemas = {argument.name: argument.schema for argument in list_arguments(sink.schema_of(name))}
         sink.add_arguments("{")
-        is_first = True
-        while (yield from source.try_read(self.key_begin)):
-            key = yield from source.read_up_to(_KEY, MAX_NAME_CHARS)
-            value = yield from self._read_value(source)
-            comma = "" if is_first else ", "
-            sink.add_arguments(
-                f"{comma}{json.dumps(key, ensure_ascii=False)}: {to_json(value, schemas.get(key, True))}"
-            )
-            is_first = False
+        comma, unread = "", set(schemas)
+        key = yield from self._try_key(source)
+        while key:
+            unread.discard(key)
+            value, following = yield from self._read_value(source, unread)
+            written = to_json(value, schemas.get(key, True))
+            sink.add_arguments(f"{comma}{json.dumps(key, ensure_ascii=False)}: {written}")
+            comma = ", "
             yield from source.skip_space()
-        yield from source.expect(self.last)
-        yield from source.skip_space()
-        # Without an end of its own, a call that is cut behind an argument would look complete.
-        yield from source.expect_or_end(self.end) if self.last else source.expect(self.end)
+            key = (yield from self._try_key(source)) if following is None else following
+        if key is None:
+            yield from self._read_ends(source)
         sink.add_arguments("}")
         sink.end_call()
 
-    def _read_value(self, source: TextSource) -> Waiting[str]:
+    def _try_key(self, source: TextSource) -> Waiting[str | None]:
+        if not (yield from source.try_read(self.key_begin)):
+            return None
+        key = yield from source.read_up_to(_KEY, MAX_NAME_CHARS)
+        if not key:
+            raise MalformedError
+        return key
+
+    def _read_ends(self, source: TextSource) -> Waiting[None]:
+        # Without an end of its own, a call that is cut behind an argument would look complete.
+        if not self.last or not (yield from source.try_read(self.last)):
+            yield from source.expect(self.end)
+            return
+        yield from source.skip_space()
+        yield from source.try_read_or_end(self.end)
+
+    def _read_value(self, source: TextSource, unread: Set[str]) -> Waiting[tuple[str, str | None]]:
+        """Read a value, from the end of its key on. Returns it with what follows where its own end was left out: the
+        key of the next argument, or '' where the call is over."""
         yield from source.expect(self.key_end)
         if self.value_begin:
             yield from source.skip_space()
             yield from source.expect(self.value_begin)
         pieces: list[str] = []
-        if (yield from source.read_until([self.value_end], pieces.append)) is None:
-            raise MalformedError
-        yield from source.expect(self.value_end)
-        return "".join(pieces).removeprefix(self.value_gap).removesuffix(self.value_gap)
+        following = None
+        markers = [self.value_end, *([self.key_begin, self.last] if self.last else [])]
+        while following is None and (found := (yield from source.read_until(markers, pieces.append))) != self.value_end:
+            if found is None:
+                raise MalformedError
+            following = yield from self._try_without_end(source, unread, pieces.append)
+        if following is None:
+            yield from source.expect(self.value_end)
+        return "".join(pieces).removeprefix(self.value_gap).removesuffix(self.value_gap), following
+
+    def _try_without_end(
+        self, source: TextSource, unread: Set[str], emit: Callable[[str], None]
+    ) -> Waiting[str | None]:
+        """Read what ends a value whose own end was left out: the key of another argument, which is one of `unread`, or
+        the end of a call that ends the answer. What turns out to be a part of the value, which may be any text, is
+        emitted, and None is returned."""
+        if not (yield from source.try_read(self.last)):
+            yield from source.expect(self.key_begin)
+            key = yield from source.read_up_to(_KEY, MAX_NAME_CHARS)
+            if key in unread and (yield from source.starts_with(self.key_end)):
+                return key
+            emit(f"{self.key_begin}{key}")
+            return None
+        pieces = [self.last]
+        yield from source.skip_space(pieces.append)
+        if (yield from source.try_read(self.end)):
+            pieces.append(self.end)
+            yield from source.skip_space(pieces.append)
+            if not (yield from source.peek()):
+                return ""
+        emit("".join(pieces))
+        return None
 
     def write(self, functions: Sequence[Function]) -> CallSyntax:
         return CallSyntax(

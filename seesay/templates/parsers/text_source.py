@@ -80,11 +80,17 @@ class TextSource:
 
     def expect_or_end(self, literal: str) -> Waiting[None]:
         """As `expect`, but the text may also end here, or inside of the literal."""
-        if (yield from self.try_read(literal)):
-            return
-        if not (self._is_over and literal.startswith(self._text[self._at :])):
+        if not (yield from self.try_read_or_end(literal)):
             raise MalformedError
-        self._take(len(self._text))
+
+    def try_read_or_end(self, literal: str) -> Waiting[bool]:
+        """As `try_read`, but the text may also end here, or inside of the literal."""
+        if (yield from self.try_read(literal)):
+            return True
+        is_cut = self._is_over and literal.startswith(self._text[self._at :])
+        if is_cut:
+            self._take(len(self._text))
+        return is_cut
 
     def skip_space(self, emit: Callable[[str], None] | None = None) -> Waiting[None]:
         yield from self.read_while(_SPACE, emit)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from seesay.templates.parsers.call_sink import CallSink
-from seesay.templates.parsers.call_syntax import CallSyntax, Function
+from seesay.templates.parsers.call_syntax import CallSyntax, Form, Function
 from seesay.templates.parsers.text_source import TextSource, Waiting
 
 
@@ -28,6 +28,11 @@ class ToolFormat(Protocol):
     @property
     def tokens(self) -> tuple[str, ...]:
         return self.markers
+
+    @property
+    def text_begin(self) -> Form | None:
+        """The form of what stands before the text of an answer, where a marker begins that; None where none does."""
+        return None
 
     def read(self, source: TextSource, sink: CallSink) -> Waiting[None]:
         """Read calls from one of `markers` on. Raises MalformedError where the text is not a call; what was read since

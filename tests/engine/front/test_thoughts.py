@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from thinking import BEGIN, FINISH, OPENED, SWITCHED, Markers, write_thinking
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.front.response import Response
+from seesay.engine.front.thoughts import Thoughts
+from seesay.templates.parsers.reasoning import ReasoningFormat
+from seesay.values import GenerationRequest, Message, TextPart
 
 TAG = {
     "type": "structural_tag",
@@ -183,3 +187,21 @@ def test_reasoning_tokens_are_counted(open_pipe: Open, markers: Markers) -> None
     assert (one.usage.reasoning_tokens, one.usage.completion_tokens) == (LIMITED["max_thinking_tokens"], 24)
     cut = pipe("hello", gen_config=drawn(1, ignore_eos=True, max_thinking_tokens=None, max_new_tokens=9))
     assert cut.usage is not None and cut.usage.reasoning_tokens == 9
+
+
+def test_a_marker_of_special_tokens_and_a_word_begins_a_thought(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """As Gemma 4's `<|channel>thought` and gpt-oss's `<|channel|>analysis<|message|>`."""
+    path = write_thinking(tiny_checkpoint("qwen3"), tmp_path / "model")
+    config = EngineConfig(device_type="cpu", block_size=16, session_len=512)
+    with pipeline(str(path), config) as pipe:
+        reasoning = ReasoningFormat(name="x", begin=f"{BEGIN}ab{BEGIN}", end=FINISH)
+        thoughts = Thoughts(reasoning, pipe.tokenizer, pipe.engine.chat_template)
+        request = GenerationRequest(
+            prompt=(Message(role="user", parts=(TextPart(text="Hi"),)),), gen_config=GenerationConfig()
+        )
+        rule = thoughts.make_rule(request, np.array(pipe.tokenizer.encode("Hi")), 3)
+        assert rule is not None
+        [begin] = pipe.tokenizer.encode(BEGIN)
+        assert rule.begin_ids[0] == rule.begin_ids[-1] == begin and len(rule.begin_ids) >= 3

@@ -41,6 +41,7 @@ QUOTE = '<|"|>'
 CALLS = {
     "gemma4": f"<|tool_call>call:f{{city:{QUOTE}Zürich, {{x}}{QUOTE},days:3,deep:{{a:[1,null,{{b:{QUOTE}]{QUOTE}}}]}}}}"
     "<tool_call|>",
+    "gpt_oss": f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{PLAIN}<|call|>",
     "hermes": f'<tool_call>\n{{"name": "f", "arguments": {PLAIN}}}\n</tool_call>',
     "internlm2": f'<|action_start|><|plugin|>\n{{"name": "f", "parameters": {PLAIN}}}<|action_end|>',
     "llama3_json": f'{{"name": "f", "parameters": {PLAIN}}}',
@@ -62,6 +63,7 @@ CALLS = {
 }
 VARIANTS = {"internlm2": CALLS["internlm2"].replace("><", "> <").replace("}<|", "}\n<|")}
 TWO = {
+    "gpt_oss": f"{CALLS['gpt_oss']}<|start|>assistant{CALLS['gpt_oss']}",
     "gemma4": CALLS["gemma4"] * 2,
     "hermes": f"{CALLS['hermes']}\n{CALLS['hermes']}",
     "llama3_json": f"{CALLS['llama3_json']}; {CALLS['llama3_json']}",
@@ -80,6 +82,8 @@ TWO = {
     "pythonic": f"[{CALLS['pythonic'][1:-1]}, {CALLS['pythonic'][1:-1]}]",
     "minicpm": CALLS["minicpm"].replace("\n```\n", "\nf(city='Zürich', days=3)\n```\n"),
 }
+MARKING_TEXT = ("gpt_oss",)
+"""Formats with markers around text, too, which are no content."""
 VALUES = {
     "gemma4": {"city": "Zürich, {x}", "days": 3, "deep": ARGUMENTS["deep"]},
     "qwen3_coder": {"city": "Zürich\n\n<b>", "days": 3},
@@ -192,7 +196,8 @@ def test_naughty_answers(name: str) -> None:
         assert read(format, [text[a:b] for a, b in pairwise([0, *places, len(text)])], tools=TOOLS) == parts, text
         for _, arguments in calls_in(parts):
             assert isinstance(arguments, dict)
-        if all(isinstance(part, ContentText) for part in parts) and not text.lstrip().startswith("<think>"):
+        is_text = all(isinstance(part, ContentText) for part in parts)
+        if is_text and name not in MARKING_TEXT and not text.lstrip().startswith("<think>"):
             assert text_of(parts) == text
         streamed = list(text)
         assert read(format, streamed, tools=TOOLS, streams_calls=True) == read(
@@ -241,6 +246,16 @@ def test_time_is_linear(name: str) -> None:
         ("glm45", "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value>12</arg_value>\n</tool_call>", {"city": "12"}),
         ("glm45", "<tool_call>f\n<arg_key>on</arg_key>\n<arg_value>True</arg_value>\n</tool_call>", {"on": True}),
         ("glm45", "<tool_call>g\n<arg_key>x</arg_key>\n<arg_value>[1]</arg_value>\n</tool_call>", {"x": [1]}),
+        ("llama3_json", '[{"type": "function", "name": "f", "parameters": {"a": 1}}]', {"a": 1}),
+        ("qwen3_coder", "<function=f>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>", {"days": 3}),
+        ("qwen3_coder", "<function=f>\n<parameter=days>\n3\n</parameter>\n</function>", {"days": 3}),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=days>\n3\n</parameter>\n</tool_call>", {"days": 3}),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nZürich\n</function>\n</tool_call>\n",
+         {"city": "Zürich"}),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\na\n<parameter=days>\n3\n</parameter>\n</function>"
+         "</tool_call>", {"city": "a", "days": 3}),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\n<parameter=x> </function></tool_call>!\n"
+         "</parameter>\n</function>", {"city": "<parameter=x> </function></tool_call>!"}),
         ("qwen3_coder", "<tool_call><function=f></function></tool_call>", {}),
         ("qwen3_coder", "<tool_call><function=f><parameter=unit>C</parameter></function>", {"unit": "C"}),
     ],
@@ -255,7 +270,11 @@ def test_variants(name: str, text: str, arguments: dict[str, Any]) -> None:
     [
         ("llama3_json", '{"name": "Bob", "age": 3}'),
         ("llama3_json", '{"parameters": {}, "name": "f"}'),
-        ("llama3_json", '{"name": "f", "parameters": {}} is a call'),
+        ("llama3_json", 'One is {"name": "g", "parameters": {}}.'),
+        ("llama3_json", 'One is {"f": {"name": "f"}}.'),
+        ("pythonic", "[f(1), g(2)]"),
+        ("qwen3_coder", "<function=g>\n</function>"),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nZürich\n</function>\n</tool_call> and"),
         ("llama3_json", "<|python_tag|>print(1)"),
         ("pythonic", "[a link](http://x)"),
         ("pythonic", "[f(1)]"),
@@ -269,7 +288,6 @@ def test_variants(name: str, text: str, arguments: dict[str, Any]) -> None:
         ("gemma4", "call:f{a:1}"),
         ("mistral", "[TOOL_CALLS]"),
         ("mistral", "[TOOL_CALLS]f[ARGS]3"),
-        ("qwen3_coder", "<tool_call>\n<function=f>\n<parameter=city>\nZürich\n</function>\n</tool_call>"),
         ("glm45", "<tool_call>f\n<arg_key>city</arg_key>\n</tool_call>"),
         ("minicpm", "<|tool_call_start|>\n```python\nimport os\n```\n<|tool_call_end|>"),
     ],
@@ -296,3 +314,39 @@ def test_calls_in_an_answer_that_is_no_call_are_text_where_there_are_calls_alone
     assert read_cut(format, text, calls_alone=True, streams_calls=True) == content(text)
     assert read_cut(format, text) != content(text)
     assert read_cut(format, f"\n{call_text}", calls_alone=True) == call(0, "f", "{}")
+
+
+@pytest.mark.parametrize("streams_calls", [False, True])
+@pytest.mark.parametrize(
+    ("name", "text", "parts"),
+    [
+        ("llama3_json", 'I call {"name": "f", "parameters": {"a": 1}} now.',
+         [*content("I call"), *call(0, "f", '{"a": 1}'), *content("now.")]),
+        ("llama3_json", '{"name": "f", "parameters": {}} is a call', [*call(0, "f", "{}"), *content("is a call")]),
+        ("llama3_json", 'See:\n{"name": "f", "parameters": {}}; {"name": "f", "parameters": {"b": {}}}',
+         [*content("See:"), *call(0, "f", "{}"), *call(1, "f", '{"b": {}}')]),
+        ("qwen3_coder", "See: <function=f>\n</function> Done.",
+         [*content("See:"), *call(0, "f", "{}"), *content("Done.")]),
+        ("qwen3_coder", "<tool_call>\n<function=f>\n</function>\n<tool_call>\n<function=f>\n</function>\n</tool_call>",
+         [*call(0, "f", "{}"), *call(1, "f", "{}")]),
+    ],
+)  # fmt: skip
+def test_calls_with_text_around(name: str, text: str, parts: list[AnswerPart], streams_calls: bool) -> None:
+    assert read_cut(named(name), text, tools=TOOLS, streams_calls=streams_calls) == parts
+
+
+def test_a_call_that_cannot_be_read_does_not_hide_its_siblings() -> None:
+    text = "[f(a=1), f(oh(2)[), f(b=[2])]"
+    parts = [*call(0, "f", '{"a": 1}'), *content(" f(oh(2)[),"), *call(1, "f", '{"b": [2]}')]
+    assert read_cut(named("pythonic"), text, tools=TOOLS) == parts
+    assert read_cut(named("pythonic"), "[f(1), f(b=2)]", tools=TOOLS) == [*content("[f(1),"), *call(0, "f", '{"b": 2}')]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("llama3_json", 'See: {"name": "f", "parameters": {}}'), ("qwen3_coder", "<function=f>\n</function>")],
+)
+def test_strict_functions_are_called_only_where_a_grammar_holds_calls(name: str, text: str) -> None:
+    strict = [{"type": "function", "function": {"name": "f", "parameters": SCHEMA, "strict": True}}]
+    assert read_cut(named(name), text, tools=strict) == content(text)
+    assert read_cut(named(name), text, tools=TOOLS, calls_alone=True) == content(text)
