@@ -22,6 +22,8 @@ KEEPS_STATE = {
     ("POST", RESPONSES),
     ("GET", "/v1/responses/{response_id}"),
     ("DELETE", "/v1/responses/{response_id}"),
+    ("POST", "/v1/responses/{response_id}/cancel"),
+    ("GET", "/v1/responses/{response_id}/input_items"),
 }
 KEEPS_NOTHING = {
     ("GET", "/v1/models"), ("GET", "/v1/models/{model:path}"), ("POST", "/v1/chat/completions"),
@@ -142,6 +144,8 @@ async def test_two_keys_share_nothing(http: httpx.AsyncClient, pair: str) -> Non
         "message": unknown.json()["error"]["message"].replace("resp_none", stored),
     }
     assert await stranger.fetch(stored, "DELETE") == 404
+    assert await stranger.fetch(f"{stored}/cancel", "POST") == await stranger.fetch(f"{stored}/input_items") == 404
+    assert await owner.fetch(f"{stored}/input_items") == 200
     assert await owner.fetch(stored) == 200
     assert (await owner.respond(previous_response_id=stored)).status_code == 200
     assert await owner.fetch(stored, "DELETE") == 200 and await owner.fetch(stored) == 404

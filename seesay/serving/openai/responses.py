@@ -14,10 +14,13 @@ from starlette.responses import JSONResponse, Response
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
+from seesay.serving.openai import stored_responses
+from seesay.serving.openai.background import BackgroundAnswers, Report
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
 from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
-from seesay.serving.openai.responses_protocol import DeletedResponse, InputTokens, ResponseObject, ResponseRequest
+from seesay.serving.openai.responses_protocol import InputTokens, ResponseObject, ResponseRequest
+from seesay.serving.openai.stored_responses import find_stored
 from seesay.serving.openai.tool_fields import read_response_tools
 from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.requests.answer_reading import AnswerReading
@@ -38,6 +41,7 @@ _PREVIOUS = "previous_response_id"
 def make_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = make_api_router("OpenAI")
+    background = BackgroundAnswers(state)
 
     @router.post(
         "/v1/responses",
@@ -52,10 +56,12 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_response(body: ResponseRequest, http: Request) -> Response:
         """Answer a text or a conversation, pictures included."""
         state.check_model(body.model)
-        earlier: tuple[Message, ...] = ()
-        if body.previous_response_id is not None:
-            earlier = (await _find(state, http, body.previous_response_id, _PREVIOUS, status=400)).messages
+        earlier = await _find_earlier(state, http, body)
         reply = await off_loop(http, ResponseReply, state, earlier, body, http)
+        if body.background:
+            queued = reply.make_queued()
+            await background.start(owner_of(http.scope), queued, reply.answer_later)
+            return JSONResponse(queued.body)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
@@ -67,35 +73,23 @@ def make_router(state: ServerState) -> APIRouter:
     async def count_input_tokens(body: ResponseRequest, http: Request) -> Response:
         """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
         state.check_model(body.model)
-        earlier: tuple[Message, ...] = ()
-        if body.previous_response_id is not None:
-            earlier = (await _find(state, http, body.previous_response_id, _PREVIOUS, status=400)).messages
+        earlier = await _find_earlier(state, http, body)
         reply = await off_loop(http, ResponseReply, state, earlier, body, http)
         count = await count_tokens(state, reply.request, reply.reading.names)
         return JSONResponse(InputTokens(input_tokens=count).model_dump())
 
-    @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
-    async def retrieve_response(response_id: str, http: Request) -> Response:
-        """Return a stored response."""
-        return JSONResponse((await _find(state, http, response_id, "response_id", status=404)).body)
-
-    @router.delete("/v1/responses/{response_id}")
-    async def delete_response(response_id: str, http: Request) -> DeletedResponse:
-        """Delete a stored response."""
-        await _find(state, http, response_id, "response_id", status=404)
-        await state.shared.delete_response(owner_of(http.scope), response_id)
-        return DeletedResponse(id=response_id)
-
+    router.include_router(stored_responses.make_router(state, background))
     return router
 
 
-async def _find(state: ServerState, http: Request, response_id: str, param: str, *, status: int) -> StoredResponse:
-    stored = await state.shared.find_response(owner_of(http.scope), response_id)
-    if stored is None:
-        raise ApiError(
-            status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"
-        )
-    return stored
+async def _find_earlier(state: ServerState, http: Request, body: ResponseRequest) -> tuple[Message, ...]:
+    """Return the conversation that a request continues. Raises `ApiError` 400 for one that cannot be continued."""
+    if body.previous_response_id is None:
+        return ()
+    stored = await find_stored(state, http, body.previous_response_id, _PREVIOUS, status=400)
+    if (status := stored.body["status"]) not in ("completed", "incomplete"):
+        raise bad_request(f"{_PREVIOUS}: that response has no answer, its status is {status!r}", _PREVIOUS)
+    return stored.messages
 
 
 class ResponseReply:
@@ -157,6 +151,25 @@ class ResponseReply:
         writer.finish(_find_status(answer.last))
         return await self._finish(writer.items, answer.last)
 
+    def make_queued(self) -> StoredResponse:
+        """Return the response before it is answered, for a request with background=true."""
+        return StoredResponse(body=self._make_response("queued", []), messages=keep_media(self._messages, _PREVIOUS))
+
+    async def answer_later(self, report: Report) -> StoredResponse:
+        """Return the complete response. Calls `report` once the first token is there."""
+        parts: list[OutputDelta] = []
+        answering, names = self._state.answering, self.reading.names
+        async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
+            async for _, delta in deltas:
+                if not parts:
+                    await report()
+                parts.append(delta)
+        return self._make_stored(await self.complete(Answer.join(parts)))
+
+    def _make_stored(self, response: Mapping[str, Any]) -> StoredResponse:
+        said = _as_message(response["output"])
+        return StoredResponse(body=dict(response), messages=keep_media((*self._messages, said), _PREVIOUS))
+
     async def _finish(self, items: list[dict[str, object]], last: OutputDelta) -> dict[str, Any]:
         tally = Tally()
         tally.add(0, last)
@@ -175,10 +188,8 @@ class ResponseReply:
             "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
             "total_tokens": tally.prompt_tokens + tally.completion_tokens,
         }
-        if self._stores:
-            said = _as_message(items)
-            stored = StoredResponse(body=dict(response), messages=keep_media((*self._messages, said), _PREVIOUS))
-            await self._state.shared.store_response(self._owner, self._id, stored)
+        if self._stores and not self._body.background:
+            await self._state.shared.store_response(self._owner, self._id, self._make_stored(response))
         if self._wants_timings:
             response["seesay"] = make_details(tally)
         return response
@@ -191,7 +202,7 @@ class ResponseReply:
             "created_at": self._created_at,
             "completed_at": None,
             "status": status,
-            "background": False,
+            "background": bool(self._body.background),
             "error": None,
             "incomplete_details": None,
             "instructions": self._body.instructions,

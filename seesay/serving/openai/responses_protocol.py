@@ -142,7 +142,6 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
 
     refused: ClassVar[Refused] = {
         "max_tool_calls": ((), "not supported: it counts calls of built-in tools, which there are none of"),
-        "background": ((False,), "not supported"),
         "conversation": ((), "not supported: use previous_response_id"),
         "context_management": (([],), "not supported"),
         "prompt": ((), "not supported"),
@@ -179,6 +178,9 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     include: Includes | None = Field(None, description=f"'{LOGPROBS}'")
     text: TextOptions | None = Field(None, description="the form of the answer")
     reasoning: ReasoningOptions | None = Field(None, description="`effort`: how much a model thinks")
+    background: bool | None = Field(
+        None, description="return at once; the response is stored, and looked at by its id. Not with `stream`"
+    )
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = Field(None, description="store the response for previous_response_id; default true")
@@ -208,6 +210,10 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
                 raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
         if self.stream_options is not None and not self.stream:
             raise requires("stream_options", "stream", self.stream)
+        if self.background and self.store is False:
+            raise bad_request("background needs store, which is false", "background")
+        if self.background and self.stream:
+            raise bad_request("background cannot be combined with stream", "background", code="unsupported_parameter")
         if self.answer_format is not None:
             check_format(self.answer_format, self.field_names("input"))
         return self
@@ -291,6 +297,13 @@ class IncompleteDetails(AnswerModel):
     reason: Literal["max_output_tokens"]
 
 
+class ResponseFailure(AnswerModel):
+    """Why a response that was answered in the background failed."""
+
+    code: Literal["server_error", "invalid_prompt"]
+    message: str
+
+
 class ResponseObject(AnswerModel):
     """An answer of `/v1/responses`."""
 
@@ -298,9 +311,9 @@ class ResponseObject(AnswerModel):
     object: Literal["response"] = "response"
     created_at: int
     completed_at: int | None = None
-    status: Literal["in_progress", "completed", "incomplete"]
-    background: Literal[False] = False
-    error: None = None
+    status: Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+    background: bool = False
+    error: ResponseFailure | None = None
     incomplete_details: IncompleteDetails | None = None
     instructions: str | None = None
     max_output_tokens: int | None = None
@@ -365,6 +378,16 @@ class InputTokens(AnswerModel):
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
+
+
+class ItemList(AnswerModel):
+    """A part of the items of a conversation."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class DeletedResponse(AnswerModel):
