@@ -100,7 +100,7 @@ def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Mi
                 allow_methods=settings.cors_methods,
                 allow_headers=settings.cors_headers,
                 allow_credentials=settings.cors_credentials,
-                expose_headers=["x-request-id", "x-seesay-ignored"],
+                expose_headers=["x-request-id", "x-seesay-ignored", "x-seesay-schema-left-out"],
             )
         )
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))

@@ -41,7 +41,7 @@ BAD_FIELDS: dict[str, dict[str, Any]] = {
         "n": 129, "no_such_field": 1, "temperature": -1, "logit_bias": {"1": 200}, "messages": MESSAGES,
     },
     RESPONSES: {
-        "tools": [TOOL], "tool_choice": {"type": "web_search"}, "text": {"format": {"type": "xml"}}, "background": True,
+        "tools": [TOOL], "tool_choice": {"type": "web_search"}, "text": {"format": {"type": "xml"}}, "background": 3,
         "conversation": "c", "prompt": {"id": "p"}, "reasoning": {"effort": "low"}, "truncation": "auto",
         "max_tool_calls": 1, "include": ["reasoning.encrypted_content"], "input": 3, "previous_response_id": "resp_x",
         "service_tier": "flex", "top_logprobs": 21, "temperature": 9, "no_such_field": 1, "context_management": [1],

@@ -86,7 +86,7 @@ def make_router(state: ServerState) -> APIRouter:
         request = GenerationRequest(
             prompt=prompt, gen_config=config, template_options=options, **body.request_options()
         )
-        request = state.fit_thinking(request, names, http)
+        request = state.fit_model(request, names, http)
         return JSONResponse(TokensCount(input_tokens=await count_tokens(state, request, names)).model_dump())
 
     return router
@@ -157,7 +157,7 @@ class _Reply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        self.request = state.fit_thinking(request, self.reading.names, http)
+        self.request = state.fit_model(request, self.reading.names, http)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",

@@ -13,6 +13,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from seesay.processors.media.library_messages import request_id as media_request_id
 from seesay.serving.errors import ApiError, Envelopes
+from seesay.serving.requests.left_out import HEADER as LEFT_OUT_HEADER
+from seesay.serving.requests.left_out import show_left_out
 from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import HEADER as IGNORED_HEADER
 from seesay.serving.requests.unknown_fields import list_names
@@ -57,6 +59,8 @@ class ContextMiddleware:
                 ids = [(name, request_id.encode()) for name in (b"x-request-id", b"request-id")]
                 if ignored := scope["state"].get("ignored_fields"):
                     ids.append((IGNORED_HEADER.encode(), list_names(ignored).encode()))
+                if left_out := scope["state"].get("schema_left_out"):
+                    ids.append((LEFT_OUT_HEADER.encode(), show_left_out(left_out).encode()))
                 message["headers"] = [*message.get("headers", ()), *ids]
             await send(message)
 

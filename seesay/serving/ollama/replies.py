@@ -87,7 +87,7 @@ class _Reply:
             streams=self.is_streamed,
             **body.request_options(),
         )
-        self.request = state.fit_thinking(request, self.reading.names, http)
+        self.request = state.fit_model(request, self.reading.names, http)
         self._model = body.model
         self._caller = caller_of(http.scope)
 

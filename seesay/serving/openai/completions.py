@@ -33,6 +33,7 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.prompts import tokenize_prompt
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Answer, Tally
@@ -164,6 +165,7 @@ class CompletionReply:
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._returns_ids = bool(body.return_token_ids)
         self._usage = StreamUsage(body.stream_options)
+        note_left_out(http, config.response_format)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)
         self._echo_texts: list[str] = [""] * len(self._prompts)

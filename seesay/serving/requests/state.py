@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import ConfigError, RequestError, show
 from seesay.serving.errors import ApiError, Envelopes, bad_request
+from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.sampling import SamplingDefaults
 from seesay.serving.requests.submission import Answering
 from seesay.serving.settings import ServerSettings
@@ -105,10 +106,11 @@ class ServerState:
                 code="unsupported_parameter",
             )
 
-    def fit_thinking(self, request: GenerationRequest, names: FieldNames, http: Request) -> GenerationRequest:
+    def fit_model(self, request: GenerationRequest, names: FieldNames, http: Request) -> GenerationRequest:
         """Return the request that thinks as far as the model does. Where nothing thinks and unknown fields are ignored,
         its fields about thinking are too. Raises `ApiError` 400, in the client's `names`, where the model cannot think
-        as the request wants."""
+        as the request wants. Notes what the schema of the answer does not hold."""
+        note_left_out(http, request.gen_config.response_format)
         try:
             self.engine.check_thinking(request)
         except RequestError as error:
