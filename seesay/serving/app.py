@@ -20,7 +20,7 @@ from seesay.serving.http.bodies import BodyRoutesMiddleware
 from seesay.serving.http.context import ContextMiddleware, make_error_response
 from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
-from seesay.serving.native import generate, interactive, tokens
+from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
 from seesay.serving.openai import chat, completions, embeddings, responses
 from seesay.serving.openai.answer_models import ErrorResponse
@@ -47,6 +47,7 @@ _ROUTES = (
     interactive,
     generate,
     tokens,
+    abort,
     replies,
     describing,
     operations,

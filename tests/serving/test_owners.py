@@ -31,6 +31,7 @@ KEEPS_NOTHING = {
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/reset_caches"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/wakeup"),
     ("POST", "/update_weights"), ("GET", "/is_sleeping"),
+    ("POST", "/abort_request"),
     ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
     ("GET", "/openapi.json"),
     ("GET", "/ping"), ("POST", "/ping"), ("GET", "/live"), ("GET", "/load"), ("GET", "/get_model_info"),

@@ -44,7 +44,7 @@ def make_router(state: ServerState) -> APIRouter:
         state.check_model(body.model)
         request = await off_loop(http, _make_request, state, body)
         await off_loop(http, note_left_out, http, request.gen_config.response_format)
-        caller = caller_of(http.scope)
+        caller = caller_of(http.scope, body.rid or body.request_id)
         if body.stream:
             events = _stream(state, body, request, caller)
             return EventStream(events, render_error=make_error_event)

@@ -64,7 +64,10 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
-            reply.requests, receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
+            reply.requests,
+            receive=http.receive,
+            caller=caller_of(http.scope, body.rid or body.request_id),
+            names=reply.reading.names,
         )
         return await reply.make_response(answers)
 
@@ -114,11 +117,11 @@ class ChatReply:
         request = state.fit_model(request, self.reading.names, http)
         self.requests = choices_of(request, self._num_choices)
         self._state = state
-        self._speller = TokenSpeller(state.engine.tokenizer)
+        self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
         self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
-        self._caller = caller_of(http.scope)
+        self._caller = caller_of(http.scope, body.rid or body.request_id)
         self._frames: dict[int, bytes] = {}  # pre-rendered event with `_HOLE` in place of the text, by choice
         self._head = {
             "id": body.name_answer("chatcmpl-", make_id("chatcmpl-")),

@@ -64,7 +64,10 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
-            reply.requests, receive=http.receive, caller=caller_of(http.scope), names=reply.names
+            reply.requests,
+            receive=http.receive,
+            caller=caller_of(http.scope, body.rid or body.request_id),
+            names=reply.names,
         )
         if answers[0].prompt_logprobs is None:
             return JSONResponse(reply.make_completion(answers))
@@ -162,12 +165,12 @@ class CompletionReply:
             # The choices of a stream begin in any order, each with what it echoes.
             self.requests += [_score(choice, config.prompt_logprobs) for choice in choices] if body.stream else choices
         self._state = state
-        self._speller = TokenSpeller(state.engine.tokenizer)
+        self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
         self._usage = StreamUsage(body.stream_options)
         note_left_out(http, config.response_format)
         self._wants_timings = wants_timings(http)
-        self._caller = caller_of(http.scope)
+        self._caller = caller_of(http.scope, body.rid or body.request_id)
         self._echo_texts: list[str] = [""] * len(self._prompts)
         self._echo_ids: list[list[int]] = [[] for _ in self._prompts]
         self._echo_offsets: list[list[int]] = [[] for _ in self._prompts]

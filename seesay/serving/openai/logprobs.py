@@ -18,10 +18,14 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenSpeller:
-    """Return the bytes of single tokens. A token that holds part of a character gives bytes that are not UTF-8."""
+    """Return the bytes of single tokens. A token that holds part of a character gives bytes that are not UTF-8.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    as_ids: entries name tokens `token_id:N`, for clients that need to know which of several with one text it is.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
         self.tokenizer = tokenizer
+        self._as_ids = as_ids
         self._known: dict[int, bytes] = {}
 
     def bytes_of(self, token_id: int) -> bytes:
@@ -32,6 +36,10 @@ class TokenSpeller:
 
     def text_of(self, token_id: int) -> str:
         return self.bytes_of(token_id).decode(errors="replace")
+
+    def name_of(self, token_id: int) -> str:
+        """Return how an entry names a token."""
+        return f"token_id:{token_id}" if self._as_ids else self.text_of(token_id)
 
     def _spell(self, token_id: int) -> bytes:
         tokenizer = self.tokenizer
@@ -72,10 +80,10 @@ class TokenSpeller:
         """Return `choices[].logprobs` of text completions. As in OpenAI's API, the alternatives include the chosen
         token even if it is not one of the `num_top` most likely."""
         return {
-            "tokens": [self.text_of(token_id) for token_id in token_ids],
+            "tokens": [self.name_of(token_id) for token_id in token_ids],
             "token_logprobs": [finite(entry[token_id]) for token_id, entry in zip(token_ids, logprobs)],
             "top_logprobs": [
-                {self.text_of(i): finite(entry[i]) for i in (*(i for i, _ in _best(entry, num_top)), token_id)}
+                {self.name_of(i): finite(entry[i]) for i in (*(i for i, _ in _best(entry, num_top)), token_id)}
                 for token_id, entry in zip(token_ids, logprobs)
             ],
             "text_offset": list(offsets),
@@ -116,8 +124,8 @@ class TokenSpeller:
         return {"logprob": finite(logprob), "rank": rank, "decoded_token": self.text_of(token_id)}
 
     def _entry(self, token_id: int, logprob: float) -> dict[str, object]:
-        spelled = self.bytes_of(token_id)
-        return {"token": spelled.decode(errors="replace"), "logprob": finite(logprob), "bytes": list(spelled)}
+        name, spelled = self.name_of(token_id), self.bytes_of(token_id)
+        return {"token": name, "logprob": finite(logprob), "bytes": list(spelled)}
 
 
 def _best(alternatives: Mapping[int, float], num_top: int) -> list[tuple[int, float]]:

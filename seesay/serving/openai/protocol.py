@@ -80,6 +80,9 @@ class SamplingFields(RestrictionFields):
     include_stop_str_in_output: bool | None = Field(None, description="extension")
     stop_token_ids: StopIds | None = Field(None, description="extension")
     return_token_ids: bool | None = Field(None, description="extension: `token_ids` in each choice")
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="extension: tokens of log-probabilities as `token_id:N`"
+    )
     response_format: Format | None = Field(None, description="the grammar of the answer")
     structured_outputs: dict[str, Any] | None = Field(None, description="vLLM's form of response_format")
     guided_json: dict[str, Any] | str | bool | None = Field(None, description="vLLM's older form: a JSON Schema")

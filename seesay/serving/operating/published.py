@@ -26,6 +26,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/chat/interactive": {"prompt": "Calculate 3 + 4.", "request_output_len": 64},
     "/generate": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
     "/tokenize": {"prompt": "Calculate 3 + 4."},
+    "/abort_request": {"rid": "my-request"},
     "/detokenize": {"tokens": [1, 2, 3]},
     "/api/chat": {"messages": _TURNS, "stream": False},
     "/api/generate": {"prompt": "Calculate 3 + 4.", "stream": False},

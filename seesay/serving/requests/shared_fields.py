@@ -44,7 +44,6 @@ REFUSED: Refused = {
     "custom_params": (({},), "not supported: requests cannot send code"),
     "return_hidden_states": ((False,), "not supported: use /v1/embeddings, or output_last_hidden_state in Python"),
     "return_routed_experts": ((False,), "not supported"),
-    "return_tokens_as_token_ids": ((False,), "not supported: use return_token_ids"),
 }
 """Fields of other servers without a counterpart here: the values that change nothing, and why others are refused."""
 

@@ -106,7 +106,7 @@ class Answering:
         self._settings = settings
         self._metrics = metrics
         self._places = Places(settings.max_concurrent_requests, settings.max_sequences_per_key)
-        self._running: set[AsyncRequestBatch] = set()
+        self._running: dict[AsyncRequestBatch, Caller] = {}
 
     @property
     def num_running(self) -> int:
@@ -122,6 +122,15 @@ class Answering:
         """End every request that is being answered with `error`."""
         for running in list(self._running):
             running.end(error)
+
+    def abort(self, caller: Caller, rid: str | None) -> int:
+        """End the requests of a caller that have this id, or all of them, and return how many."""
+        found = [batch for batch, own in self._running.items() if own.turn == caller.turn]
+        if rid is not None:
+            found = [batch for batch in found if rid in (self._running[batch].rid, self._running[batch].request_id)]
+        for batch in found:
+            batch.end(ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted")))
+        return len(found)
 
     def _own(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
         """Return a request with its owner. What one key has computed is cached for that key alone, unless all keys are
@@ -153,7 +162,7 @@ class Answering:
             lambda: batch.call_soon(lambda: batch.submit(ticket.take())),
             priority=requests[0].priority,
         )
-        self._running.add(batch)
+        self._running[batch] = caller
         try:
             self._places.ask(ticket, len(requests))
             async with aclosing(batch.submitted_deltas()) as deltas:
@@ -168,7 +177,7 @@ class Answering:
             raise ApiError.from_error(error) from error
         finally:
             timer.cancel()
-            self._running.discard(batch)
+            del self._running[batch]
             self._metrics.observe_aborted(batch.num_running)
             self._places.leave(ticket)
 

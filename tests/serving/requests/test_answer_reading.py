@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from seesay.templates.parsers.choose import find_answer_format
 NUMBER = {"type": "regex", "regex": "[0-9]+"}
 
 
-def choose(parser: str, answer_format: dict[str, object] | None) -> AnswerReading:
+def choose(parser: str, answer_format: Mapping[str, object] | None) -> AnswerReading:
     engine: Any = SimpleNamespace(answer_format=find_answer_format("", {}, tool_call_parser=parser), chat_template=None)
     return AnswerReading.choose(engine, Tools(), answer_format, ENGINE_NAMES)
 
