@@ -22,7 +22,7 @@ from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
-from seesay.serving.openai import chat, completions, embeddings, responses
+from seesay.serving.openai import chat, completions, conversations, embeddings, responses
 from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.operating import admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
@@ -42,6 +42,7 @@ _ROUTES = (
     chat,
     completions,
     responses,
+    conversations,
     embeddings,
     messages,
     interactive,

@@ -23,6 +23,12 @@ KEEPS_STATE = {
     ("GET", "/v1/responses/{response_id}"),
     ("DELETE", "/v1/responses/{response_id}"),
     ("POST", "/v1/responses/{response_id}/cancel"),
+    ("POST", "/v1/conversations"),
+    ("GET", "/v1/conversations/{conversation_id}"),
+    ("POST", "/v1/conversations/{conversation_id}"),
+    ("DELETE", "/v1/conversations/{conversation_id}"),
+    ("GET", "/v1/conversations/{conversation_id}/items"),
+    ("POST", "/v1/conversations/{conversation_id}/items"),
     ("GET", "/v1/responses/{response_id}/input_items"),
 }
 KEEPS_NOTHING = {

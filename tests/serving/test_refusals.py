@@ -42,7 +42,7 @@ BAD_FIELDS: dict[str, dict[str, Any]] = {
     },
     RESPONSES: {
         "tools": [TOOL], "tool_choice": {"type": "web_search"}, "text": {"format": {"type": "xml"}}, "background": 3,
-        "conversation": "c", "prompt": {"id": "p"}, "reasoning": {"effort": "low"}, "truncation": "auto",
+        "conversation": 3, "prompt": {"id": "p"}, "reasoning": {"effort": "low"}, "truncation": "auto",
         "max_tool_calls": 1, "include": ["reasoning.encrypted_content"], "input": 3, "previous_response_id": "resp_x",
         "service_tier": "flex", "top_logprobs": 21, "temperature": 9, "no_such_field": 1, "context_management": [1],
         "moderation": {"model": "m"}, "stream_options": {"include_obfuscation": False},

@@ -76,7 +76,7 @@ def _is_json(content_type: str) -> bool:
 
 class BodyRoute(APIRoute):
     """A route whose endpoint may take the body, as an instance of a model: then it is called as
-    `endpoint(body=…, http=…)` and returns a response.
+    `endpoint(body=…, http=…)`, with the parameters of its path, and returns a response.
 
     FastAPI publishes the schema. The body is read here, without FastAPI's dependencies.
     """
@@ -88,7 +88,7 @@ class BodyRoute(APIRoute):
         assert isinstance(model, type) and issubclass(model, BaseModel), f"{self.path}: the body is not a model"
 
         async def handle(http: Request) -> Response:
-            response: Response = await endpoint(body=await read_body(http, model), http=http)
+            response: Response = await endpoint(**http.path_params, body=await read_body(http, model), http=http)
             return response
 
         self.handle_body = handle

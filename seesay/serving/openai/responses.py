@@ -16,6 +16,7 @@ from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
 from seesay.serving.openai import stored_responses
 from seesay.serving.openai.background import BackgroundAnswers, Report
+from seesay.serving.openai.conversations import extend_conversation
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
 from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
@@ -84,6 +85,9 @@ def make_router(state: ServerState) -> APIRouter:
 
 async def _find_earlier(state: ServerState, http: Request, body: ResponseRequest) -> tuple[Message, ...]:
     """Return the conversation that a request continues. Raises `ApiError` 400 for one that cannot be continued."""
+    if body.conversation_id is not None:
+        found = await find_stored(state, http, body.conversation_id, "conversation", status=404, kind="conversation")
+        return found.messages
     if body.previous_response_id is None:
         return ()
     stored = await find_stored(state, http, body.previous_response_id, _PREVIOUS, status=400)
@@ -104,7 +108,8 @@ class ResponseReply:
         self._stores = body.store is not False and state.settings.max_stored_responses > 0
         options = body.media_options(state.engine.family)
         asked = read_input(body.input, earlier, state.settings.media)
-        self._messages = (*earlier, *options.fill_messages(asked))
+        self._asked = options.fill_messages(asked)
+        self._messages = (*earlier, *self._asked)
         self._tools = read_response_tools(body.tools, body.tool_choice, body.parallel_tool_calls)
         self.reading = AnswerReading.choose(state.engine, self._tools, body.answer_format, body.field_names("input"))
         if body.wants_logprobs and not self.reading.is_plain:
@@ -188,6 +193,9 @@ class ResponseReply:
             "output_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
             "total_tokens": tally.prompt_tokens + tally.completion_tokens,
         }
+        if (conversation_id := self._body.conversation_id) is not None:
+            turn = (*self._asked, _as_message(items))
+            await extend_conversation(self._state, self._owner, conversation_id, turn)
         if self._stores and not self._body.background:
             await self._state.shared.store_response(self._owner, self._id, self._make_stored(response))
         if self._wants_timings:
@@ -222,6 +230,7 @@ class ResponseReply:
             "top_p": config.top_p,
             "truncation": "disabled",
             "usage": None,
+            **({} if self._body.conversation_id is None else {"conversation": {"id": self._body.conversation_id}}),
             **({} if self._body.user is None else {"user": self._body.user}),
         }
 

@@ -137,12 +137,15 @@ class TextOptions(StrictModel):
     verbosity: None = None
 
 
+class ConversationName(StrictModel):
+    id: str
+
+
 class ResponseRequest(ThoughtLimitFields, EngineFields):
     """`POST /v1/responses`."""
 
     refused: ClassVar[Refused] = {
         "max_tool_calls": ((), "not supported: it counts calls of built-in tools, which there are none of"),
-        "conversation": ((), "not supported: use previous_response_id"),
         "context_management": (([],), "not supported"),
         "prompt": ((), "not supported"),
         "moderation": ((), "not supported"),
@@ -168,6 +171,9 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     )
     instructions: str | None = Field(None, description="the system message")
     previous_response_id: str | None = Field(None, description="continue after this response, if it is still stored")
+    conversation: str | ConversationName | None = Field(
+        None, description="continue and extend this conversation of /v1/conversations. Not with previous_response_id"
+    )
     max_output_tokens: int | None = Field(None, ge=1)
     tools: ResponseTools | None = Field(None, description="functions that the model may call")
     tool_choice: ResponseToolChoice | None = Field(None, description="default: auto with tools, none without")
@@ -210,6 +216,8 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
                 raise bad_request(f"include: only {LOGPROBS!r} is supported, got {name[:60]!r}", "include")
         if self.stream_options is not None and not self.stream:
             raise requires("stream_options", "stream", self.stream)
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise bad_request("conversation cannot be combined with previous_response_id: give one", "conversation")
         if self.background and self.store is False:
             raise bad_request("background needs store, which is false", "background")
         if self.background and self.stream:
@@ -225,6 +233,10 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
     def answer_format(self) -> dict[str, Any] | None:
         """The `response_format` that the answer follows."""
         return None if self.text is None else self.text.format
+
+    @property
+    def conversation_id(self) -> str | None:
+        return self.conversation.id if isinstance(self.conversation, ConversationName) else self.conversation
 
     @property
     def wants_logprobs(self) -> bool:
@@ -322,6 +334,7 @@ class ResponseObject(AnswerModel):
     output: list[OutputItem]
     parallel_tool_calls: bool = False
     previous_response_id: str | None = None
+    conversation: dict[str, str] | None = Field(None, exclude_if=lambda value: value is None)
     service_tier: str = "default"
     store: bool
     temperature: float

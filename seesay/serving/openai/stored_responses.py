@@ -67,11 +67,17 @@ def make_router(state: ServerState, background: BackgroundAnswers) -> APIRouter:
 
 
 async def find_stored(
-    state: ServerState, http: Request, response_id: str, param: str, *, status: int
+    state: ServerState,
+    http: Request,
+    response_id: str,
+    param: str,
+    *,
+    status: int,
+    kind: Literal["response", "conversation"] = "response",
 ) -> StoredResponse:
-    """Return a stored response of the caller. Raises `ApiError` of this status that names `param`."""
+    """Return a stored response or conversation of the caller. Raises `ApiError` of this status that names `param`."""
     stored = await state.shared.find_response(owner_of(http.scope), response_id)
-    if stored is None:
+    if stored is None or stored.body["object"] != kind:
         raise ApiError(
             status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"
         )

@@ -20,6 +20,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/completions": {"prompt": "Calculate 3 + 4.", "max_tokens": 16},
     "/v1/responses/input_tokens": {"input": "Calculate 3 + 4."},
     "/v1/responses": {"input": "Calculate 3 + 4.", "max_output_tokens": 64},
+    "/v1/conversations": {"items": _TURNS},
     "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
     "/v1/messages": {"messages": _TURNS, "max_tokens": 64},
     "/v1/messages/count_tokens": {"messages": _TURNS},
