@@ -8,6 +8,8 @@ import os
 from seesay.errors import ConfigError
 
 API_KEYS_VARIABLE = "SEESAY_API_KEYS"
+ADMIN_KEYS_VARIABLE = "SEESAY_ADMIN_KEYS"
+ADVICE = f"set --api-keys or {API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
 def add_api_keys(group: argparse._ArgumentGroup, help: str) -> None:
@@ -17,6 +19,14 @@ def add_api_keys(group: argparse._ArgumentGroup, help: str) -> None:
         metavar="KEY",
         help=f"{help}; set {API_KEYS_VARIABLE}=key1,key2 instead to keep them out of the process list",
     )
+
+
+def add_admin_keys(group: argparse._ArgumentGroup, help: str) -> None:
+    group.add_argument("--admin-keys", nargs="*", metavar="KEY", help=f"{help}; or set {ADMIN_KEYS_VARIABLE}")
+
+
+def read_admin_keys(given: list[str] | None) -> tuple[str, ...]:
+    return read_keys("--admin-keys", given, ADMIN_KEYS_VARIABLE)
 
 
 def read_api_keys(given: list[str] | None) -> tuple[str, ...]:

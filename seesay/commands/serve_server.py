@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.commands import engine_options, key_options, options
+from seesay.commands import engine_options, key_options, options, server_options
 from seesay.commands.command import Command
-from seesay.errors import ConfigError
 from seesay.system.liveness import LIMIT_S
 
 if TYPE_CHECKING:
@@ -26,8 +23,6 @@ _EXAMPLES = """\
   seesay serve api_server --allowed-local-media-path /data/pictures --allowed-media-domains example.com
 then: curl http://localhost:23333/v1/models ; API documentation: http://localhost:23333/
 """
-_ADMIN_KEYS_VARIABLE = "SEESAY_ADMIN_KEYS"
-_ADVICE = f"set --api-keys or {key_options.API_KEYS_VARIABLE}, or listen on --server-name 127.0.0.1"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,22 +36,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
-    _add_address(group)
+    server_options.add_address(group, 23333)
     _add_frontends(group)
     _add_names(group)
     _add_keys(group)
     _add_origins(group)
     _add_request_defaults(group)
-
-
-def _add_address(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--server-name",
-        default="0.0.0.0",
-        metavar="HOST",
-        help="address to listen on (default: 0.0.0.0, all addresses)",
-    )
-    group.add_argument("--server-port", type=options.port, default=23333, metavar="PORT", help="default: 23333")
 
 
 def _add_frontends(group: argparse._ArgumentGroup) -> None:
@@ -90,12 +75,8 @@ def _add_names(group: argparse._ArgumentGroup) -> None:
 
 def _add_keys(group: argparse._ArgumentGroup) -> None:
     key_options.add_api_keys(group, "accepted API keys")
-    group.add_argument(
-        "--admin-keys",
-        nargs="*",
-        metavar="KEY",
-        help="keys that /sleep, /wake_up and /update_weights need (default: none, these are refused); "
-        f"or set {_ADMIN_KEYS_VARIABLE}",
+    key_options.add_admin_keys(
+        group, "keys that /sleep, /wake_up and /update_weights need (default: none, these are refused)"
     )
     group.add_argument(
         "--share-caches",
@@ -107,11 +88,7 @@ def _add_keys(group: argparse._ArgumentGroup) -> None:
         metavar="FOLDER",
         help="let /update_weights load model folders inside this one (default: none)",
     )
-    group.add_argument(
-        "--ssl",
-        action="store_true",
-        help="serve https with the files in the environment variables SSL_CERTFILE and SSL_KEYFILE",
-    )
+    server_options.add_ssl(group)
 
 
 def _add_origins(group: argparse._ArgumentGroup) -> None:
@@ -178,20 +155,7 @@ def _add_request_defaults(group: argparse._ArgumentGroup) -> None:
 
 def _add_load_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("load")
-    group.add_argument(
-        "--max-concurrent-requests",
-        type=options.whole(1),
-        default=256,
-        metavar="N",
-        help="requests answered at the same time (default: 256)",
-    )
-    group.add_argument(
-        "--max-queue",
-        type=options.whole(0),
-        default=256,
-        metavar="N",
-        help="further requests that may wait; above that, requests get 429 (default: 256)",
-    )
+    server_options.add_limits(group, max_concurrent_requests=256)
     group.add_argument(
         "--max-sequences-per-key",
         type=options.whole(1),
@@ -205,27 +169,6 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="S",
         help="longest time for an answer including waiting, in seconds (default: 600)",
-    )
-    group.add_argument(
-        "--drain-timeout",
-        type=options.number,
-        default=30.0,
-        metavar="S",
-        help="time for running answers to finish after SIGTERM, in seconds (default: 30)",
-    )
-    group.add_argument(
-        "--max-body-bytes",
-        type=options.whole(1),
-        default=64 << 20,
-        metavar="N",
-        help="largest request body (default: 64 MiB)",
-    )
-    group.add_argument(
-        "--max-total-body-bytes",
-        type=options.whole(1),
-        default=1 << 30,
-        metavar="N",
-        help="largest sum of the bodies of all running and waiting requests (default: 1 GiB)",
     )
 
 
@@ -249,7 +192,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
     """Return the server's settings. Raises ConfigError that names the option."""
     from seesay.serving.settings import ServerSettings
 
-    certfile, keyfile = _ssl_files() if arguments.ssl else (None, None)
+    certfile, keyfile = server_options.read_ssl_files() if arguments.ssl else (None, None)
     return ServerSettings(
         host=arguments.server_name,
         port=arguments.server_port,
@@ -259,7 +202,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,
         api_keys=key_options.read_api_keys(arguments.api_keys),
-        admin_keys=key_options.read_keys("--admin-keys", arguments.admin_keys, _ADMIN_KEYS_VARIABLE),
+        admin_keys=key_options.read_admin_keys(arguments.admin_keys),
         share_caches=arguments.share_caches,
         allowed_weights_path=arguments.allowed_weights_path,
         cors_origins=tuple(arguments.allow_origins),
@@ -300,16 +243,6 @@ def _make_media_limits(arguments: argparse.Namespace) -> MediaLimits:
     )
 
 
-def _ssl_files() -> tuple[str, str]:
-    files = []
-    for name in ("SSL_CERTFILE", "SSL_KEYFILE"):
-        value = os.environ.get(name)
-        if not value or not Path(value).is_file():
-            raise ConfigError(f"--ssl: the environment variable {name} must name a PEM file, got {value!r}")
-        files.append(value)
-    return files[0], files[1]
-
-
 def _run(arguments: argparse.Namespace) -> int:
     settings = make_settings(arguments)
     backend_config = engine_options.make_engine_config(arguments)
@@ -334,7 +267,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 flush=True,
             )
             if not settings.api_keys:
-                warn_of_strangers(settings.host, "the API", _ADVICE)
+                warn_of_strangers(settings.host, "the API", key_options.ADVICE)
 
         serve_model(
             arguments.model_path,

@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from seesay.serving.anthropic import messages
 from seesay.serving.docs_page import add_docs_page
-from seesay.serving.errors import ApiError
+from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.http.bodies import BodyRoutesMiddleware
 from seesay.serving.http.context import ContextMiddleware, make_error_response
 from seesay.serving.http.head import HeadMiddleware
@@ -84,7 +84,7 @@ def create_app(
     add_docs_page(app)
     for router in routers:
         app.include_router(router)
-    _add_error_handlers(app, state)
+    add_error_handlers(app, state.envelopes)
     publish_schemas(app, state)
     return app
 
@@ -113,17 +113,19 @@ def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Mi
     return layers
 
 
-def _add_error_handlers(app: FastAPI, state: ServerState) -> None:
+def add_error_handlers(app: FastAPI, envelopes: Envelopes) -> None:
+    """Answer what routes raise, and what FastAPI refuses, in the envelope of the path."""
+
     async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         problems = [{**problem, "loc": problem["loc"][1:]} for problem in error.errors()]
-        return make_error_response(request.scope, explain_invalid(problems), state.envelopes)
+        return make_error_response(request.scope, explain_invalid(problems), envelopes)
 
     async def on_http_error(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         if not isinstance(error, ApiError):
             error = _explain_http(request, error)
-        return make_error_response(request.scope, error, state.envelopes)
+        return make_error_response(request.scope, error, envelopes)
 
     app.add_exception_handler(RequestValidationError, on_invalid)
     app.add_exception_handler(HTTPException, on_http_error)

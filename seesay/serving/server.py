@@ -18,12 +18,12 @@ import uvicorn
 
 from seesay.errors import ConfigError
 from seesay.serving.app import create_app
+from seesay.serving.errors import ApiError
 from seesay.serving.http.connections import AcceptingServer
 from seesay.serving.http.http_protocol import BoundedHttpProtocol
 from seesay.serving.http.listener import cannot_listen, open_sockets, port_of
-from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
-from seesay.serving.traffic.admission import shutting_down
+from seesay.serving.traffic.admission import Gate, shutting_down
 from seesay.serving.traffic.draining import log_first_signal
 from seesay.system.log import set_up_logging
 
@@ -42,6 +42,28 @@ _COLLECTION_THRESHOLDS = 10_000, 20, 20
 """A request makes a few hundred objects that the garbage collector counts, and nearly all of them end without it. With
 Python's thresholds (700, 10, 10) it took a tenth of a frontend's time."""
 _LAST_WORDS_S = 2.0  # time to send errors to the requests that were not finished when the drain ended
+
+
+class Ended(Protocol):
+    """What answers requests: how many, and how to end them all."""
+
+    @property
+    def num_running(self) -> int: ...
+
+    def end_all(self, error: ApiError) -> None: ...
+
+
+class DrainedState(Protocol):
+    """What `DrainingServer` has to know of an app."""
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+    @property
+    def gate(self) -> Gate: ...
+
+    @property
+    def answering(self) -> Ended: ...
 
 
 class MakeServer(Protocol):
@@ -92,7 +114,7 @@ class DrainingServer(AcceptingServer):
     Running answers get `drain_timeout_s` to finish; after that they end with an error instead of being cut off."""
 
     def __init__(
-        self, config: uvicorn.Config, state: ServerState, *, on_ready: Callable[[], None] | None = None
+        self, config: uvicorn.Config, state: DrainedState, *, on_ready: Callable[[], None] | None = None
     ) -> None:
         super().__init__(config)
         self._state = state

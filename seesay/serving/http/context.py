@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable
+from typing import Protocol
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,7 +19,6 @@ from seesay.serving.requests.left_out import show_left_out
 from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import HEADER as IGNORED_HEADER
 from seesay.serving.requests.unknown_fields import list_names
-from seesay.serving.traffic.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay.access")
 
@@ -32,11 +32,19 @@ def request_id_of(scope: Scope) -> str:
     return request_id
 
 
+class HttpMetrics(Protocol):
+    """Counts HTTP requests."""
+
+    def observe_http(self, endpoint: str, status: int, elapsed_s: float, /) -> None: ...
+
+    def observe_ignored(self, endpoint: str, num_fields: int, /) -> None: ...
+
+
 class ContextMiddleware:
     """Give each request an id (the client's `x-request-id` if it is short and plain), and turn exceptions into errors
     in the envelope of the path. An exception that is not an `ApiError` is a bug, and is logged with the id."""
 
-    def __init__(self, app: ASGIApp, *, envelopes: Envelopes, metrics: ServerMetrics) -> None:
+    def __init__(self, app: ASGIApp, *, envelopes: Envelopes, metrics: HttpMetrics) -> None:
         self._app = app
         self._envelopes = envelopes
         self._metrics = metrics

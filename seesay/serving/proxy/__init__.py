@@ -1,0 +1,1 @@
+"""The request distributor: one address for several servers, the nodes."""
