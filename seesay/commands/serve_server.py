@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -25,6 +26,9 @@ then: curl http://localhost:23333/v1/models ; API documentation: http://localhos
 """
 
 
+_PROXY_KEY_VARIABLE = "SEESAY_PROXY_KEY"
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_model(parser)
     _add_server_options(parser)
@@ -38,6 +42,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server")
     server_options.add_address(group, 23333)
     _add_frontends(group)
+    _add_replicas(group)
     _add_names(group)
     _add_keys(group)
     _add_origins(group)
@@ -60,6 +65,36 @@ def _add_frontends(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help=f"kill and restart one of several frontends when it hangs for so long, in seconds (default: {LIMIT_S:g})",
     )
+
+
+def _add_replicas(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--dp",
+        type=options.whole(1),
+        default=1,
+        metavar="N",
+        help="replicas of the model behind this address, each with an engine and an encoder on a GPU of its own, or "
+        "with its share of the processor's cores; the limits below are those of each (default: 1)",
+    )
+    group.add_argument(
+        "--devices",
+        type=_read_devices,
+        default=(),
+        metavar="I,J,…",
+        help="GPUs of the replicas, such as 0,1 (default: the first ones)",
+    )
+    group.add_argument(
+        "--proxy-url",
+        metavar="URL",
+        help="a distributor (seesay serve proxy) at which the server registers once it is ready",
+    )
+    group.add_argument(
+        "--proxy-key", metavar="KEY", help=f"an admin key of the distributor; or set {_PROXY_KEY_VARIABLE}"
+    )
+
+
+def _read_devices(text: str) -> tuple[int, ...]:
+    return tuple(map(options.whole(0), text.split(",")))
 
 
 def _add_names(group: argparse._ArgumentGroup) -> None:
@@ -198,6 +233,10 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         port=arguments.server_port,
         num_frontends=arguments.frontends,
         frontend_timeout_s=arguments.frontend_timeout,
+        num_replicas=arguments.dp,
+        devices=arguments.devices,
+        proxy_url=arguments.proxy_url,
+        proxy_key=arguments.proxy_key or os.environ.get(_PROXY_KEY_VARIABLE),
         model_name=arguments.model_name[0] if arguments.model_name else None,
         model_aliases=tuple(arguments.model_name[1:]) if arguments.model_name else (),
         any_model_name=arguments.any_model_name,

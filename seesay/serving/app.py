@@ -93,24 +93,29 @@ def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Mi
     """Return the middleware, outermost first. CORS is outermost, so that errors carry its headers too. Keys come
     before admission, so that the body of a request with a wrong key is not read."""
     settings = state.settings
-    layers = []
-    if settings.cors_origins:
-        layers.append(
-            Middleware(
-                CORSMiddleware,
-                allow_origins=settings.cors_origins,
-                allow_methods=settings.cors_methods,
-                allow_headers=settings.cors_headers,
-                allow_credentials=settings.cors_credentials,
-                expose_headers=["x-request-id", "x-seesay-ignored", "x-seesay-schema-left-out"],
-            )
-        )
+    layers = make_cors(settings)
     layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
     layers.append(Middleware(HeadMiddleware))
     layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))
     layers.append(Middleware(BodyRoutesMiddleware, routes=routes))
     return layers
+
+
+def make_cors(settings: ServerSettings) -> list[Middleware]:
+    """Return the middleware for browser pages of other origins, if the settings allow any."""
+    if not settings.cors_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=settings.cors_methods,
+            allow_headers=settings.cors_headers,
+            allow_credentials=settings.cors_credentials,
+            expose_headers=["x-request-id", "x-seesay-ignored", "x-seesay-schema-left-out"],
+        )
+    ]
 
 
 def add_error_handlers(app: FastAPI, envelopes: Envelopes) -> None:

@@ -39,7 +39,7 @@ def _send(report: int, kind: str, text: str = "") -> None:
 def _run(orders: dict[str, Any], report: int) -> None:
     from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, VisionConfig
     from seesay.serving import ServerSettings
-    from seesay.serving.launch import READY
+    from seesay.serving.child_process import READY
     from seesay.serving.serve_model import serve_model
     from seesay.system.log import set_up_logging
 

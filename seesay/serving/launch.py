@@ -4,36 +4,29 @@ that is already running. Only the child process imports model code."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import ssl as ssl_module
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config import ChatTemplateConfig, EngineConfig, MediaLimits, TurbomindEngineConfig, VisionConfig
 from seesay.config.checks import check_instance
 from seesay.config.plain import as_plain
-from seesay.errors import CheckpointError, ConfigError, SeesayError
+from seesay.errors import ConfigError
+from seesay.serving.child_process import MAX_REPORT_BYTES, check_report, start_server
 from seesay.serving.client import DEFAULT_URL, APIClient, APIError
 from seesay.serving.http.listener import open_sockets, port_of, url_host
-from seesay.system.log import stderr_descriptor
 
 if TYPE_CHECKING:
     import socket
 
     from seesay.serving.settings import ServerSettings
 
-READY = "ready"
-"""The child's report once it listens; otherwise it reports the name of an error."""
-
 _KILL_AFTER_S = 5.0
-_ERRORS: dict[str, type[SeesayError]] = {"ConfigError": ConfigError, "CheckpointError": CheckpointError}
 
 
 def client(api_server_url: str = DEFAULT_URL, api_key: str | None = None, **kwargs: Any) -> APIClient:
@@ -137,30 +130,8 @@ class ServerProcess(APIClient):
             url, settings.api_keys[0] if settings.api_keys else "", verify=_trust_only(settings.ssl_certfile)
         )
         self._drain_timeout_s = settings.drain_timeout_s
-        reports, report = os.pipe()
+        self._process, reports = start_server(orders, sockets)
         try:
-            # The configuration goes through a pipe, so that no list of processes shows the keys. When this process
-            # ends, the pipe closes and the child ends too. The child has its own session, so that Ctrl-C in the
-            # terminal does not reach it: `close` ends it.
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "seesay.serving.child", str(report)],
-                stdin=subprocess.PIPE,
-                stdout=stderr_descriptor(),
-                pass_fds=(report, *(sock.fileno() for sock in sockets)),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": _python_path()},
-            )
-        except BaseException:
-            os.close(reports)
-            raise
-        finally:
-            os.close(report)
-        try:
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                numbered = {**orders, "sockets": [sock.fileno() for sock in sockets]}
-                self._process.stdin.write(json.dumps(numbered).encode() + b"\n")
-                self._process.stdin.flush()
             self._wait_until_ready(time.monotonic() + ready_timeout_s, reports)
         except BaseException:
             self.close()
@@ -178,12 +149,7 @@ class ServerProcess(APIClient):
         left_s = max(0.0, deadline - time.monotonic())
         if not select.select([reports], [], [], left_s)[0]:
             raise APIError("the server was not ready within ready_timeout_s: raise it, or use a smaller model")
-        report = os.read(reports, 1 << 16)
-        kind, message = json.loads(report) if report else ("", "")
-        if kind != READY:
-            status = self._process.wait(_KILL_AFTER_S)
-            message = message or f"the server ended with status {status} before it was ready"
-            raise _ERRORS.get(kind, APIError)(message)
+        check_report(os.read(reports, MAX_REPORT_BYTES), self._process, APIError, _KILL_AFTER_S)
 
     def close(self) -> None:
         """End the server. Running answers get up to its `drain_timeout_s` to finish."""
@@ -199,12 +165,6 @@ class ServerProcess(APIClient):
         if process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-
-
-def _python_path() -> str:
-    """Return a PYTHONPATH with which the child imports this same copy of the package."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
 
 
 def _trust_only(certfile: str | None) -> ssl_module.SSLContext | bool:

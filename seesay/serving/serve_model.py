@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -34,17 +35,42 @@ def serve_model(
     require_packages()
     if isinstance(backend_config, TurbomindEngineConfig):
         backend_config = backend_config.to_engine_config()
-    if settings.num_frontends > 1:
-        _serve_with_frontends(
+    serve = _serve_with_frontends if settings.num_frontends > 1 else _serve_alone
+    if settings.num_replicas > 1:
+        serve = _serve_replicas
+    with contextlib.ExitStack() as stack:
+        registration = None
+        if settings.proxy_url is not None:
+            from seesay.serving.registration import Registration
+
+            registration = stack.enter_context(Registration(settings, sockets))
+
+        def say_ready(device: str) -> None:
+            on_ready(device)
+            if registration is not None:
+                registration.start()
+
+        serve(
             model_path,
             settings,
             sockets=sockets,
-            on_ready=on_ready,
+            on_ready=say_ready,
             backend_config=backend_config,
             vision_config=vision_config,
             chat_template_config=chat_template_config,
         )
-        return
+
+
+def _serve_alone(
+    model_path: str | os.PathLike[str],
+    settings: ServerSettings,
+    *,
+    sockets: list[socket.socket],
+    on_ready: Callable[[str], None],
+    backend_config: EngineConfig,
+    vision_config: VisionConfig,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
+) -> None:
     from seesay.engine.front.engine import AsyncEngine
 
     with AsyncEngine(
@@ -61,6 +87,31 @@ def serve_model(
 
         device = engine.core.facts.device
         run_server(engine, settings, sockets=sockets, on_ready=lambda: on_ready(device))
+
+
+def _serve_replicas(
+    model_path: str | os.PathLike[str],
+    settings: ServerSettings,
+    *,
+    sockets: list[socket.socket],
+    on_ready: Callable[[str], None],
+    backend_config: EngineConfig,
+    vision_config: VisionConfig,
+    chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None,
+) -> None:
+    from seesay.serving.replicas import divide_devices, replica_settings, serve_replicas
+    from seesay.templates import as_portable
+
+    environments = divide_devices(settings, backend_config, vision_config)
+    orders = {
+        "model_path": os.fspath(model_path),
+        "settings": as_plain("settings", replica_settings(settings)),
+        "backend_config": as_plain("backend_config", backend_config),
+        "vision_config": as_plain("vision_config", vision_config),
+        "chat_template_config": as_plain("chat_template_config", as_portable(chat_template_config)),
+    }
+    device = f"{len(environments)} replicas"
+    serve_replicas(orders, settings, environments, sockets=sockets, on_ready=lambda: on_ready(device))
 
 
 def _serve_with_frontends(

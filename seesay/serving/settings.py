@@ -23,6 +23,10 @@ class ServerSettings:
     num_frontends: processes that answer HTTP requests, for one engine process. They divide max_concurrent_requests,
         max_queue, max_total_body_bytes and max_sequences_per_key among themselves. `seesay.serve` and the command take
         more than 1. frontend_timeout_s: one whose event loop has not run for so long is killed and started again.
+    num_replicas: server processes behind one address, each with an engine and an encoder; the limits are those of each.
+        devices: the GPUs that they take; by default the first ones, and on the CPU each has its share of the cores.
+    proxy_url: a distributor (`seesay serve proxy`) at which the server registers once it is ready. proxy_key: one of
+        its admin keys.
     model_name: name of the model in requests and answers; None takes the model path (for a folder, its last part).
     model_aliases: further names that requests may use; answers carry model_name. any_model_name: accept any name.
     api_keys: keys that requests may use; without keys the server is open to everyone.
@@ -61,6 +65,10 @@ class ServerSettings:
     port: int = 23333
     num_frontends: int = 1
     frontend_timeout_s: float = LIMIT_S
+    num_replicas: int = 1
+    devices: Sequence[int] = ()
+    proxy_url: str | None = None
+    proxy_key: str | None = field(default=None, repr=False)
     model_name: str | None = None
     model_aliases: Sequence[str] = ()
     any_model_name: bool = False
@@ -108,9 +116,9 @@ class ServerSettings:
 
     def _check_numbers(self) -> None:
         least: dict[str, float] = {
-            "port": 0, "num_frontends": 1, "max_concurrent_requests": 1, "max_queue": 0, "max_choices": 1,
-            "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0, "frontend_timeout_s": 1,
-            "max_stored_responses": 0,
+            "port": 0, "num_frontends": 1, "num_replicas": 1, "max_concurrent_requests": 1, "max_queue": 0,
+            "max_choices": 1, "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0,
+            "frontend_timeout_s": 1, "max_stored_responses": 0,
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:

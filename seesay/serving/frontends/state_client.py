@@ -143,6 +143,9 @@ class StateClient:
         status: ModelStatus = answer.status
         return status
 
+    def terminate(self) -> None:
+        os.kill(os.getppid(), signal.SIGTERM)  # the supervisor, which started this process
+
     def wait_for_status(self) -> ModelStatus | None:
         """Return the status of the engine, from a thread that may wait. None when no answer comes."""
         number = next(self._numbers)

@@ -1,4 +1,5 @@
-"""`/sleep`, `/wake_up`, `/is_sleeping` and `/update_weights`, for the operator alone: all but one need an admin key.
+"""`/sleep`, `/wake_up`, `/is_sleeping`, `/update_weights` and `/terminate`, for the operator alone: all but one need an
+admin key.
 
 Names and query parameters are those of LMDeploy and vLLM where they have the route.
 """
@@ -126,6 +127,14 @@ def make_router(state: ServerState) -> APIRouter:
                 return JSONResponse(ModelState.of(await state.shared.read_status()).model_dump())
             command = UpdateWeights(update_id=_UPDATE_ID, is_partial=body.partial, running=body.running)
         return JSONResponse((await _run(state, command)).model_dump())
+
+    @router.post("/terminate")
+    async def terminate(http: Request) -> dict[str, str]:
+        """Shut the server down, as SIGTERM does: running answers are finished."""
+        require_admin(http)
+        await refuse_unknown(http)
+        state.shared.terminate()
+        return {"status": "ok"}
 
     return router
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,7 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.anthropic import messages
-from seesay.serving.app import add_error_handlers
+from seesay.serving.app import add_error_handlers, make_cors
 from seesay.serving.docs_page import DOCS_PATHS, add_docs_page
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.http.context import ContextMiddleware
@@ -35,7 +37,7 @@ from seesay.serving.traffic.metrics import CONTENT_TYPE
 from seesay.version import __version__
 
 _OWN_PATHS = DOCS_PATHS | {"/health", "/ready", "/live", "/ping", "/metrics", "/v1/models"}
-_TO_ALL = ADMIN_PATHS | {"/reset_caches", "/flush_cache"}
+_TO_ALL = (ADMIN_PATHS - {"/terminate"}) | {"/reset_caches", "/flush_cache"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,9 @@ class ProxyState:
             metrics=metrics,
             answering=answering,
         )
+
+
+_Named = Annotated[str | None, Query(description="the node's URL; or send it as `url` in the body")]
 
 
 class Capability(BaseModel):
@@ -100,6 +105,7 @@ def create_proxy_app(
         docs_url=None,
         redoc_url=None,
         middleware=[
+            *make_cors(settings),
             Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics),
             Middleware(HeadMiddleware),
             Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys),
@@ -125,7 +131,8 @@ class _Dispatch:
         path, is_post = scope.get("path", ""), scope.get("method") == "POST"
         if path.startswith("/nodes/") and is_post:
             _require_operator(Request(scope))  # before the body is read
-        if scope["type"] != "http" or path.startswith("/nodes/") or (path in _OWN_PATHS and not is_post):
+        is_own = path == "/terminate" or path.startswith("/nodes/") or (path in _OWN_PATHS and not is_post)
+        if scope["type"] != "http" or is_own:
             await self._app(scope, receive, send)
         elif path in _TO_ALL and is_post:
             answers = await self._forwarder.ask_all(scope, await Request(scope, receive).body())
@@ -168,16 +175,14 @@ def _add_node_routes(app: FastAPI, nodes: Nodes) -> None:
         nodes.add(Node(read_url(body.url), models=known.models, speed=known.speed))
         return {"status": "ok"}
 
-    named = Annotated[str | None, Query(description="the node's URL; or send it as `url` in the body")]
-
     @app.post("/nodes/remove")
-    async def remove(node_url: named = None, body: NamedNode | None = None) -> dict[str, str]:
+    async def remove(node_url: _Named = None, body: NamedNode | None = None) -> dict[str, str]:
         """Remove a node. It ends the answers that it has begun, and gets no others."""
         nodes.remove(_find(node_url, body))
         return {"status": "ok"}
 
     @app.post("/nodes/terminate")
-    async def terminate(http: Request, node_url: named = None, body: NamedNode | None = None) -> dict[str, str]:
+    async def terminate(http: Request, node_url: _Named = None, body: NamedNode | None = None) -> dict[str, str]:
         """Remove a node, and have it shut down: it ends the answers that it has begun."""
         node = nodes.remove(_find(node_url, body))
         headers = [pair for pair in http.headers.raw if pair[0] in (b"authorization", b"x-api-key")]
@@ -206,6 +211,13 @@ def _add_operating_routes(
         if not num_up:
             raise ApiError(503, "no node is up", kind="server_error", code="no_node", retry_after_s=5)
         return {"status": "ok", "nodes_up": num_up}
+
+    @app.post("/terminate")
+    async def terminate(http: Request) -> dict[str, str]:
+        """Shut the distributor down: it ends the answers that it has begun."""
+        require_admin(http)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"status": "ok"}
 
     @app.get("/live")
     @app.get("/ping")

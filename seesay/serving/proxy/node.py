@@ -26,6 +26,7 @@ class Node:
         self.num_running = 0
         self.latencies_s: deque[float] = deque(maxlen=_NUM_LATENCIES)
         self.doubted = asyncio.Event()  # it should be asked for its health at once
+        self.hung = asyncio.Event()  # it has answered no question for long
         self.checking: asyncio.Task[None] | None = None
 
     @property
@@ -62,10 +63,10 @@ class Node:
 def read_url(url: object) -> str:
     """Return the URL of a node as it is compared, http(s)://HOST:PORT. Raises `ApiError` for any other."""
     with suppress(ValueError):
-        parts = urlsplit(url if isinstance(url, str) else "")
+        parts = urlsplit(url if isinstance(url, str) and url.isprintable() else "")
         port = parts.port or (443 if parts.scheme == "https" else 80)
         host = parts.hostname or ""
         rest = parts.path.rstrip("/") or parts.query or parts.fragment or parts.username or parts.password
-        if parts.scheme in ("http", "https") and host and host.isascii() and host.isprintable() and not rest:
+        if parts.scheme in ("http", "https") and host.isascii() and host and not rest:
             return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
     raise bad_request("url must be http://HOST:PORT or https://HOST:PORT, without a path", "url")

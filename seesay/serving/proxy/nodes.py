@@ -53,7 +53,14 @@ class Nodes:
             raise ApiError(404, f"there is no node {name[:200]}", code="not_found")
         assert node.checking is not None
         node.checking.cancel()
+        node.connections.retire()
         return node
+
+    def discard(self, node: Node) -> None:
+        """Remove a node that has ended, if it is still there, and end its connections."""
+        if self._nodes.get(node.name) is node:
+            self.remove(node.name)
+        node.connections.end(NodeLostError("the node has ended", was_sent=True))
 
     def close(self) -> None:
         """Remove all nodes and close their connections."""
@@ -91,6 +98,7 @@ class Nodes:
                         node.models = frozenset(await self._read_models(node)) or node.models
             node.is_up = status is not None and status < 500
             if time.monotonic() - heard_s > self._hang_limit_s:
+                node.hung.set()
                 node.connections.end(NodeLostError("the node hangs", was_sent=True))
             pause_s = _CHECK_S if node.is_up or was_up else min(_MAX_CHECK_S, 2 * pause_s)
             with suppress(TimeoutError):

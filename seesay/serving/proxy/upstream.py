@@ -155,6 +155,7 @@ class Connections:
         self._host = parts.netloc.encode()
         self._idle: list[Exchange] = []
         self._busy: set[Exchange] = set()
+        self._max_idle = _MAX_IDLE
 
     async def send(self, method: str, target: bytes, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> Exchange:
         """Send a request, and return its exchange once the head of the answer is there: give it to `free`. A connection
@@ -195,17 +196,22 @@ class Connections:
     def free(self, exchange: Exchange) -> None:
         """Keep the connection for another request, or close it, which ends the answer at the node."""
         self._busy.discard(exchange)
-        if exchange.is_reusable and len(self._idle) < _MAX_IDLE:
+        if exchange.is_reusable and len(self._idle) < self._max_idle:
             exchange.idle_since_s = time.monotonic()
             self._idle.append(exchange)
         else:
             exchange.fail(NodeLostError("closed", was_sent=True))
 
+    def retire(self) -> None:
+        """Close each connection once its request has ended."""
+        self._max_idle = 0
+        while self._idle:
+            self._idle.pop().fail(NodeLostError("closed", was_sent=False))
+
     def end(self, error: NodeLostError | ApiError) -> None:
-        """Close all connections. Running requests get `error`."""
-        for exchange in (*self._busy, *self._idle):
+        """End all running requests with `error`."""
+        for exchange in list(self._busy):
             exchange.fail(error)
-        self._idle.clear()
 
     def _take_idle(self) -> Exchange | None:
         while self._idle:

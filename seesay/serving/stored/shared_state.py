@@ -8,6 +8,8 @@ A server of one process has a `LocalState`. With `--frontends`, each frontend as
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -84,6 +86,10 @@ class SharedState(Protocol):
         """Return the status of the engine, in which every command shows that has been answered."""
         ...
 
+    def terminate(self) -> None:
+        """Shut the server down: running answers are finished."""
+        ...
+
 
 class LocalState:
     """The shared state of a server that has one process."""
@@ -133,6 +139,9 @@ class LocalState:
 
     async def read_status(self) -> ModelStatus:
         return self._engine.status
+
+    def terminate(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _LocalTurn:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from seesay.engine.commands import PARTS as SLEEPING_PARTS
 from seesay.engine.watchdog import PARTS
 from seesay.serving.traffic.metric_sums import Family, Figures, add_up, read_families
-from seesay.values import GenerationRequest, MediaPart, Message, OutputDelta
+from seesay.values import EngineStats, GenerationRequest, MediaPart, Message, OutputDelta
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
@@ -176,6 +176,7 @@ class _EngineCollector(Collector):
             ("engine_restarts", "engine processes that died or hung", stats.total_engine_restarts),
         ):
             yield CounterMetricFamily(f"seesay_{name}", text, value=value)
+        yield from _make_vllm_families(stats)
         status = self._engine.status
         yield GaugeMetricFamily("seesay_weights_epoch", "how often the weights have changed", value=status.epoch)
         sleeping = GaugeMetricFamily("seesay_sleeping", "whether a part's memory is freed", labels=("part",))
@@ -193,6 +194,21 @@ class _EngineCollector(Collector):
         for part in PARTS:
             family.add_metric((part,), float(fault is None or fault.part != part))
         return family
+
+
+def _make_vllm_families(stats: EngineStats) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
+    """Yield what routers of several servers read, under vLLM's names."""
+    for name, text, value in (
+        ("num_requests_running", "sequences in the running batch", stats.num_running),
+        ("num_requests_waiting", "sequences that wait for a place in the running batch", stats.num_waiting),
+        ("kv_cache_usage_perc", "share of the KV cache in use", _ratio(stats.num_used_kv_blocks, stats.num_kv_blocks)),
+    ):
+        yield GaugeMetricFamily(f"vllm:{name}", text, value=value)
+    for name, text, value in (
+        ("prefix_cache_queries", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
+        ("prefix_cache_hits", "prompt tokens found in the prefix cache", stats.total_prefix_hit_tokens),
+    ):
+        yield CounterMetricFamily(f"vllm:{name}", text, value=value)
 
 
 def _make_cache_counter(cache: str, hits: int, misses: int) -> CounterMetricFamily:

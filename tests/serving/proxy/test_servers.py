@@ -1,0 +1,197 @@
+"""Real servers with the built-in model: behind a distributor at which they register, and as replicas of one server."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+import openai
+import pytest
+from live_server import ask_about, make_data_url
+from waiting import wait_until
+
+from seesay.config import EngineConfig, VisionConfig
+from seesay.errors import ConfigError
+from seesay.serving.replicas import divide_devices
+from seesay.serving.settings import ServerSettings
+
+FAST = ["--device", "cpu", "--session-len", "1024", "--server-name", "127.0.0.1"]
+ENVIRONMENT = {"SEESAY_ADMIN_KEYS": "admin", "SEESAY_PROXY_KEY": "admin", "OMP_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """A running command that listens at `url`."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def status(self) -> dict[str, dict[str, object]]:
+        with contextlib.suppress(httpx.HTTPError):
+            found: dict[str, dict[str, object]] = httpx.get(f"{self.url}/nodes/status", timeout=60).json()
+            return found
+        return {}
+
+
+@contextlib.contextmanager
+def running(port: int, *words: str) -> Iterator[Command]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "seesay", "serve", *words, "--server-port", str(port)],
+        env={**os.environ, **ENVIRONMENT},
+    )
+    try:
+        yield Command(f"http://127.0.0.1:{port}", process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def proxy(unused_tcp_port_factory: Callable[[], int]) -> Iterator[Command]:
+    """A distributor, and two servers that have registered at it."""
+    words = [*FAST, "--proxy-url"]
+    with (
+        running(unused_tcp_port_factory(), "proxy", "--server-name", "127.0.0.1") as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        servers = [
+            stack.enter_context(running(unused_tcp_port_factory(), "api_server", *words, proxy.url)) for _ in range(2)
+        ]
+        wait_until(lambda: set(proxy.status()) == {server.url for server in servers})
+        yield proxy
+        stack.close()
+        assert proxy.status() == {}  # they took themselves out
+
+
+@pytest.fixture(scope="module")
+def replicas(unused_tcp_port_factory: Callable[[], int]) -> Iterator[Command]:
+    with running(unused_tcp_port_factory(), "api_server", "--dp", "2", *FAST) as replicas:
+        wait_until(lambda: len(replicas.status()) == 2)
+        yield replicas
+
+
+def test_openai_client(proxy: Command) -> None:
+    """Answers, streams, pictures and errors are those of a server."""
+    client = openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="k", timeout=120)
+    assert [model.id for model in client.models.list()] == ["seesay-demo"]
+    messages = ask_about("What can you do?", make_data_url(seed=1))
+    whole = client.chat.completions.create(model="seesay-demo", messages=messages, max_tokens=12, temperature=0)
+    stream = client.chat.completions.create(
+        model="seesay-demo", messages=messages, max_tokens=12, temperature=0, stream=True
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert text == whole.choices[0].message.content != ""
+    with pytest.raises(openai.NotFoundError, match="does not exist"):
+        client.chat.completions.create(model="other", messages=messages)
+    first = client.responses.create(model="seesay-demo", input="Say it.", max_output_tokens=4)
+    again = client.responses.create(
+        model="seesay-demo", input="Again.", previous_response_id=first.id, max_output_tokens=4
+    )
+    assert again.previous_response_id == first.id and client.responses.retrieve(first.id).id == first.id
+
+
+def test_pictures_meet_their_cache(proxy: Command) -> None:
+    """Each picture is encoded once, although it is asked about four times."""
+
+    def encoded() -> int:
+        pages = [httpx.get(f"{url}/metrics", timeout=60).text for url in proxy.status()]
+        rows = [row for page in pages for row in page.splitlines() if row.startswith("seesay_encoder_items_total ")]
+        return sum(int(float(row.rpartition(" ")[2])) for row in rows)
+
+    before = encoded()
+    for question in ("What?", "Which?", "How many?", "Where?"):
+        for seed in range(100, 106):
+            body = {"messages": ask_about(make_data_url(seed=seed), question), "max_tokens": 1}
+            assert httpx.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=120).status_code == 200
+    assert encoded() - before == 6
+
+
+def test_metrics_of_replicas(replicas: Command) -> None:
+    """One page: the distributor's, and each replica's with its label, also under vLLM's names."""
+    for index in range(4):
+        body = {"prompt": f"{index} is a number", "max_tokens": 2}
+        assert httpx.post(f"{replicas.url}/v1/completions", json=body, timeout=120).status_code == 200
+    page = httpx.get(f"{replicas.url}/metrics", timeout=60).text
+    for name in ("vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:prefix_cache_queries_total"):
+        assert page.count(f"# TYPE {name} ") == 1
+        assert {f'{name}{{replica="replica-{index}"}}' for index in (0, 1)} <= {
+            row.rpartition(" ")[0] for row in page.splitlines()
+        }
+    assert "seesay_proxy_added_seconds_count" in page and 'seesay_prompt_tokens_total{replica="replica-0"}' in page
+
+
+def test_replica_dies(replicas: Command) -> None:
+    """Its requests that were not begun are answered by the other one, and it comes back under its name."""
+    before = replicas.status()
+    victim = find_child(replicas.process.pid, str(before["replica-0"]["url"]))
+
+    def ask(index: int) -> int:
+        body = {"prompt": f"{index} is a number", "max_tokens": 60, "ignore_eos": True}
+        return httpx.post(f"{replicas.url}/v1/completions", json=body, timeout=120).status_code
+
+    with concurrent.futures.ThreadPoolExecutor(8) as threads:
+        asking = [threads.submit(ask, index) for index in range(8)]
+        wait_until(lambda: any(node["unfinished"] for node in replicas.status().values()))
+        os.kill(victim, signal.SIGKILL)
+        assert [future.result() for future in asking] == [200] * 8
+    wait_until(lambda: replicas.status().get("replica-0", before["replica-0"])["url"] != before["replica-0"]["url"])
+    assert set(replicas.status()) == {"replica-0", "replica-1"}
+
+
+def find_child(parent: int, url: str) -> int:
+    """The child of a process that listens at `url`."""
+    port = int(url.rpartition(":")[2])
+    rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+    [inode] = [row[9] for row in rows if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port]
+    children = open(f"/proc/{parent}/task/{parent}/children").read().split()
+    for child in map(int, children):
+        with contextlib.suppress(OSError):
+            links = [os.readlink(f"/proc/{child}/fd/{name}") for name in os.listdir(f"/proc/{child}/fd")]
+            if f"socket:[{inode}]" in links:
+                return child
+    raise AssertionError(f"no child of {parent} listens at {url}")
+
+
+def test_server_that_cannot_start(unused_tcp_port_factory: Callable[[], int]) -> None:
+    """The error of a replica is that of the server."""
+    words = ["api_server", "/no/such/model", "--dp", "2", *FAST, "--server-port", str(unused_tcp_port_factory())]
+    done = subprocess.run(
+        [sys.executable, "-m", "seesay", "serve", *words], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode != 0 and "/no/such/model" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica sees its GPUs alone; on the CPU each has its share of the cores."""
+
+    def divide(count: int, tp: int = 1, device: str = "auto", vision: str | None = None, devices: str = "[]") -> object:
+        settings = ServerSettings(num_replicas=count, devices=tuple(json.loads(devices)))
+        backend = EngineConfig(device_type=device)
+        object.__setattr__(backend, "tp", tp)
+        return divide_devices(settings, backend, VisionConfig(device=vision))
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
+    assert divide(2) == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]
+    assert divide(2, tp=2) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert divide(2, devices="[1, 0]") == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}]
+    for options in (
+        {"count": 5},
+        {"count": 3, "tp": 2},
+        {"count": 2, "device": "cuda:1"},
+        {"count": 2, "vision": "cpu"},
+    ):
+        with pytest.raises(ConfigError, match="--dp"):
+            divide(**options)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert divide(3, device="cpu") == [{"OMP_NUM_THREADS": "2"}] * 3
