@@ -152,7 +152,7 @@ def echo_nodes(num: int) -> Iterator[list[EchoProcess]]:
 
 
 def main() -> None:
-    with socket.socket() as sock:
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:  # asyncio sets TCP_NODELAY for these alone
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(("127.0.0.1", int(sys.argv[2])))
         sock.listen(1024)

@@ -50,7 +50,7 @@ def serve_proxy(urls: Sequence[str], *, strategy: str = "cache_affinity", **opti
     """A distributor on a free port of loopback, for the time of the block."""
     settings = make_settings(**options)
     running: list[LiveProxy] = []
-    with socket.socket() as sock:
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:  # asyncio sets TCP_NODELAY for these alone
         sock.bind(("127.0.0.1", 0))
 
         async def serve() -> None:

@@ -28,7 +28,7 @@ _LARGE_BYTES = 256 << 10  # such a body is read in a thread
 _OF_CONNECTION = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade".split()
 )
-_NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id"}
+_NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 _NOT_RETURNED = _OF_CONNECTION | {b"date", b"server", b"x-request-id", b"request-id"}
 _RESPONSES = "/v1/responses"
 _STORED_ID = re.compile(rb'"id": ?"(resp_[\w-]{1,80})"')
@@ -162,7 +162,8 @@ def _target_of(scope: Scope) -> bytes:
 
 def _headers_of(scope: Scope) -> Headers:
     headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT]
-    return [*headers, (b"x-request-id", request_id_of(scope).encode())]
+    client = (scope.get("client") or ("",))[0].encode()  # whose turn it is, where the node has no keys
+    return [*headers, (b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
 
 
 def _make_error(num_lost: int) -> ApiError:

@@ -44,6 +44,7 @@ def test_forward_whole_request(proxy: LiveProxy) -> None:
     headers = dict(seen["headers"])
     assert headers["traceparent"] == "00-abc-def-01" and headers["authorization"] == "Bearer k"
     assert headers["x-request-id"] == "mine" and answer.headers.get_list("x-request-id") == ["mine"]
+    assert headers["x-forwarded-for"] == "127.0.0.1"
     assert headers["content-length"] == "11" and "transfer-encoding" not in headers
     assert headers["host"] != httpx.URL(proxy.url).netloc.decode()
     assert answer.headers["x-node"] == "1" and len(answer.headers.get_list("date")) == 1

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import openai
@@ -151,23 +152,19 @@ def test_replica_dies(replicas: Command) -> None:
 def find_child(parent: int, url: str) -> int:
     """The child of a process that listens at `url`."""
     port = int(url.rpartition(":")[2])
-    rows = [line.split() for line in open("/proc/net/tcp").read().splitlines()[1:]]
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     [inode] = [row[9] for row in rows if row[3] == "0A" and int(row[1].partition(":")[2], 16) == port]
-    children = open(f"/proc/{parent}/task/{parent}/children").read().split()
-    for child in map(int, children):
-        with contextlib.suppress(OSError):
-            links = [os.readlink(f"/proc/{child}/fd/{name}") for name in os.listdir(f"/proc/{child}/fd")]
-            if f"socket:[{inode}]" in links:
-                return child
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        if f"socket:[{inode}]" in [str(link.readlink()) for link in Path(f"/proc/{child}/fd").iterdir()]:
+            return int(child)
     raise AssertionError(f"no child of {parent} listens at {url}")
 
 
 def test_server_that_cannot_start(unused_tcp_port_factory: Callable[[], int]) -> None:
     """The error of a replica is that of the server."""
     words = ["api_server", "/no/such/model", "--dp", "2", *FAST, "--server-port", str(unused_tcp_port_factory())]
-    done = subprocess.run(
-        [sys.executable, "-m", "seesay", "serve", *words], capture_output=True, text=True, timeout=300
-    )
+    command = [sys.executable, "-m", "seesay", "serve", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode != 0 and "/no/such/model" in done.stderr and "Traceback" not in done.stderr
 
 
@@ -184,14 +181,14 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divide(2) == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]
     assert divide(2, tp=2) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     assert divide(2, devices="[1, 0]") == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}]
-    for options in (
-        {"count": 5},
-        {"count": 3, "tp": 2},
-        {"count": 2, "device": "cuda:1"},
-        {"count": 2, "vision": "cpu"},
+    for refused in (
+        lambda: divide(5),
+        lambda: divide(3, tp=2),
+        lambda: divide(2, device="cuda:1"),
+        lambda: divide(2, vision="cpu"),
     ):
         with pytest.raises(ConfigError, match="--dp"):
-            divide(**options)
+            refused()
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert divide(3, device="cpu") == [{"OMP_NUM_THREADS": "2"}] * 3
