@@ -5,8 +5,8 @@
 
 `added` sends requests at a rate, for a second to four echo nodes directly and for the next one through the distributor.
 It prints the percentiles of both in milliseconds, their differences, and the distributor's processor time of a request.
-`affinity` asks servers of the built-in model on the CPU about few pictures, many times, with the strategies `random` and
-`cache_affinity`, and prints how many pictures the vision towers encoded.
+`affinity` asks servers of the built-in model on the CPU about few pictures, many times, with the strategies `random`
+and `cache_affinity`, and prints how many pictures the vision towers encoded.
 """
 
 from __future__ import annotations

@@ -61,6 +61,9 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from seesay.serving import require_packages
+
+    require_packages()
     settings = make_settings(arguments)
     from seesay.serving.http.listener import open_sockets, port_of, shown_host, warn_of_strangers
     from seesay.serving.proxy.serve import run_proxy

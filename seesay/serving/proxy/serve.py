@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from seesay.serving import require_packages
 from seesay.serving.proxy.app import create_proxy_app
 from seesay.serving.proxy.node import Node, read_url
 from seesay.serving.proxy.nodes import Nodes
@@ -26,7 +25,6 @@ def run_proxy(
 ) -> None:
     """Distribute requests among the nodes at `urls`, and those that are added later, until SIGTERM or SIGINT; then
     drain and return. `sockets`: those of `open_sockets`. Raises `ApiError` for a URL that is none of a node."""
-    require_packages()
     set_up_logging(settings.log_level, settings.max_log_len)
     addresses = [read_url(url) for url in urls]
 

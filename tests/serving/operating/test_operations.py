@@ -97,6 +97,7 @@ async def test_openapi_has_every_route_and_model(http: httpx.AsyncClient) -> Non
     assert {
         "/v1/models", "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/health",
         "/version", "/metrics", "/reset_caches", "/sleep", "/wake_up", "/is_sleeping", "/update_weights",
+        "/terminate",
     } <= set(document["paths"])  # fmt: skip
     components = document["components"]["schemas"]
     assert {"ChatCompletion", "ChatCompletionChunk", "ResponseEvent", "ErrorResponse", "ChatMessage"} <= set(components)

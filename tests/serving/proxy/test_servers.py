@@ -66,12 +66,17 @@ def proxy(unused_tcp_port_factory: Callable[[], int]) -> Iterator[Command]:
         contextlib.ExitStack() as stack,
     ):
         servers = [
-            stack.enter_context(running(unused_tcp_port_factory(), "api_server", *words, proxy.url)) for _ in range(2)
+            stack.enter_context(running(unused_tcp_port_factory(), "api_server", *words, proxy.url, *more))
+            for more in ((), ("--frontends", "2"))
         ]
         wait_until(lambda: set(proxy.status()) == {server.url for server in servers})
         yield proxy
+        answer = httpx.post(
+            f"{proxy.url}/nodes/terminate", json={"url": servers[1].url}, headers={"x-api-key": "admin"}, timeout=60
+        )
+        assert answer.status_code == 200 and servers[1].process.wait(60) == 0
         stack.close()
-        assert proxy.status() == {}  # they took themselves out
+        assert proxy.status() == {}  # it took itself out
 
 
 @pytest.fixture(scope="module")
