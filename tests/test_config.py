@@ -123,7 +123,7 @@ def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) 
 
 def test_ranks_are_processes() -> None:
     assert uses_process(EngineConfig(tp=2, device_type="cpu")) and not uses_process(EngineConfig(device_type="cpu"))
-    with pytest.raises(ConfigError, match="engine_process must be True or None with tp=2: .*, got False"):
+    with pytest.raises(ConfigError, match=r"engine_process must be True or None with tp=2: .*, got False"):
         EngineConfig(tp=2, engine_process=False)
 
 

@@ -14,6 +14,9 @@ NUM_MULTIPROCESSORS = 132
 """Multiprocessors of the GPU on which the tilings were measured."""
 
 
+_SHORTEST_SPAN, _MOST_PADDED = 512, 1.15
+
+
 class Tiling(NamedTuple):
     """A program computes `num_outputs` columns of the result, from `span` elements of each weight row at a time.
 
@@ -52,7 +55,17 @@ def tile_one_row(num_outputs: int, size: int, is_gated: bool, num_bytes: int) ->
     else:
         span, num_warps, outputs = 1024, 2 if size <= 16384 else 4, 4
     span = min(span, max(16, power_of_2_from(size)))
+    if not num_stages and num_bytes > 1:
+        span = _avoid_padding(span, size)
     return Tiling(num_outputs=outputs, span=span, num_warps=num_warps, num_stages=num_stages)
+
+
+def _avoid_padding(span: int, size: int) -> int:
+    """Return the longest span of which a row of weights has almost only whole ones: programs wait for the loads of the
+    last one as for those of the others. 5,120 inputs take 11.3 µs with spans of 1,024, and 15.7 with 4,096."""
+    while span > _SHORTEST_SPAN and -(-size // span) * span > size * _MOST_PADDED:
+        span //= 2
+    return span
 
 
 @cache

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
@@ -90,9 +91,9 @@ def test_openai_client(proxy: Command) -> None:
     """Answers, streams, pictures and errors are those of a server."""
     client = openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="k", timeout=120)
     assert [model.id for model in client.models.list()] == ["seesay-demo"]
-    messages = ask_about("What can you do?", make_data_url(seed=1))
+    messages: Any = ask_about("What can you do?", make_data_url(seed=1))
     whole = client.chat.completions.create(model="seesay-demo", messages=messages, max_tokens=12, temperature=0)
-    stream = client.chat.completions.create(
+    stream: Any = client.chat.completions.create(
         model="seesay-demo", messages=messages, max_tokens=12, temperature=0, stream=True
     )
     text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
@@ -178,22 +179,22 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def divide(count: int, tp: int = 1, device: str = "auto", vision: str | None = None, devices: str = "[]") -> object:
         settings = ServerSettings(num_replicas=count, devices=tuple(json.loads(devices)))
-        backend = EngineConfig(device_type=device)
-        object.__setattr__(backend, "tp", tp)
+        backend = EngineConfig(device_type=device, tp=tp)
         return divide_devices(settings, backend, VisionConfig(device=vision))
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     assert divide(2) == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]
     assert divide(2, tp=2) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     assert divide(2, devices="[1, 0]") == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}]
-    for refused in (
-        lambda: divide(5),
-        lambda: divide(3, tp=2),
-        lambda: divide(2, device="cuda:1"),
-        lambda: divide(2, vision="cpu"),
-    ):
+    refused: list[tuple[int, dict[str, Any]]] = [
+        (5, {}),
+        (3, {"tp": 2}),
+        (2, {"device": "cuda:1"}),
+        (2, {"vision": "cpu"}),
+    ]
+    for count, options in refused:
         with pytest.raises(ConfigError, match="--dp"):
-            refused()
+            divide(count, **options)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert divide(3, device="cpu") == [{"OMP_NUM_THREADS": "2"}] * 3
