@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,10 +23,12 @@ from faults import RATES, Faults, Injected, inject_into
 from llm.backbones import VOCAB, Backbone, decoder_name
 from llm.eager_graphs import record_eagerly
 from llm.fake_engine import check_row_table
+from thread_followers import ThreadFollowers, make_led_runner
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import VisionConfig
 from seesay.config.grammar import Grammar
+from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
@@ -186,7 +189,8 @@ class Setup:
     max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
-    questions a cache of their own. jumps: forced text is computed several tokens at a time."""
+    questions a cache of their own. jumps: forced text is computed several tokens at a time. num_ranks: so many threads
+    compute the decoder together; no step may fail in them."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -206,6 +210,7 @@ class Setup:
     lends: bool = False
     has_tenants: bool = False
     jumps: bool = True
+    num_ranks: int = 1
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -261,29 +266,41 @@ class Engine:
         config = checkpoint.model_config
         device = torch.device(setup.device)
         self.setup, self.faults = setup, faults
-        decoder = ComposedDecoder.load(
-            checkpoint,
-            read_decoder_config(
-                checkpoint.text_config,
-                tied_embeddings=bool(config.tie_word_embeddings),
-                session_len=SESSION_LEN,
-            ),
-            decoder_name=decoder_name,
-            device=device,
-            dtype=torch.float32,
+        decoder_config = read_decoder_config(
+            checkpoint.text_config, tied_embeddings=bool(config.tie_word_embeddings), session_len=SESSION_LEN
         )
+
+        def load(ranks: Ranks | None) -> ComposedDecoder:
+            return ComposedDecoder.load(
+                checkpoint,
+                decoder_config,
+                decoder_name=decoder_name,
+                device=device,
+                dtype=torch.float32,
+                ranks=ranks,
+            )
+
         runner_limits = RunnerLimits(
             max_batch_size=setup.max_live,
             max_step_tokens=setup.chunk,
             session_len=SESSION_LEN,
             block_size=setup.block_size,
         )
-        self.runner = ModelRunner(decoder, runner_limits)
+        runners: list[ModelRunner] = []
+        followers: ThreadFollowers | None = None
+        if setup.num_ranks > 1:
+            self.runner, followers, runners = make_led_runner(load, runner_limits, setup.num_ranks)
+        else:
+            self.runner = ModelRunner(load(None), runner_limits)
+            runners = [self.runner]
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()
             self.runner.record_graphs()
-        self.graph_steps = record_eagerly(self.runner) if setup.eager_graphs and device.type == "cpu" else []
+        self.graph_steps: list[int] = []
+        if setup.eager_graphs and device.type == "cpu":
+            with ThreadPoolExecutor(len(runners)) as pool:
+                self.graph_steps = next(iter(pool.map(record_eagerly, runners)))
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
         limits = SchedulerConfig(
             max_batch_size=setup.max_live, max_prefill_token_num=setup.chunk, session_len=SESSION_LEN
@@ -304,6 +321,9 @@ class Engine:
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         self._check_row_table()
+        if followers is not None:
+            close = self.loop.close
+            self.loop.close = lambda: (close(), followers.end())[0]  # type: ignore[method-assign]
 
     def inject(self) -> None:
         """Let faults happen, once the loop was started."""

@@ -60,6 +60,12 @@ class ThreadRanks:
         return found
 
 
+def make_ranks(size: int) -> list[ThreadRanks]:
+    """Return so many ranks, one for each thread."""
+    meeting = _Meeting(size)
+    return [ThreadRanks(Place(rank, size), meeting) for rank in range(size)]
+
+
 def run_ranks(size: int, compute: Callable[[Ranks], T]) -> list[T]:
     """Return what `compute` returns in each of so many ranks, which run at the same time."""
     meeting = _Meeting(size)
