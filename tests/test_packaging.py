@@ -79,6 +79,7 @@ def run_without(extras: tuple[str, ...], code: str) -> subprocess.CompletedProce
         (["serve", "api_server"], "serve"),
         (["serve", "api_client"], "serve"),
         (["serve", "proxy"], "serve"),
+        (["batch", "in.jsonl", "out.jsonl"], "serve"),
         (["serve", "gradio"], "ui"),
         (["serve", "gradio", "http://localhost:1"], "ui"),
         (["chat", "--video", "CLIP", "--prompt", "what moves?"], "video"),

@@ -65,22 +65,27 @@ def create_app(
 ) -> FastAPI:
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
-    `app.state.server` is the `ServerState`. Build the engine with `media_limits=settings.media`: the engine enforces
+    `app.state.server` is the `ServerState`, and `app.state.checked_app` answers requests that have passed the checks of
+    keys and of the queue. Build the engine with `media_limits=settings.media`: the engine enforces
     the limits on pictures and videos. `make_shared_state`: makes the shared state that several frontends share, of this
     frontend's metrics.
     """
     state = ServerState.build(engine, settings or ServerSettings(), make_shared_state)
     routers = [module.make_router(state) for module in _ROUTES]
+    routes = [route for router in routers for route in router.routes]
     app = FastAPI(
         title="seesay",
         description="See images and video, say text: a vision-language model behind the OpenAI and Anthropic APIs.",
         version=__version__,
         docs_url=None,  # `docs_page` serves Swagger UI from the package
         redoc_url=None,
-        middleware=_make_middleware(state, [route for router in routers for route in router.routes]),
+        middleware=_make_middleware(state, routes),
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
+    app.state.checked_app = ContextMiddleware(
+        BodyRoutesMiddleware(app, routes=routes), envelopes=state.envelopes, metrics=state.metrics
+    )
     add_docs_page(app)
     for router in routers:
         app.include_router(router)
