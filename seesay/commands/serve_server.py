@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from seesay.commands import engine_options, key_options, options, server_options
 from seesay.commands.command import Command
 from seesay.system.liveness import LIMIT_S
+from seesay.system.user_folders import find_data_folder
 
 if TYPE_CHECKING:
     from seesay.config import MediaLimits
@@ -34,6 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_server_options(parser)
     _add_load_options(parser)
     _add_media_options(parser)
+    _add_file_options(parser)
     engine_options.add_engine_options(parser)
     options.add_log_options(parser, default="WARNING")
 
@@ -223,6 +225,42 @@ def _add_media_options(parser: argparse.ArgumentParser) -> None:
     options.add_media_options(group, max_bytes="64 MiB", max_pixels="64 million", max_items="64")
 
 
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("files and batches")
+    group.add_argument(
+        "--files-dir",
+        metavar="FOLDER",
+        help="folder of uploaded files and batches, of this server alone; 'none' turns /v1/files and /v1/batches off "
+        "(default: ~/.local/share/seesay/files/PORT)",
+    )
+    group.add_argument(
+        "--files-max-bytes",
+        type=options.whole(1),
+        default=10 << 30,
+        metavar="N",
+        help="most bytes of all files together (default: 10 GiB)",
+    )
+    group.add_argument(
+        "--max-file-bytes",
+        type=options.whole(1),
+        default=200 << 20,
+        metavar="N",
+        help="largest file that is uploaded (default: 200 MiB)",
+    )
+
+
+def _find_files_dir(arguments: argparse.Namespace) -> str | None:
+    """Return the folder of files. Servers on different ports have different ones, and a restarted one has its own."""
+    if arguments.files_dir is not None:
+        return None if arguments.files_dir.lower() == "none" else str(arguments.files_dir)
+    if arguments.server_port == 0:
+        return None
+    try:
+        return str(find_data_folder() / "files" / str(arguments.server_port))
+    except RuntimeError:  # a user without a home
+        return None
+
+
 def make_settings(arguments: argparse.Namespace) -> ServerSettings:
     """Return the server's settings. Raises ConfigError that names the option."""
     from seesay.serving.settings import ServerSettings
@@ -261,6 +299,9 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         unknown_fields=arguments.unknown_fields,
         embedding_pooling=arguments.embedding_pooling,
         trust_request_chat_template=arguments.trust_request_chat_template,
+        files_dir=_find_files_dir(arguments),
+        files_max_bytes=arguments.files_max_bytes,
+        max_file_bytes=arguments.max_file_bytes,
         log_level=arguments.log_level,
         max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
         media=_make_media_limits(arguments),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request
@@ -14,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from seesay.serving.anthropic import messages
+from seesay.serving.batches.worker import running_batches
 from seesay.serving.docs_page import add_docs_page
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.http.bodies import BodyRoutesMiddleware
@@ -22,7 +24,7 @@ from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
-from seesay.serving.openai import chat, completions, conversations, embeddings, responses
+from seesay.serving.openai import batches, chat, completions, conversations, embeddings, files, responses
 from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.operating import admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
@@ -44,6 +46,8 @@ _ROUTES = (
     responses,
     conversations,
     embeddings,
+    files,
+    batches,
     messages,
     interactive,
     generate,
@@ -80,6 +84,7 @@ def create_app(
         docs_url=None,  # `docs_page` serves Swagger UI from the package
         redoc_url=None,
         middleware=_make_middleware(state, routes),
+        lifespan=_run_beside,
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
@@ -92,6 +97,13 @@ def create_app(
     add_error_handlers(app, state.envelopes)
     publish_schemas(app, state)
     return app
+
+
+@asynccontextmanager
+async def _run_beside(app: FastAPI) -> AsyncIterator[None]:
+    """Run batches while the app is served."""
+    async with running_batches(app):
+        yield
 
 
 def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Middleware]:

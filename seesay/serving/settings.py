@@ -56,6 +56,9 @@ class ServerSettings:
     trust_request_chat_template: let requests bring a chat template along (`chat_template`). It runs in the sandbox, but
         may hide or change turns.
     max_stored_responses: number of answers of /v1/responses that are stored for `previous_response_id`.
+    files_dir: folder of uploaded files and of batches (`/v1/files`, `/v1/batches`), for one server; None: these routes
+        are refused. files_max_bytes: most bytes of all files together.
+    max_file_bytes: largest file that is uploaded.
     log_level, max_log_len: as in `pipeline`. Prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
     media: limits on the size and the sources of pictures and videos. Give the engine the same limits.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: serve https.
@@ -96,6 +99,9 @@ class ServerSettings:
     embedding_pooling: Literal["mean", "last"] = "mean"
     trust_request_chat_template: bool = False
     max_stored_responses: int = 256
+    files_dir: str | None = None
+    files_max_bytes: int = 10 << 30
+    max_file_bytes: int = 200 << 20
     log_level: str = "WARNING"
     max_log_len: int | None = 200
     media: MediaLimits = field(default_factory=MediaLimits.for_server)
@@ -118,7 +124,7 @@ class ServerSettings:
         least: dict[str, float] = {
             "port": 0, "num_frontends": 1, "num_replicas": 1, "max_concurrent_requests": 1, "max_queue": 0,
             "max_choices": 1, "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0,
-            "frontend_timeout_s": 1, "max_stored_responses": 0,
+            "frontend_timeout_s": 1, "max_stored_responses": 0, "files_max_bytes": 1, "max_file_bytes": 1,
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:

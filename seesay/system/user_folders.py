@@ -16,6 +16,11 @@ def find_state_folder() -> Path:
     return _find("XDG_STATE_HOME", "~/.local/state") / "seesay"
 
 
+def find_data_folder() -> Path:
+    """Return the folder of files that the user wants to keep. Raises RuntimeError for a user without a home."""
+    return _find("XDG_DATA_HOME", "~/.local/share") / "seesay"
+
+
 def _find(variable: str, default: str) -> Path:
     """Return the folder that `variable` names. The specification says: "If an implementation encounters a relative path
     in any of these variables it should consider the path invalid and ignore it."

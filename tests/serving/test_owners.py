@@ -30,6 +30,15 @@ KEEPS_STATE = {
     ("GET", "/v1/conversations/{conversation_id}/items"),
     ("POST", "/v1/conversations/{conversation_id}/items"),
     ("GET", "/v1/responses/{response_id}/input_items"),
+    ("POST", "/v1/files"),
+    ("GET", "/v1/files"),
+    ("GET", "/v1/files/{file_id}"),
+    ("GET", "/v1/files/{file_id}/content"),
+    ("DELETE", "/v1/files/{file_id}"),
+    ("POST", "/v1/batches"),
+    ("GET", "/v1/batches"),
+    ("GET", "/v1/batches/{batch_id}"),
+    ("POST", "/v1/batches/{batch_id}/cancel"),
 }
 KEEPS_NOTHING = {
     ("GET", "/v1/models"), ("GET", "/v1/models/{model:path}"), ("POST", "/v1/chat/completions"),

@@ -195,7 +195,7 @@ def schemas(server: Any) -> dict[str, Any]:
     bodies = {
         path: item["post"]["requestBody"]["content"]["application/json"]["schema"]
         for path, item in document["paths"].items()
-        if "requestBody" in item.get("post", {})
+        if "application/json" in item.get("post", {}).get("requestBody", {}).get("content", {})
     }
     return {path: {**schema, "components": document["components"]} for path, schema in bodies.items()}
 

@@ -22,6 +22,11 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/responses": {"input": "Calculate 3 + 4.", "max_output_tokens": 64},
     "/v1/conversations": {"items": _TURNS},
     "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
+    "/v1/batches": {
+        "input_file_id": "file-0123456789abcdef01234567",
+        "endpoint": "/v1/chat/completions",
+        "completion_window": "24h",
+    },
     "/v1/messages": {"messages": _TURNS, "max_tokens": 64},
     "/v1/messages/count_tokens": {"messages": _TURNS},
     "/v1/chat/interactive": {"prompt": "Calculate 3 + 4.", "request_output_len": 64},
@@ -47,8 +52,7 @@ def publish_schemas(app: FastAPI, state: ServerState) -> None:
             for path, item in schema["paths"].items():
                 for operation in item.values():
                     operation["responses"].pop("422", None)  # invalid bodies get 400 here
-                    if "requestBody" in operation:
-                        media = operation["requestBody"]["content"]["application/json"]
+                    if media := operation.get("requestBody", {}).get("content", {}).get("application/json"):
                         media["example"] = {"model": state.model_name, **_EXAMPLES[path]}
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)

@@ -13,6 +13,8 @@ from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.sampling import SamplingDefaults
 from seesay.serving.requests.submission import Answering
 from seesay.serving.settings import ServerSettings
+from seesay.serving.stored.batch_store import BatchStore
+from seesay.serving.stored.file_store import FileStore
 from seesay.serving.stored.shared_state import LocalState, SharedState
 from seesay.serving.traffic.admission import Gate
 from seesay.serving.traffic.metrics import ServerMetrics
@@ -38,6 +40,8 @@ class ServerState:
     answering: Answering
     defaults: SamplingDefaults
     shared: SharedState
+    files: FileStore | None = None
+    batches: BatchStore | None = None
     envelopes: Envelopes = field(default_factory=Envelopes)
 
     @classmethod
@@ -78,6 +82,8 @@ class ServerState:
             shared=LocalState(engine, max_responses=settings.max_stored_responses)
             if make_shared_state is None
             else make_shared_state(metrics),
+            files=None if settings.files_dir is None else FileStore(Path(settings.files_dir), settings.files_max_bytes),
+            batches=None if settings.files_dir is None else BatchStore(Path(settings.files_dir)),
         )
 
     @property

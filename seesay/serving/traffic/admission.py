@@ -7,6 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,6 +18,8 @@ from seesay.serving.settings import ServerSettings
 from seesay.serving.traffic.auth import turn_of
 
 _RETRY_AFTER_S = 1.0
+_UPLOADS = "/v1/files"
+_FORM_BYTES = 16 << 10  # of a form beside its file
 REQUESTS_PER_TURN = 4
 """Reading and checking one takes a millisecond or two."""
 
@@ -138,7 +141,8 @@ class AdmissionMiddleware:
     def __init__(self, app: ASGIApp, *, gate: Gate, settings: ServerSettings) -> None:
         self._app = app
         self._gate = gate
-        self._max_bytes = settings.max_body_bytes
+        self._of_bodies = _SizeLimit(settings.max_body_bytes, "max_body_bytes): send smaller pictures, or their URLs")
+        self._of_files = _SizeLimit(settings.max_file_bytes + _FORM_BYTES, "max_file_bytes): divide the file")
         self._timeout_s = settings.body_timeout_s
         self._turnstiles: WeakKeyDictionary[asyncio.AbstractEventLoop, Turnstile] = WeakKeyDictionary()
 
@@ -146,38 +150,47 @@ class AdmissionMiddleware:
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
-        self._check_announced(scope)
+        limit = self._of_files if scope["path"] == _UPLOADS else self._of_bodies
+        _check_announced(scope, limit)
         turn = turn_of(scope)
         self._gate.enter(turn)
         take_bytes = partial(self._gate.take_bytes, turn)
-        body = _BoundedBody(receive, take_bytes, max_bytes=self._max_bytes, timeout_s=self._timeout_s)
+        body = _BoundedBody(receive, take_bytes, limit=limit, timeout_s=self._timeout_s)
         try:
             await self._turnstiles.setdefault(asyncio.get_running_loop(), Turnstile()).wait()
             await self._app(scope, body.receive, send)
         finally:
             self._gate.leave(turn, body.num_bytes)
 
-    def _check_announced(self, scope: Scope) -> None:
-        """Refuse a body whose `Content-Length` is too large, or which is encoded, before it is read."""
-        for name, value in scope["headers"]:
-            if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
-                raise _refuse_coding(415, "Content-Encoding", value, "send the body as it is", "unsupported_encoding")
-            if name == b"transfer-encoding" and value.strip().lower() not in (b"", b"identity", b"chunked"):
-                raise _refuse_coding(501, "Transfer-Encoding", value, "only chunked is", "unsupported_coding")
-            if name == b"content-length" and value.isdigit() and int(value) > self._max_bytes:
-                raise _too_large(self._max_bytes)
+
+class _SizeLimit(NamedTuple):
+    """The largest body; which option it is, and what to do."""
+
+    max_bytes: int
+    advice: str
+
+
+def _check_announced(scope: Scope, limit: _SizeLimit) -> None:
+    """Refuse a body whose `Content-Length` is too large, or which is encoded, before it is read."""
+    for name, value in scope["headers"]:
+        if name == b"content-encoding" and value.strip().lower() not in (b"", b"identity"):
+            raise _refuse_coding(415, "Content-Encoding", value, "send the body as it is", "unsupported_encoding")
+        if name == b"transfer-encoding" and value.strip().lower() not in (b"", b"identity", b"chunked"):
+            raise _refuse_coding(501, "Transfer-Encoding", value, "only chunked is", "unsupported_coding")
+        if name == b"content-length" and value.isdigit() and int(value) > limit.max_bytes:
+            raise _too_large(limit)
 
 
 class _BoundedBody:
     """Wrap `receive`: raise `ApiError` for a body that is too large or arrives too slowly."""
 
     def __init__(
-        self, receive: Receive, take_bytes: Callable[[int], None], *, max_bytes: int, timeout_s: float
+        self, receive: Receive, take_bytes: Callable[[int], None], *, limit: _SizeLimit, timeout_s: float
     ) -> None:
         self.num_bytes = 0
         self._receive = receive
         self._take_bytes = take_bytes
-        self._max_bytes = max_bytes
+        self._limit = limit
         self._timeout_s = timeout_s
         self._deadline = asyncio.get_running_loop().time() + timeout_s
         self._is_complete = False
@@ -197,8 +210,8 @@ class _BoundedBody:
             ) from None
         if message["type"] == "http.request":
             num_new = len(message.get("body", b""))
-            if self.num_bytes + num_new > self._max_bytes:
-                raise _too_large(self._max_bytes)
+            if self.num_bytes + num_new > self._limit.max_bytes:
+                raise _too_large(self._limit)
             self._take_bytes(num_new)
             self.num_bytes += num_new
             self._is_complete = not message.get("more_body", False)
@@ -211,10 +224,10 @@ def _refuse_coding(status: int, header: str, value: bytes, advice: str, code: st
     return ApiError(status, message, code=code, headers={"Connection": "close"})  # the body is not read
 
 
-def _too_large(max_bytes: int) -> ApiError:
+def _too_large(limit: _SizeLimit) -> ApiError:
     return ApiError(
         413,
-        f"the body is larger than {max_bytes} bytes (max_body_bytes): send smaller pictures, or their URLs",
+        f"the body is larger than {limit.max_bytes} bytes ({limit.advice}",
         code="body_too_large",
         headers={"Connection": "close"},  # the rest of the body is not read
     )
