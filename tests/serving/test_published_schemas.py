@@ -246,10 +246,12 @@ async def test_the_example_of_each_request_works(http: httpx.AsyncClient, schema
     document = (await http.get("/openapi.json")).json()
     for path, schema in schemas.items():
         example = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
-        assert example["model"] == MODEL
+        assert example.get("model") == (None if path == "/v1/batches" else MODEL)
         jsonschema.validate(example, schema, jsonschema.Draft202012Validator)
         response = await http.post(path, json=example)
-        assert response.status_code == (403 if path == "/update_weights" else 200), (path, response.text)
+        # The app of this test has neither admin keys nor a folder of files.
+        expected = {"/update_weights": 403, "/v1/batches": 404}.get(path, 200)
+        assert response.status_code == expected, (path, response.text)
 
 
 def test_every_object_is_closed(schemas: dict[str, Any]) -> None:

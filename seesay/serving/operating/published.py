@@ -39,6 +39,7 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/show": {},
     "/update_weights": {"folder": "step-200"},
 }
+_WITHOUT_MODEL = frozenset(["/v1/batches"])
 
 
 def publish_schemas(app: FastAPI, state: ServerState) -> None:
@@ -53,7 +54,8 @@ def publish_schemas(app: FastAPI, state: ServerState) -> None:
                 for operation in item.values():
                     operation["responses"].pop("422", None)  # invalid bodies get 400 here
                     if media := operation.get("requestBody", {}).get("content", {}).get("application/json"):
-                        media["example"] = {"model": state.model_name, **_EXAMPLES[path]}
+                        named = {} if path in _WITHOUT_MODEL else {"model": state.model_name}
+                        media["example"] = named | _EXAMPLES[path]
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
             _limit(components, state)
