@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from plotting import Bars, add_plot_option, save_plot
 
 from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay.bench.plotting import Bars, add_plot_option, save_plot
 from seesay.demo import CHECKPOINT
 from seesay.demo.evaluate import MAX_NEW_TOKENS, messages_for, processor_inputs
 from seesay.demo.scenes import FIRST_EVALUATION_SEED, TASKS, Example, make_example, sample_scene

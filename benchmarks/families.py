@@ -36,12 +36,12 @@ import numpy as np
 import torch
 from decode_host import BLOCK_SIZE, begin
 from PIL import Image
-from plotting import add_plot_option, make_bars, save_plot
 from preprocess import draw_pixels
 from published import MadeCheckpoint, Published, build_theirs, make_family, make_files, make_processor
 from published_models import MODELS, list_others
 from torch.utils.flop_counter import FlopCounterMode
 
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.device.query import synchronize
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.plans.sampling_params import SamplingParams

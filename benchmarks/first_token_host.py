@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from frontend import FACTS
-from workload import make_picture, make_text
 
+from seesay.bench.workload import make_picture, make_text
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
 from seesay.engine.process.listener import accept_connection, open_listener

@@ -16,8 +16,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from h200 import report
-from plotting import Bars, add_plot_option, save_plot
 from triton.testing import do_bench_cudagraph
+
+from seesay.bench.plotting import Bars, add_plot_option, save_plot
 
 HIDDEN, LAYERS, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 3584, 28, 28, 4, 128, 18944, 152064
 TOWER_HIDDEN, TOWER_LAYERS, TOWER_HEADS, TOWER_INNER = 1280, 32, 16, 3420

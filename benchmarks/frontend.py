@@ -29,10 +29,10 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-from event_stream import Client
 from processor_time import children_of, cpu_s
-from workload import make_text
 
+from seesay.bench.event_stream import Client
+from seesay.bench.workload import make_text
 from seesay.engine.commands import ModelStatus
 from seesay.engine.process import kinds
 from seesay.engine.process.listener import accept_connection, open_listener

@@ -31,12 +31,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import workload
 from forms import FORMS, add_form_option, name_forms
 from placement import add_placement_options, engine_placement, vision_placement
-from plotting import Panel, add_plot_option, make_bars, save_plot
 from stages import StageWatch, sum_up_spent
-from workload import Request
+
+from seesay.bench import workload
+from seesay.bench.plotting import Panel, add_plot_option, make_bars, save_plot
+from seesay.bench.workload import Request
 
 if TYPE_CHECKING:
     from seesay import Pipeline, Response

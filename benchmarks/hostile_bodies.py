@@ -40,8 +40,9 @@ from urllib.parse import urlsplit
 import httpx
 from hostile_load import cpu_clock, make_keys, run_mixed
 from hostile_shapes import Case, find_cases, picture_cases
-from plotting import Panel, add_plot_option, make_bars, save_plot
 from server_process import resident_bytes, running_server
+
+from seesay.bench.plotting import Panel, add_plot_option, make_bars, save_plot
 
 MAX_MEMORY_RATIO = 4.0
 NUM_PLOTTED = 12

@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import workload
 from forms import FORMS, add_form_option
 from h200 import given, open_pipeline, report
-from plotting import Bars, Lines, Panel, add_plot_option, save_plot
-from workload import Request
+
+from seesay.bench import workload
+from seesay.bench.plotting import Bars, Lines, Panel, add_plot_option, save_plot
+from seesay.bench.workload import Request
 
 if TYPE_CHECKING:
     from seesay import Pipeline

@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from plotting import add_plot_option, make_bars, save_plot
 
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.device.linear.packed_product import to_kernel
 from seesay.device.linear.packed_weight import PackedWeight, Packer
 

@@ -35,11 +35,11 @@ from typing import Any
 
 import interference
 from h200 import report
-from plotting import Bars, Panel, add_plot_option, save_plot
 from policies import make_step_times
 from simulator import UNLIMITED, Answer, Client, Host, Machine, Request, Simulation
 from step_model import LinearTimes, RecordedTimes, load_recording
 
+from seesay.bench.plotting import Bars, Panel, add_plot_option, save_plot
 from seesay.llm.scheduling.step_policy import FixedChunks, StepPolicy, TimedSteps
 
 RECORDED = Path(__file__).parent / "recorded" / "h200_qwen2.5_vl_7b.json"

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from plotting import add_plot_option, make_bars, save_plot
 from published import Published, make_processor, open_family
 from published_models import MODELS, list_others
 
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.encoders.towers.layers import PixelNormalizer
 from seesay.encoders.towers.tiles import scale_whole
 from seesay.values import DecodedMedia, Modality

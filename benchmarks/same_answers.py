@@ -24,9 +24,9 @@ from typing import Any
 from forms import FORMS, add_form_option, name_forms
 from h200 import given, report
 from placement import add_placement_options, engine_placement, vision_placement
-from plotting import add_plot_option, make_bars, save_plot
 
 from seesay import EngineConfig, GenerationConfig, Response, VisionConfig, pipeline
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.demo.evaluate import MAX_NEW_TOKENS, messages_for
 from seesay.demo.scenes import FIRST_EVALUATION_SEED, TASKS, Example, make_example
 

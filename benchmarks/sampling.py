@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from plotting import add_plot_option, make_bars, save_plot
 
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import BegunSequence, StepPlan
 from seesay.llm.running import sampler

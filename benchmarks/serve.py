@@ -22,114 +22,26 @@ well below 1. A request that fails is counted, and the first one's error is name
 from __future__ import annotations
 
 import argparse
-import asyncio
-import base64
-import io
-import json
-import multiprocessing
 import random
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
-import workload
-from event_stream import Client
 from h200 import report
-from PIL import Image
-from plotting import Panel, add_plot_option, make_bars, save_plot
 from server_process import model_name_of, running_server
-from workload import Request
+
+from seesay.bench import workload
+from seesay.bench.http_load import Job, Target, load, make_body
+from seesay.bench.outcomes import Outcome, percentile
+from seesay.bench.plotting import Panel, add_plot_option, make_bars, save_plot
+from seesay.bench.workload import Request
 
 WORKLOADS = ("small", "text", "image", "shared", "mixed")
 SERVER_OPTIONS = ("--session-len", "16384", "--max-concurrent-requests", "1024", "--max-queue", "4096")
 MIXED_S, TEXTS_PER_S, IMAGES_PER_S = 20.0, 16, 6
 IN_TIME_FIRST_S, IN_TIME_TOKEN_S = 2.0, 0.05
-TIMEOUT_S = 300.0
-_LEAD_S = 0.5
-"""Between the moment that all clients know when to begin and that moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A request to send `at_s` after the start."""
-
-    at_s: float
-    kind: str
-    body: bytes
-
-
-@dataclass(slots=True)
-class Outcome:
-    """The times of one answer, or its error."""
-
-    kind: str
-    started_at: float = 0.0
-    first_at: float = 0.0
-    last_at: float = 0.0
-    longest_gap_s: float = 0.0
-    num_tokens: int = 0
-    is_complete: bool = False
-    error: str | None = None
-
-    @property
-    def first_s(self) -> float:
-        return self.first_at - self.started_at
-
-    @property
-    def token_s(self) -> float:
-        return (self.last_at - self.first_at) / max(1, self.num_tokens - 1)
-
-    def read(self, data: bytes, now: float) -> None:
-        """Note an event of the stream."""
-        if data == b"[DONE]":
-            self.is_complete = True
-            return
-        event = json.loads(data)
-        if "error" in event:
-            self.error = f"in the stream: {str(event['error'])[:200]}"
-            return
-        if usage := event.get("usage"):
-            self.num_tokens = usage["completion_tokens"]
-        if any(choice["delta"].get("content") for choice in event["choices"]):
-            if self.first_at:
-                self.longest_gap_s = max(self.longest_gap_s, now - self.last_at)
-            else:
-                self.first_at = now
-            self.last_at = now
-
-    def end(self) -> None:
-        """Say what is missing in an answer that ended without an error."""
-        if self.error is None and not (self.is_complete and self.first_at and self.num_tokens):
-            self.error = "the stream had no content, no usage or no end"
-
-
-# --- the requests ----------------------------------------------------------------------------------------------------
-
-
-def make_body(model: str, request: Request) -> bytes:
-    """Return a chat completion's body. The answer has as many tokens as the request says, whatever the model says."""
-    text, images, num_output_tokens = request
-    parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": make_url(image)}} for image in images]
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": [*parts, {"type": "text", "text": text}] if parts else text}],
-        "max_tokens": num_output_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    return json.dumps(body).encode()
-
-
-def make_url(image: Image.Image) -> str:
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=88)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def make_jobs(name: str, model: str, *, scale: float, side_px: int) -> tuple[list[Job], int]:
@@ -163,66 +75,11 @@ def make_jobs(name: str, model: str, *, scale: float, side_px: int) -> tuple[lis
     return sorted(jobs, key=lambda job: job.at_s), len(jobs)
 
 
-# --- the clients -----------------------------------------------------------------------------------------------------
-
-
-async def send_all(url: str, jobs: Sequence[Job], num_at_a_time: int, start_at: float) -> list[Outcome]:
-    """Send each request when its time has come and at most so many are running; `start_at` is of `time.monotonic`."""
-    client = Client(url, "/v1/chat/completions")
-    places = asyncio.Semaphore(num_at_a_time)
-
-    async def send(job: Job) -> Outcome:
-        await asyncio.sleep(start_at + job.at_s - time.monotonic())
-        outcome = Outcome(job.kind)
-        async with places:
-            outcome.started_at = time.perf_counter()
-            try:
-                await client.post(job.body, outcome.read, timeout_s=TIMEOUT_S)
-            except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
-                outcome.error = repr(error)
-        outcome.end()
-        return outcome
-
-    outcomes = await asyncio.gather(*map(send, jobs))
-    client.close()
-    return outcomes
-
-
-def run_client(url: str, jobs: Sequence[Job], num_at_a_time: int, pipe: Connection) -> None:
-    """A client process: says that it is ready, gets the moment to start, and returns what came of its requests, when
-    the last one ended, and its processor time meanwhile."""
-    pipe.send(None)
-    start_at = pipe.recv()
-    cpu_s = time.process_time()
-    outcomes = asyncio.run(send_all(url, jobs, num_at_a_time, start_at))
-    pipe.send((outcomes, time.monotonic(), time.process_time() - cpu_s))
-
-
-def load(url: str, jobs: Sequence[Job], num_at_a_time: int, num_clients: int) -> dict[str, Any]:
-    """Send the requests from several processes, each with its share of them and of the places; return the figures."""
-    spawn = multiprocessing.get_context("spawn")
-    num_clients = min(num_clients, len(jobs))
-    pipes, processes = [], []
-    for number in range(num_clients):
-        ours, theirs = spawn.Pipe()
-        own_jobs, own_places = jobs[number::num_clients], -(-num_at_a_time // num_clients)
-        processes.append(spawn.Process(target=run_client, args=(url, own_jobs, own_places, theirs), daemon=True))
-        processes[-1].start()
-        theirs.close()
-        pipes.append(ours)
-    for pipe in pipes:
-        pipe.recv()
-    start_at = time.monotonic() + _LEAD_S
-    for pipe in pipes:
-        pipe.send(start_at)
-    outcomes, ends, cpu_s = zip(*(pipe.recv() for pipe in pipes))
-    for process in processes:
-        process.join()
-    seconds = max(ends) - start_at
-    return {
-        **summarize([outcome for own in outcomes for outcome in own], seconds),
-        "client_cores": round(max(cpu_s) / seconds, 2),
-    }
+def measure_load(url: str, jobs: Sequence[Job], num_at_a_time: int, num_clients: int) -> dict[str, Any]:
+    """Send the requests from several processes; return the figures."""
+    result = load(Target(url=url), jobs, num_at_a_time, num_clients)
+    figures = summarize(result.outcomes, result.seconds)
+    return {**figures, "client_cores": round(result.most_cpu_s / result.seconds, 2)}
 
 
 # --- the figures -----------------------------------------------------------------------------------------------------
@@ -255,11 +112,6 @@ def summarize(outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
     return figures
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
-
-
 def make_panels(records: Sequence[Mapping[str, Any]]) -> list[Panel]:
     by_kind = [
         {"window": name if name == kind else f"{name}: {kind}", **record[kind]}
@@ -281,9 +133,9 @@ def measure(url: str, names: Sequence[str], *, scale: float, side_px: int, num_c
     """Warm the server up as the peers' were, and print the figures of each workload."""
     model = model_name_of(url)
     for name, share in (("text", 0.1), ("image", 0.05)):
-        load(url, *make_jobs(name, model, scale=share * min(1.0, scale), side_px=side_px), num_clients)
+        measure_load(url, *make_jobs(name, model, scale=share * min(1.0, scale), side_px=side_px), num_clients)
     return [
-        report(what=name, **load(url, *make_jobs(name, model, scale=scale, side_px=side_px), num_clients))
+        report(what=name, **measure_load(url, *make_jobs(name, model, scale=scale, side_px=side_px), num_clients))
         for name in names
     ]
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from plotting import Bars, Lines, Panel, add_plot_option, save_plot
 from server_process import resident_bytes, running_server
 
+from seesay.bench.plotting import Bars, Lines, Panel, add_plot_option, save_plot
 from seesay.demo.scenes import sample_scene
 
 QUESTIONS = ("describe this image", "how many shapes are there?", "what do you see?")

@@ -33,9 +33,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from h200 import open_pipeline, report
 from placement import add_placement_options, engine_placement, vision_placement
-from plotting import Lines, add_plot_option, save_plot
-from workload import make_picture, make_text
 
+from seesay.bench.plotting import Lines, add_plot_option, save_plot
+from seesay.bench.workload import make_picture, make_text
 from seesay.device.host_memory import return_memory
 from seesay.device.memory_account import MemoryAccount, find_children
 

@@ -22,9 +22,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from workload import make_picture
-
 from seesay import EngineConfig, GenerationConfig
+from seesay.bench.workload import make_picture
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.process.remote_core import ProcessCore
 from seesay.values import GenerationRequest, OutputDelta

@@ -21,10 +21,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import workload
 from h200 import open_pipeline, report, run
-from plotting import add_plot_option, make_bars, save_plot
-from workload import Request
+
+from seesay.bench import workload
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
+from seesay.bench.workload import Request
 
 IMPORT = """
 import json, sys, time

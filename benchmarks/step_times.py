@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 from h200 import report
-from plotting import Lines, Panel, add_plot_option, save_plot
 from step_model import EncodeTime, Errors, Recording, StepShape, StepTime, compare
 
+from seesay.bench.plotting import Lines, Panel, add_plot_option, save_plot
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize

@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from plotting import add_plot_option, make_bars, save_plot
 from triton.testing import do_bench_cudagraph
 
+from seesay.bench.plotting import add_plot_option, make_bars, save_plot
 from seesay.config import VisionConfig
 from seesay.encoders.graphs import CALLS_BEFORE
 from seesay.encoders.store import EmbeddingStore

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from seesay.commands import batch, chat, check, check_env, completion, demo, lite, models, plan, serve
+from seesay.commands import batch, bench, chat, check, check_env, completion, demo, lite, models, plan, serve
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 from seesay.commands.config_file import add_config_option, use_config_file
@@ -39,6 +39,7 @@ COMMANDS: tuple[Command, ...] = (
     chat.COMMAND,
     serve.COMMAND,
     batch.COMMAND,
+    bench.COMMAND,
     lite.COMMAND,
     models.COMMAND,
     check.COMMAND,

@@ -35,7 +35,7 @@ PAGES = (
     "docs/pipeline.md", "docs/server.md", "docs/clients.md", "docs/cli.md", "README.md", "docs/weights.md",
     "docs/chat_templates.md", "docs/media.md", "docs/structured_output.md", "docs/embeddings.md",
     "docs/low_level_engine.md", "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
-    "docs/long_context.md", "docs/tools.md", "docs/demo_model.md", "docs/plugins.md",
+    "docs/long_context.md", "docs/tools.md", "docs/demo_model.md", "docs/plugins.md", "docs/batch.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
@@ -47,10 +47,11 @@ needs_checkpoint = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LiveServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    settings = make_settings(model_name=None, files_dir=str(tmp_path_factory.mktemp("files")))
     with (
         AsyncEngine(backend_config=EngineConfig(device_type="cpu")) as engine,
-        serve(engine, make_settings(model_name=None)) as running,
+        serve(engine, settings) as running,
     ):
         yield running
 

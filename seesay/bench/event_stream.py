@@ -7,8 +7,9 @@ kept open. A general client spends more time on a chunk than a fast server does.
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 MAX_IDLE_S = 2.0
@@ -138,10 +139,14 @@ class Connection(asyncio.Protocol):
 class Client:
     """Posts JSON to one server, with as many connections as there are requests at a time."""
 
-    def __init__(self, url: str, path: str) -> None:
+    def __init__(self, url: str, path: str, headers: Mapping[str, str] | None = None) -> None:
+        """url: http or https; `path` is below that of it. headers: more headers of every request."""
         parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
-        self._head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+        self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or (80 if self._ssl is None else 443)
+        fields = {"Host": parts.netloc.rpartition("@")[2], "Content-Type": "application/json", **(headers or {})}
+        lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        self._head = f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\n{lines}"
         self._idle: list[Connection] = []
 
     async def post(self, body: bytes, on_event: Callable[[bytes, float], None], *, timeout_s: float) -> None:
@@ -157,7 +162,9 @@ class Client:
             if connection.is_usable:
                 return connection
             connection.close()
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, self._host, self._port)
+        _, connection = await asyncio.get_running_loop().create_connection(
+            Connection, self._host, self._port, ssl=self._ssl
+        )
         return connection
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class Lines:
 Panel = Bars | Lines
 
 
-def add_plot_option(parser: argparse.ArgumentParser) -> None:
+def add_plot_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """`--plot FILE`: None, or a path that can be drawn to."""
     parser.add_argument("--plot", type=_plot_file, metavar="FILE.png", help="draw the figures, too (needs matplotlib)")
 
@@ -83,13 +83,13 @@ def draw_bars(axis: Any, panel: Bars, colors: Sequence[str] = COLORS) -> None:
     series = list(dict.fromkeys(name for own in panel.values.values() for name in own))
     thickness = 0.8 / len(series)
     for index, name in enumerate(series):
-        rows = [(row, own[name]) for row, own in enumerate(panel.values.values()) if name in own]
-        places = [row - 0.4 + thickness * (index + 0.5) for row, _ in rows]
-        bars = axis.barh(places, [value for _, value in rows], thickness * 0.92, color=colors[index], label=name)
-        axis.bar_label(bars, labels=[format_value(value) for _, value in rows], padding=3, fontsize=8)
+        values = {row: own[name] for row, own in enumerate(panel.values.values()) if name in own}
+        places = [row - 0.4 + thickness * (index + 0.5) for row in values]
+        bars = axis.barh(places, [*values.values()], thickness * 0.92, color=colors[index], label=name)
+        axis.bar_label(bars, labels=[*map(format_value, values.values())], padding=3, fontsize=8)
     axis.set_yticks(range(len(panel.values)), list(panel.values), fontsize=8)
     axis.invert_yaxis()
-    if not any(value for own in panel.values.values() for value in own.values()):
+    if not any(any(own.values()) for own in panel.values.values()):
         axis.set_xlim(0, 1)
     axis.margins(x=0.12)
     if len(series) > 1:

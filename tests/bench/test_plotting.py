@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from plotting import Bars, Lines, add_plot_option, draw_bars, format_value, make_bars, save_plot
 
+from seesay.bench.plotting import Bars, Lines, add_plot_option, draw_bars, format_value, make_bars, save_plot
 from seesay.install_command import install_command
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from workload import Request, image_requests, median_time_s, shared_image_requests, text_requests
+from seesay.bench.workload import Request, image_requests, median_time_s, shared_image_requests, text_requests
 
 
 def digest(requests: list[Request]) -> str:

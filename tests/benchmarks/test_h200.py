@@ -9,7 +9,8 @@ from typing import Any
 import h200
 import pytest
 from h200 import on_gpu, summarize_gaps, summarize_time
-from plotting import Bars
+
+from seesay.bench.plotting import Bars
 
 RunBenchmark = Callable[..., list[dict[str, Any]]]
 

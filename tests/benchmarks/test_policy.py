@@ -9,12 +9,12 @@ from typing import Any
 import policy
 import pytest
 from benchmarks.made_up_times import TRUE
-from plotting import Bars
 from policies import make_step_times
 from policy import IMAGE, RECORDED, TEXT, draw_arrivals, make_clients, make_panels, parse_policy, summarize
 from simulator import Answer
 from step_model import StepShape, load_recording
 
+from seesay.bench.plotting import Bars
 from seesay.engine.core import loading
 from seesay.llm.plans.step_times import StepWork
 from seesay.llm.scheduling.step_policy import FixedChunks, TimedSteps

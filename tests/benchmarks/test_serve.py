@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from event_stream import Client
-from serve import Outcome, make_jobs, summarize
+from serve import make_jobs, summarize
+
+from seesay.bench.event_stream import Client
+from seesay.bench.outcomes import Outcome
 
 ROOT = Path(__file__).parents[2]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

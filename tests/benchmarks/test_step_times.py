@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import step_times
-from plotting import Lines
 from step_model import StepShape, load_recording
 from step_times import Point, make_grid, make_panels
 
+from seesay.bench.plotting import Lines
 from seesay.llm.running.step_sizes import token_sizes
 
 

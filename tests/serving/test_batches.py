@@ -16,6 +16,7 @@ from live_server import HeldEngine, LiveServer, make_settings, serve, wait_until
 from openai.types import Batch
 
 from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.openai.batches import MAX_UNFINISHED
 from seesay.values import Usage
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -285,6 +286,22 @@ def test_few_lines_run_beside_a_client(held: HeldEngine, tmp_path: Path) -> None
         for _ in range(30):
             answer(held)
         assert len(client.read(client.wait(batch_id).output_file_id)) == 30
+
+
+def test_a_key_has_so_many_batches_and_no_more(held: HeldEngine, tmp_path: Path) -> None:
+    with (
+        serve(held, make_settings(files_dir=str(tmp_path))) as server,
+        Client(server) as client,
+        Client(server, "b") as other,
+    ):
+        options: Any = {"input_file_id": client.upload(make_input("a")), "endpoint": CHAT, "completion_window": "24h"}
+        batches = [client.batches.create(**options) for _ in range(MAX_UNFINISHED)]
+        with pytest.raises(openai.RateLimitError, match="100 batches of this key"):
+            client.batches.create(**options)
+        other.begin(make_input("a"))
+        client.batches.cancel(batches[0].id)
+        client.wait(batches[0].id, "cancelled")
+        client.batches.create(**options)
 
 
 def test_one_of_two_servers_runs_the_batches_of_a_folder(engine: AsyncEngine, tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from seesay.serving.http.query import refuse_unknown
 from seesay.serving.openai.batch_models import BatchObject, BatchRequest, ObjectPage, make_page
 from seesay.serving.openai.files import cannot_store, find_file, stores_of
 from seesay.serving.requests.state import ServerState
-from seesay.serving.stored.batch_store import StoredBatch
+from seesay.serving.stored.batch_store import BatchStore, StoredBatch
 from seesay.serving.traffic.auth import owner_of
 
 PATH = "/v1/batches"
+MAX_UNFINISHED = 100
+"""Batches of one key that wait or run."""
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -31,6 +33,7 @@ def make_router(state: ServerState) -> APIRouter:
         _, batches = stores_of(state)
         await find_file(state, http, body.input_file_id, "input_file_id", status=400)
         after = body.output_expires_after
+        await asyncio.to_thread(_check_number, batches, owner_of(http.scope))
         try:
             batch = await asyncio.to_thread(
                 batches.create,
@@ -74,6 +77,12 @@ def make_router(state: ServerState) -> APIRouter:
         return BatchObject.of(await _find(state, http, batch_id))
 
     return router
+
+
+def _check_number(batches: BatchStore, owner: bytes) -> None:
+    if sum(batch.owner == owner.hex() for batch in batches.unfinished()) >= MAX_UNFINISHED:
+        message = f"{MAX_UNFINISHED} batches of this key are not done: wait for some, or cancel them"
+        raise ApiError(429, message, kind="rate_limit_error", code="too_many_batches", retry_after_s=60)
 
 
 async def _find(state: ServerState, http: Request, batch_id: str) -> StoredBatch:

@@ -1,0 +1,1 @@
+"""Measures engines and servers: `seesay bench`, and what the scripts in `benchmarks/` share."""

@@ -1,0 +1,31 @@
+"""Which requests are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMES = ("random", "random-image", "sharegpt", "visionarena", "custom")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetOptions:
+    """Which requests are measured.
+
+    input_len, output_len, range_ratio: of random texts: their words and tokens of answer, drawn between `range_ratio`
+        times the length and the length. fixed_output_len: the answers' tokens in place of those of the file.
+    image_size: width and height of random pictures, `num_images` of them in a request.
+    image_folder: where the pictures of records are. seed: of what is drawn.
+    """
+
+    name: str = "random"
+    path: Path | None = None
+    num_prompts: int = 1000
+    input_len: int = 1024
+    output_len: int = 128
+    range_ratio: float = 1.0
+    fixed_output_len: int | None = None
+    image_size: tuple[int, int] = (1024, 1024)
+    num_images: int = 1
+    image_folder: Path | None = None
+    seed: int = 0

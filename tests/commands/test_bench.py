@@ -1,0 +1,117 @@
+"""`seesay bench` with the built-in model and a live server; and the scripts that have LMDeploy's names."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from live_server import LiveServer, make_settings, serve
+
+from seesay.cli import main
+from seesay.config import EngineConfig
+from seesay.engine.front.engine import AsyncEngine
+
+ROOT = Path(__file__).parents[2]
+SMALL = ["--device", "cpu", "--session-len", "2048", "--max-batch-size", "4"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    config = EngineConfig(session_len=2048, device_type="cpu", max_batch_size=4)
+    settings = make_settings(api_keys=("k",), unknown_fields="ignore")
+    with AsyncEngine("seesay-demo", backend_config=config) as engine, serve(engine, settings) as server:
+        yield server
+
+
+def run(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    path = tmp_path / "figures.json"
+    assert main(["bench", *words, "--output-file", str(path)]) == 0
+    records: list[dict[str, Any]] = json.loads(path.read_text())
+    return records
+
+
+def test_throughput_of_texts_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--num-prompts", "5", "--random-input-len", "12", "--random-output-len", "6", "-c", "2", *SMALL]
+    table = tmp_path / "f.csv"
+    [record] = run(
+        tmp_path, "throughput", "--dataset-name", "random-image", "--image-size", "56x56", *words, "--csv", str(table)
+    )
+    assert record["completed"] == 5 and record["failed"] == 0 and record["total_output_tokens"] == 30
+    assert record["total_input_tokens"] > 5 * 12 and record["mean_ttft_ms"] > 0
+    [row] = csv.DictReader(table.read_text().splitlines())
+    assert row["batch"] == "2" and float(row["RPS"]) > 0 and "time to the first token" in capsys.readouterr().out
+
+
+def test_latency_by_concurrency_and_length(tmp_path: Path) -> None:
+    words = ["-c", "1", "2", "-pt", "8", "30", "-ct", "4", "3", "-tr", "2", "-w", "0", *SMALL]
+    records = run(tmp_path, "latency", *words)
+    found = [(r["concurrency"], r["total_input_tokens"], r["total_output_tokens"]) for r in records]
+    assert found == [(1, 16, 8), (1, 60, 6), (2, 32, 16), (2, 120, 12)]
+
+
+def test_a_server_at_several_rates(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEESAY_API_KEY", "k")
+    pytest.importorskip("matplotlib")
+    words = ["--base-url", f"{server.url}/v1", "--num-prompts", "4", "--random-input-len", "12"]
+    words += ["--random-output-len", "5", "--request-rate", "inf,50", "--goodput", "ttft:600000", "--clients", "2"]
+    records = run(tmp_path, "serve", *words, "--plot", str(tmp_path / "f.png"))
+    assert [(r["label"], r["completed"], r["total_output_tokens"]) for r in records] == [
+        ("inf req/s", 4, 20), ("50 req/s", 4, 20),
+    ]  # fmt: skip
+    assert all(r["request_goodput"] == pytest.approx(r["request_throughput"]) for r in records)
+    assert records[0]["total_input_tokens"] > 48 and (tmp_path / "f.png").exists()
+
+
+def test_requests_that_fail_are_in_the_status(server: LiveServer, tmp_path: Path) -> None:
+    words = ["--base-url", server.url, "--api-key", "wrong", "--model", "tiny", "--num-prompts", "2", "--warmup", "0"]
+    path = tmp_path / "f.json"
+    assert main(["bench", "serve", *words, "--random-input-len", "4", "--output-file", str(path)]) == 1
+    [record] = json.loads(path.read_text())
+    assert record["failed"] == 2 and "401" in record["first_error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("serve --base-url http://127.0.0.1:1", "is it running"),
+        ("serve --base-url ftp://x", "must begin with http://"),
+        ("serve --burstiness 0", "--burstiness must be above 0"),
+        ("latency -pt 1 2 -ct 1", "--completion-tokens must have a length for each"),
+        ("throughput a b c", "one dataset and one model"),
+        ("serve --model m --dataset-name sharegpt", "--dataset-path is required"),
+    ],
+)
+def test_wrong_options_are_one_line(words: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *words.split()]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "option", ["--goodput x:1", "--percentiles 101", "--image-size 3y", "--random-range-ratio 0", "--plot x.txt"]
+)
+def test_options_that_cannot_be_read(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "throughput", *option.split()])
+    assert option.split()[0] in capsys.readouterr().err
+
+
+def test_lmdeploys_script_takes_its_arguments(tmp_path: Path) -> None:
+    question, answer = "what is in the picture?", "a b c d e f"
+    records = [{"conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]}]
+    dataset = tmp_path / "share.json"
+    dataset.write_text(json.dumps(records))
+    script = str(ROOT / "benchmarks" / "profile_throughput.py")
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, script, str(dataset), "seesay-demo", "-n", "2", "--csv", str(tmp_path / "f.csv"), *SMALL]
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, timeout=300, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert done.returncode == 0, done.stderr
+    assert next(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))["num_prompts"] == "2"
