@@ -29,8 +29,8 @@ from pathlib import Path
 
 import httpx
 from server_process import running_server
-from workload import Request, shared_image_requests
 
+from seesay.bench.workload import Request, shared_image_requests
 from seesay.serving.proxy.upstream import Connections
 
 ECHO_NODE = Path(__file__).parents[1] / "tests" / "support" / "echo_node.py"

@@ -25,7 +25,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "hi"},
     "/v1/responses": {"input": "hi", "max_output_tokens": 3},
 }
-CHAT = "/v1/chat/completions"
+CHAT: Any = "/v1/chat/completions"
 
 
 def make_input(*custom_ids: str, endpoint: str = CHAT, **body: Any) -> bytes:

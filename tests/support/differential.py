@@ -286,10 +286,10 @@ class Engine:
             session_len=SESSION_LEN,
             block_size=setup.block_size,
         )
-        runners: list[ModelRunner] = []
         followers: ThreadFollowers | None = None
         if setup.num_ranks > 1:
-            self.runner, followers, runners = make_led_runner(load, runner_limits, setup.num_ranks)
+            led, followers, runners = make_led_runner(load, runner_limits, setup.num_ranks)
+            self.runner: ModelRunner = led
         else:
             self.runner = ModelRunner(load(None), runner_limits)
             runners = [self.runner]
@@ -299,8 +299,8 @@ class Engine:
             self.runner.record_graphs()
         self.graph_steps: list[int] = []
         if setup.eager_graphs and device.type == "cpu":
-            with ThreadPoolExecutor(len(runners)) as pool:
-                self.graph_steps = next(iter(pool.map(record_eagerly, runners)))
+            with ThreadPoolExecutor(len(runners)) as threads:
+                self.graph_steps = next(iter(threads.map(record_eagerly, runners)))
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
         limits = SchedulerConfig(
             max_batch_size=setup.max_live, max_prefill_token_num=setup.chunk, session_len=SESSION_LEN
@@ -322,8 +322,13 @@ class Engine:
         )
         self._check_row_table()
         if followers is not None:
-            close = self.loop.close
-            self.loop.close = lambda: (close(), followers.end())[0]  # type: ignore[method-assign]
+            close, end = self.loop.close, followers.end
+
+            def close_all() -> None:
+                close()
+                end()
+
+            self.loop.close = close_all  # type: ignore[method-assign]
 
     def inject(self) -> None:
         """Let faults happen, once the loop was started."""
