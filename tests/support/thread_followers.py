@@ -13,7 +13,7 @@ from thread_ranks import ThreadRanks, make_ranks
 from seesay.device.ranks import Ranks
 from seesay.engine.process.ranks import messages
 from seesay.engine.process.ranks.follower import Follower, FollowingRunner
-from seesay.engine.process.ranks.followers import Followers
+from seesay.engine.process.ranks.followers import Answers, Followers
 from seesay.engine.process.ranks.led_runner import LedRunner
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.running.runner import ModelRunner
@@ -27,8 +27,7 @@ class ThreadFollowers(Followers):
         self.size = 1 + len(runners)
         self.error: BaseException | None = None
         self._is_calling = False
-        self._children = dict.fromkeys(range(1, self.size))  # type: ignore[assignment]
-        self._answers = {rank: queue.SimpleQueue() for rank in self._children}
+        self._answers = Answers(self.size)
         self._told = [queue.SimpleQueue[bytes | None]() for _ in runners]
         weights: Any = _NoWeights()
         for rank, runner in enumerate(runners, start=1):
@@ -56,7 +55,7 @@ class ThreadFollowers(Followers):
                 self.error = self.error or error
                 raise
             if answer is not None:
-                self._answers[rank].put(answer)
+                self._answers.put(rank, answer)
 
 
 class _NoWeights:

@@ -330,6 +330,21 @@ def load_follower(
         )
 
 
+def _load_first(
+    model: OpenedModel,
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    make_runner: MakeRunner | None,
+    ranks: RankParts | None,
+) -> ModelRunner:
+    """Load the decoder, or its first slice while the other ranks load theirs."""
+    if ranks is None:
+        return _load_runner(model, config, resolved, make_runner)
+    runner = _load_runner(model, config, resolved, ranks.make_runner, ranks.ranks)
+    ranks.wait_until_loaded()
+    return runner
+
+
 def _load_runner(
     model: OpenedModel,
     config: EngineConfig,
@@ -368,11 +383,7 @@ def _build_parts(
     with _timed("loading the vision tower"):
         encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
-        if ranks is None:
-            runner = _load_runner(model, config, resolved, make_runner)
-        else:
-            runner = _load_runner(model, config, resolved, ranks.make_runner, ranks.ranks)
-            ranks.wait_until_loaded()
+        runner = _load_first(model, config, resolved, make_runner, ranks)
     is_gpu = resolved.device.type != "cpu"
     if is_gpu:
         with _timed("waiting for kernels"):

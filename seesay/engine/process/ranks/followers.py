@@ -41,6 +41,39 @@ _PATIENCE_S = 10.0
 """After so long it is logged which rank is waited for."""
 
 
+class Answers:
+    """Those of ranks 1 … size - 1. `put` is called by another thread than `wait`."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._queues = {rank: queue.SimpleQueue[messages.Answer]() for rank in range(1, size)}
+
+    def put(self, rank: int, answer: messages.Answer) -> None:
+        """Take the answer of a rank."""
+        self._queues[rank].put(answer)
+
+    def wait(self, what: str) -> list[Any]:
+        """Wait for an answer of each rank, and return what is in them, in their order. Raises the first error. `what`
+        they do, for the log."""
+        found = [self._wait_for(rank, what) for rank in self._queues]
+        for rank, answer in zip(self._queues, found, strict=True):
+            if answer.failure is not None:
+                raise _restore(rank, self._size, answer.failure)
+        return [answer.value for answer in found]
+
+    def _wait_for(self, rank: int, what: str) -> messages.Answer:
+        while True:
+            try:
+                return self._queues[rank].get(timeout=_PATIENCE_S)
+            except queue.Empty:
+                logger.info("waiting for rank %d of %d: %s", rank, self._size, what)
+
+
+def _restore(rank: int, size: int, failure: StartFailed) -> Exception:
+    """Return the exception of a follower, whose text names it."""
+    return restore_failure(msgspec.structs.replace(failure, text=f"rank {rank} of {size}: {failure.text}"))
+
+
 class Followers:
     """Ranks 1 … size - 1. `tell` and `call` are used by one thread at a time.
 
@@ -57,7 +90,7 @@ class Followers:
         self._lose = lose
         self._start = start
         self._children: dict[int, Child] = {}
-        self._answers: dict[int, queue.SimpleQueue[messages.Answer]] = {}
+        self._answers = Answers(size)
         self._silence = Silence(LIMIT_S)
         self._step_limit_s: float | None = None
         self._waker = Waker()
@@ -69,7 +102,6 @@ class Followers:
         try:
             for rank in range(1, size):
                 self._children[rank] = ChildProcess(module, receives=messages.ToLeader, descriptors=[self.file])
-                self._answers[rank] = queue.SimpleQueue()
             self._thread.start()
         except BaseException:
             self._end_all(0.0)
@@ -90,12 +122,8 @@ class Followers:
                 child.link.send(message)
 
     def wait_for_answers(self, what: str) -> list[Any]:
-        """Wait for an answer of each, in their order. Raises the first error. `what` they do, for the log."""
-        found = [self._wait_for(rank, what) for rank in self._children]
-        for rank, answer in zip(self._children, found, strict=True):
-            if answer.failure is not None:
-                raise self._restore(rank, answer.failure)
-        return [answer.value for answer in found]
+        """See `Answers.wait`."""
+        return self._answers.wait(what)
 
     def call(self, name: str, work: Callable[[], T], arguments: Mapping[str, Any]) -> tuple[T, list[Any]]:
         """Have all ranks do something: the followers what is called `name`, this rank `work` meanwhile. Returns what
@@ -108,20 +136,17 @@ class Followers:
             return work(), []
         self._is_calling = True
         try:
-            return self._call(name, work, arguments)
+            self.tell(messages.Call(name, dict(arguments)))
+            try:
+                own = work()
+            except BaseException:
+                if name not in MEETINGS:
+                    with contextlib.suppress(Exception):
+                        self.wait_for_answers(name)
+                raise
+            return own, self.wait_for_answers(name)
         finally:
             self._is_calling = False
-
-    def _call(self, name: str, work: Callable[[], T], arguments: Mapping[str, Any]) -> tuple[T, list[Any]]:
-        self.tell(messages.Call(name, dict(arguments)))
-        try:
-            own = work()
-        except BaseException:
-            if name not in MEETINGS:
-                with contextlib.suppress(Exception):
-                    self.wait_for_answers(name)
-            raise
-        return own, self.wait_for_answers(name)
 
     def give_up(self, error: BaseException) -> None:
         """This rank failed in a step, where the others cannot be told: end the model. If another one has died, that is
@@ -139,18 +164,6 @@ class Followers:
             self._thread.join()
         self.tell(messages.Stop())
         self._end_all(_END_S)
-
-    def _wait_for(self, rank: int, what: str) -> messages.Answer:
-        while True:
-            try:
-                return self._answers[rank].get(timeout=_PATIENCE_S)
-            except queue.Empty:
-                logger.info("waiting for rank %d of %d: %s", rank, self.size, what)
-
-    def _restore(self, rank: int, failure: StartFailed) -> Exception:
-        """Return the exception of a follower, whose text names it."""
-        text = f"rank {rank} of {self.size}: {failure.text}"
-        return restore_failure(msgspec.structs.replace(failure, text=text))
 
     def _end_all(self, timeout_s: float) -> None:
         for child in self._children.values():
@@ -195,7 +208,7 @@ class Followers:
             case Hello():
                 child.link.send(msgspec.structs.replace(self._start, rank=rank))
             case messages.Answer():
-                self._answers[rank].put(message)
+                self._answers.put(rank, message)
             case messages.Beat(busy_s):
                 self._silence.hear(rank)
                 if self._step_limit_s is not None and (hung := find_hung({ENGINE: busy_s}, self._step_limit_s)):
@@ -203,7 +216,7 @@ class Followers:
             case LogRecord(name, level, text):
                 logging.getLogger(name).log(level, "rank %d: %s", rank, text)
             case StartFailed():
-                return self._restore(rank, message)
+                return _restore(rank, self.size, message)
         return None
 
     def _give_up(self, error: Exception) -> None:
