@@ -46,7 +46,7 @@ KEEPS_NOTHING = {
     ("POST", "/v1/messages/count_tokens"), ("POST", "/generate"), ("POST", "/tokenize"), ("POST", "/detokenize"),
     ("POST", "/reset_caches"), ("POST", "/sleep"), ("POST", "/wake_up"), ("POST", "/wakeup"),
     ("POST", "/update_weights"), ("GET", "/is_sleeping"),
-    ("POST", "/abort_request"),
+    ("POST", "/abort_request"), ("POST", "/terminate"),
     ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
     ("GET", "/openapi.json"),
     ("GET", "/ping"), ("POST", "/ping"), ("GET", "/live"), ("GET", "/load"), ("GET", "/get_model_info"),

@@ -21,6 +21,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/responses/input_tokens": {"input": "Calculate 3 + 4."},
     "/v1/responses": {"input": "Calculate 3 + 4.", "max_output_tokens": 64},
     "/v1/conversations": {"items": _TURNS},
+    "/v1/conversations/{conversation_id}": {"metadata": {"topic": "sums"}},
+    "/v1/conversations/{conversation_id}/items": {"items": _TURNS},
     "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
     "/v1/batches": {
         "input_file_id": "file-0123456789abcdef01234567",
@@ -39,7 +41,15 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/show": {},
     "/update_weights": {"folder": "step-200"},
 }
-_WITHOUT_MODEL = frozenset(["/v1/batches"])
+_WITHOUT_MODEL = frozenset(
+    [
+        "/v1/batches",
+        "/v1/conversations",
+        "/v1/conversations/{conversation_id}",
+        "/v1/conversations/{conversation_id}/items",
+        "/abort_request",
+    ]
+)
 
 
 def publish_schemas(app: FastAPI, state: ServerState) -> None:
