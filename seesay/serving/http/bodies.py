@@ -102,7 +102,9 @@ class BodyRoutesMiddleware:
     def __init__(self, app: ASGIApp, *, routes: Iterable[BaseRoute]) -> None:
         self._app = app
         self._routes = {
-            route.path: route for route in routes if isinstance(route, BodyRoute) and route.body_field is not None
+            route.path: route
+            for route in routes
+            if isinstance(route, BodyRoute) and route.body_field is not None and not route.param_convertors
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
