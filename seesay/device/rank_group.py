@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -13,6 +14,8 @@ from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+
+logger = logging.getLogger("seesay")
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 """Variables that name the network interface of a library. The ranks are on one machine: loopback is enough."""
@@ -45,6 +48,7 @@ def join_group(file: int, place: Place, device: torch.device, *, timeout_s: floa
 
     for name in _INTERFACES:
         os.environ.setdefault(name, "lo")
+    logger.info("rank %d of %d, on %s: waiting for the other ranks", place.rank, place.size, device)
     is_gpu = device.type == "cuda"
     if is_gpu:
         torch.cuda.set_device(device)
