@@ -325,9 +325,8 @@ def load_follower(
 ) -> ModelRunner:
     """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
-        return _load_runner(
-            model, config, resolve(config, model.checkpoint, model.backbone, device), make_runner, ranks
-        )
+        resolved = resolve(config, model.checkpoint, model.backbone, device)
+        return _load_runner(model, config, resolved, make_runner, ranks)
 
 
 def _load_first(
@@ -358,14 +357,8 @@ def _load_runner(
         media_run=model.backbone.media_run,
         is_prefix_lm=model.backbone.is_prefix_lm,
     )
-    return load_runner(
-        model,
-        resolved,
-        max_step_tokens=max_step_tokens,
-        block_size=config.block_size,
-        make_runner=make_runner,
-        ranks=ranks,
-    )
+    sizes = {"max_step_tokens": max_step_tokens, "block_size": config.block_size}
+    return load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
 
 
 def _build_parts(
