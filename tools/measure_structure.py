@@ -21,10 +21,10 @@ PACKAGE = Path(__file__).parents[1] / "seesay"
 MOST_METHODS = 12
 MOST_COMPLEXITY = 10
 MOST_FILE_LINES = 450
-MOST_LARGE_CLASSES = 66
-MOST_COMPLEX_FUNCTIONS = 161
+MOST_LARGE_CLASSES = 68
+MOST_COMPLEX_FUNCTIONS = 166
 MOST_LARGE_FILES = 7
-MOST_EXCEPTIONS = 60
+MOST_EXCEPTIONS = 49
 MOST_ANYS = 10.5
 
 _BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
