@@ -21,8 +21,6 @@ _ELSEWHERE = {
     ): "no conversion is needed: `seesay chat MODEL` and `seesay serve api_server MODEL` load checkpoints in the "
     "Hugging Face layout",
     ("", "serve_api"): "use `seesay serve api_server MODEL`",
-    ("serve", "proxy"): "there is no proxy: put a load balancer that checks /health in front of several "
-    "`seesay serve api_server`",
     ("serve", "triton_client"): "use `seesay serve api_client URL` with a `seesay serve api_server`",
 }
 _BACKENDS = ("torch", "pytorch", "turbomind")

@@ -65,7 +65,7 @@ def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: Visi
         if settings.devices:
             raise ConfigError("--devices names GPUs: do not give --device cpu")
         num_cores = len(os.sched_getaffinity(0))
-        return [{"OMP_NUM_THREADS": str(max(1, num_cores // count)), **_given_threads()}] * count
+        return [{"OMP_NUM_THREADS": str(max(1, num_cores // (count * each))), **_given_threads()}] * count
     if len(gpus) < count * each:
         raise ConfigError(f"--dp {count} needs {count * each} GPUs, there are {len(gpus)}: {', '.join(gpus)}")
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])} for i in range(count)]

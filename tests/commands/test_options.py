@@ -161,7 +161,8 @@ def test_wrong_options_are_one_line(
         ("lite auto_awk m", "unknown command 'auto_awk': did you mean 'auto_awq'?"),
         ("lite gptq m", "unknown command 'gptq': did you mean 'auto_gptq'?"),
         ("convert internlm2 m", "convert: no conversion is needed: `seesay chat MODEL`"),
-        ("serve proxy --server-port 1", "proxy: there is no proxy: put a load balancer"),
+        ("serve proxy --strategy fastest", "argument --strategy: invalid choice: 'fastest'"),
+        ("serve proxy --nodes ftp://a:1 --server-port 0 --server-name 127.0.0.1", "url must be http://HOST:PORT"),
         ("chat torch m", "torch: give the model alone: `seesay chat m`"),
     ],
 )

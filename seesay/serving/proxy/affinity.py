@@ -23,6 +23,7 @@ class _Body(msgspec.Struct):
     model: Any = None
     session_id: Any = None
     previous_response_id: Any = None
+    conversation: Any = None
     system: Any = None
     instructions: Any = None
     messages: Any = None
@@ -35,12 +36,12 @@ class _Body(msgspec.Struct):
 
 class Wish(NamedTuple):
     """What a request says. `key`: a digest of what may be cached, empty if that is nothing. `session`: its session,
-    which one node keeps. `response_id`: the stored response that it continues."""
+    which one node keeps. `stored_id`: the stored response or conversation that it continues."""
 
     model: str | None = None
     key: bytes = b""
     session: bytes = b""
-    response_id: str | None = None
+    stored_id: str | None = None
 
 
 _decoder = msgspec.json.Decoder(_Body)
@@ -55,12 +56,14 @@ def read_wish(body: bytes | bytearray) -> Wish:
         key = _make_key(read)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return Wish()
-    continued = read.previous_response_id
+    continued = read.previous_response_id or read.conversation
+    if isinstance(continued, dict):
+        continued = continued.get("id")
     return Wish(
         model=read.model if isinstance(read.model, str) else None,
         key=key,
         session=b"" if read.session_id in (None, -1) else digest(repr(read.session_id).encode()),
-        response_id=continued if isinstance(continued, str) else None,
+        stored_id=continued if isinstance(continued, str) else None,
     )
 
 
@@ -73,17 +76,19 @@ def _make_key(body: _Body) -> bytes:
         else:
             first.append(message)
             break
-    values = list(_strings(first, "content"))
-    if pictures := [text for name, text in values if name in _PICTURES]:
+    if pictures := _strings_of(first, _PICTURES):
         return digest(*(picture.encode("utf-8", "surrogatepass") for picture in pictures))
-    of_system = "".join(text for name, text in _strings(system, "content") if name in _TEXTS)
-    of_first = "".join(text for name, text in values if name in _TEXTS)
-    return digest(_cut(of_system), _cut(of_first)) if of_first else b""
+    of_first = "".join(_strings_of(first, _TEXTS))
+    return digest(_cut("".join(_strings_of(system, _TEXTS))), _cut(of_first)) if of_first else b""
 
 
 def _messages_of(body: _Body) -> list[Any]:
     messages = body.messages or body.input
     return messages if isinstance(messages, list) else [messages]
+
+
+def _strings_of(value: Any, names: frozenset[str]) -> list[str]:
+    return [text for name, text in _strings(value, "content") if name in names]
 
 
 def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:

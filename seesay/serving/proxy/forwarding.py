@@ -30,9 +30,9 @@ _OF_CONNECTION = frozenset(
 )
 _NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 _NOT_RETURNED = _OF_CONNECTION | {b"date", b"server", b"x-request-id", b"request-id"}
-_RESPONSES = "/v1/responses"
-_STORED_ID = re.compile(rb'"id": ?"(resp_[\w-]{1,80})"')
-_NAMED_EVENTS = ("/v1/messages", _RESPONSES)
+_STORING = ("/v1/responses", "/v1/conversations")
+_STORED_ID = re.compile(rb'"id": ?"((?:resp|conv)_[\w-]{1,80})"')
+_NAMED_EVENTS = ("/v1/messages", "/v1/responses")
 
 
 class Forwarder:
@@ -80,12 +80,12 @@ class Forwarder:
                     self._note_failure(node, str(error), is_down=error.is_gone)
                     continue
                 try:
-                    if exchange.status == 503 and self._nodes.choose(wish, tried) is not None:
+                    if exchange.answer.status == 503 and self._nodes.choose(wish, tried) is not None:
                         self._note_failure(node, "status 503", is_down=False)
                         continue
-                    self._metrics.observe_sent(node.name, exchange.status, exchange.sent_s - arrived_s)
+                    self._metrics.observe_sent(node.name, exchange.answer.status, exchange.sent_s - arrived_s)
                     await self._pass_on(scope, exchange, send, node)
-                    if scope["method"] == "POST" and exchange.status < 500:
+                    if scope["method"] == "POST" and exchange.answer.status < 500:
                         node.latencies_s.append(time.perf_counter() - arrived_s)
                     return
                 finally:
@@ -98,18 +98,17 @@ class Forwarder:
         logger.warning("%s did not answer a request: %s", node.name, reason)
 
     async def _pass_on(self, scope: Scope, exchange: Exchange, send: Send, node: Node) -> None:
-        headers = [pair for pair in exchange.headers if pair[0] not in _NOT_RETURNED]
-        await send({"type": "http.response.start", "status": exchange.status, "headers": headers})
-        begun = b""  # the first bytes for the id of a stored response
+        answer = exchange.answer
+        headers = [pair for pair in answer.headers if pair[0] not in _NOT_RETURNED]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         tail = b""
         try:
             while piece := await exchange.read():
-                if not begun and scope["path"] == _RESPONSES and (found := _STORED_ID.search(piece)):
-                    self._nodes.note_response(found[1].decode(), node)
-                begun = begun or piece[:1]
-                tail = (tail + piece)[-2:] if len(piece) < 2 else piece[-2:]
-                await send({"type": "http.response.body", "body": piece, "more_body": not exchange.is_complete})
-                if exchange.is_complete:
+                if not tail and scope["path"] in _STORING:
+                    self._note_stored(piece, node)
+                tail = (tail + piece[-2:])[-2:]
+                await send({"type": "http.response.body", "body": piece, "more_body": not answer.is_complete})
+                if answer.is_complete:
                     return
         except (NodeLostError, ApiError) as error:
             logger.warning("%s ended within an answer: %s", node.name, error)
@@ -119,6 +118,10 @@ class Forwarder:
                 return  # uvicorn closes the connection, which tells the client
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await send({"type": "http.response.body"})
+
+    def _note_stored(self, beginning: bytes, node: Node) -> None:
+        if (found := _STORED_ID.search(beginning)) is not None:
+            self._nodes.note_stored(found[1].decode(), node)
 
     def _render_error(self, scope: Scope, kind: bytes, tail: bytes, error: Exception) -> bytes | None:
         """Return the error as the last event of a stream; None where it cannot stand there."""
@@ -147,8 +150,8 @@ async def _read_body(receive: Receive, max_bytes: int | None) -> bytearray:
 
 
 async def _read_wish(scope: Scope, body: bytearray) -> Wish:
-    if scope["path"].startswith(_RESPONSES + "/"):
-        return Wish(response_id=scope["path"].split("/")[3])
+    if scope["path"].startswith(tuple(f"{path}/" for path in _STORING)):
+        return Wish(stored_id=scope["path"].split("/")[3])
     if not body:
         return Wish()
     return read_wish(body) if len(body) < _LARGE_BYTES else await asyncio.to_thread(read_wish, body)

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from seesay.serving.errors import bad_request
+from seesay.serving.http.listener import shown_host
 from seesay.serving.proxy.upstream import Connections
 
 _NUM_LATENCIES = 15
@@ -33,6 +34,10 @@ class Node:
     def mean_latency_s(self) -> float:
         """The mean time of the last answers; 0 before the first."""
         return sum(self.latencies_s) / len(self.latencies_s) if self.latencies_s else 0.0
+
+    def may_have(self, model: str | None) -> bool:
+        """Return whether it may have a model: it has, or has not said which it has."""
+        return not self.models or model in self.models
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -63,10 +68,9 @@ class Node:
 def read_url(url: object) -> str:
     """Return the URL of a node as it is compared, http(s)://HOST:PORT. Raises `ApiError` for any other."""
     with suppress(ValueError):
-        parts = urlsplit(url if isinstance(url, str) and url.isprintable() else "")
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        host = parts.hostname or ""
-        rest = parts.path.rstrip("/") or parts.query or parts.fragment or parts.username or parts.password
-        if parts.scheme in ("http", "https") and host.isascii() and host and not rest:
-            return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        parts = urlsplit(url if isinstance(url, str) and url.isascii() and url.isprintable() else "")
+        host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+        has_more = any((parts.path.rstrip("/"), parts.query, parts.fragment, "@" in parts.netloc))
+        if host and parts.scheme in ("http", "https") and not has_more:
+            return f"{parts.scheme}://{shown_host(host)}:{port}"
     raise bad_request("url must be http://HOST:PORT or https://HOST:PORT, without a path", "url")

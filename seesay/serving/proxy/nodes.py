@@ -18,7 +18,7 @@ from seesay.system.liveness import LIMIT_S
 
 _CHECK_S, _MAX_CHECK_S, _CHECK_TIMEOUT_S = 1.0, 10.0, 5.0
 """How often a node is asked for its health; one that is down is asked again after a pause that doubles."""
-_MAX_RESPONSES = 16_384
+_MAX_STORED = 16_384
 
 
 class Nodes:
@@ -31,7 +31,7 @@ class Nodes:
         self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
         self._hang_limit_s = hang_limit_s
         self._nodes: dict[str, Node] = {}
-        self._homes: OrderedDict[str, str] = OrderedDict()  # names of nodes by the ids of responses that they store
+        self._homes: OrderedDict[str, str] = OrderedDict()  # names of nodes by the ids of what they store
 
     def __iter__(self) -> Iterator[Node]:
         return iter(list(self._nodes.values()))
@@ -69,20 +69,21 @@ class Nodes:
 
     def choose(self, wish: Wish, tried: Collection[Node]) -> Node | None:
         """Return the node for a request, None if all that are up were tried."""
-        nodes = [node for node in self._nodes.values() if node.is_up and node not in tried]
-        # Where no node says that it has the model, any of them may answer that it does not exist.
-        nodes = [node for node in nodes if not node.models or wish.model in node.models] or nodes
-        if not nodes:
-            return None
-        home = self._nodes.get(self._homes.get(wish.response_id or "", ""))
-        if home in nodes:
-            return home
+        nodes = self._candidates(wish.model, tried)
+        home = self._nodes.get(self._homes.get(wish.stored_id or "", ""))
+        if home in nodes or not nodes:
+            return home if nodes else None
         return rank(nodes, wish.session)[0] if wish.session else self._choose(nodes, wish.key)
 
-    def note_response(self, response_id: str, node: Node) -> None:
-        """Remember which node stores a response."""
-        self._homes[response_id] = node.name
-        if len(self._homes) > _MAX_RESPONSES:
+    def _candidates(self, model: str | None, tried: Collection[Node]) -> list[Node]:
+        nodes = [node for node in self._nodes.values() if node.is_up and node not in tried]
+        # Where no node says that it has the model, any of them may answer that it does not exist.
+        return [node for node in nodes if node.may_have(model)] or nodes
+
+    def note_stored(self, stored_id: str, node: Node) -> None:
+        """Remember which node stores a response or conversation."""
+        self._homes[stored_id] = node.name
+        if len(self._homes) > _MAX_STORED:
             self._homes.popitem(last=False)
 
     async def _check(self, node: Node) -> None:

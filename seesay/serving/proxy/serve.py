@@ -6,6 +6,8 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
+from seesay.errors import ConfigError
+from seesay.serving.errors import ApiError
 from seesay.serving.proxy.app import create_proxy_app
 from seesay.serving.proxy.node import Node, read_url
 from seesay.serving.proxy.nodes import Nodes
@@ -24,9 +26,12 @@ def run_proxy(
     on_ready: Callable[[], None],
 ) -> None:
     """Distribute requests among the nodes at `urls`, and those that are added later, until SIGTERM or SIGINT; then
-    drain and return. `sockets`: those of `open_sockets`. Raises `ApiError` for a URL that is none of a node."""
+    drain and return. `sockets`: those of `open_sockets`. Raises `ConfigError` for a URL that is none of a node."""
     set_up_logging(settings.log_level, settings.max_log_len)
-    addresses = [read_url(url) for url in urls]
+    try:
+        addresses = [read_url(url) for url in urls]
+    except ApiError as error:
+        raise ConfigError(f"--nodes: {error.message}") from None
 
     async def serve() -> None:
         nodes = Nodes(strategy, key=settings.api_keys[0] if settings.api_keys else "")

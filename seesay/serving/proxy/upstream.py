@@ -7,7 +7,7 @@ import contextlib
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 import httptools
@@ -37,45 +37,76 @@ class _ClosedError(NodeLostError):
     """The node has closed the connection, perhaps because it was idle."""
 
 
+class Answer:
+    """What has arrived of an answer. `status` is 0 until its head is there; names of `headers` are lower-case."""
+
+    def __init__(self, on_news: Callable[[], None], *, is_complete: bool = False) -> None:
+        self.status, self.headers = 0, Headers()
+        self.pieces, self.num_waiting = deque[bytes](), 0
+        self.is_complete, self.is_kept, self.is_framed = is_complete, False, False
+        self.parser = httptools.HttpResponseParser(self)
+        self._on_news = on_news
+
+    def take(self) -> bytes:
+        """Return what has arrived of the body since the last call."""
+        data = self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
+        self.pieces.clear()
+        self.num_waiting = 0
+        return data
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
+        self.headers.append((name, value))
+        self.is_framed |= name in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        status = self.parser.get_status_code()
+        if status < 200:  # the answer follows
+            self.headers.clear()
+            return
+        self.status = status
+        self._on_news()
+
+    def on_body(self, body: bytes) -> None:
+        self.pieces.append(body)
+        self.num_waiting += len(body)
+        self._on_news()
+
+    def on_message_complete(self) -> None:
+        if self.status:
+            self.is_complete, self.is_kept = True, self.parser.should_keep_alive()
+            self._on_news()
+
+
 class Exchange(asyncio.Protocol):
-    """A connection to a node, and the answer to the request that was sent last: `status`, 0 at first, and `headers`
-    with lower-case names."""
+    """A connection to a node, and the answer to the request that was sent last."""
 
     def __init__(self) -> None:
         self.idle_since_s = self.sent_s = 0.0
         self._transport: asyncio.Transport | None = None
         self._error: Exception | None = None
         self._news = asyncio.Event()
-        self._begin(is_complete=True)
-
-    def _begin(self, *, is_complete: bool) -> None:
-        self.status, self.headers = 0, Headers()
-        self.is_complete, self._is_kept, self._is_framed = is_complete, False, False
-        self._parser = httptools.HttpResponseParser(self)
-        self._pieces, self._num_waiting = deque[bytes](), 0
+        self.answer = Answer(self._news.set, is_complete=True)
 
     def send(self, head: bytes, body: bytes) -> None:
         """Send a request."""
         assert self._transport is not None
-        self._begin(is_complete=False)
+        self.answer = Answer(self._news.set)
         self._transport.writelines((head, body) if body else (head,))
         self.sent_s = time.perf_counter()
 
     async def read_head(self) -> None:
-        """Return once `status` and `headers` are known. Raises `NodeLostError`, or the error given to `fail`."""
-        while not self.status:
+        """Return once the head of the answer is there. Raises `NodeLostError`, or the error given to `fail`."""
+        while not self.answer.status:
             await self._wait()
 
     async def read(self) -> bytes:
         """Return what has arrived of the body; empty at its end. Raises as `read_head` does."""
-        while not (self._pieces or self.is_complete):
+        while not (self.answer.pieces or self.answer.is_complete):
             await self._wait()
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        if self._num_waiting > _MAX_WAITING_BYTES and self._transport is not None:
+        if self.answer.num_waiting > _MAX_WAITING_BYTES and self._transport is not None:
             self._transport.resume_reading()
-        self._num_waiting = 0
-        return data
+        return self.answer.take()
 
     async def _wait(self) -> None:
         if self._error is not None:
@@ -95,9 +126,7 @@ class Exchange(asyncio.Protocol):
         """Whether another request may be sent: the answer is complete, and the node keeps the connection."""
         if self._transport is None or self._transport.is_closing() or self._transport.get_write_buffer_size():
             return False
-        return self.is_complete and self._is_kept
-
-    # --- asyncio's and httptools' callbacks -------------------------------------------------------------------------
+        return self.answer.is_complete and self.answer.is_kept
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -105,43 +134,20 @@ class Exchange(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
-            if self.is_complete:
+            if self.answer.is_complete:
                 raise httptools.HttpParserError("nothing was asked")
-            self._parser.feed_data(data)
+            self.answer.parser.feed_data(data)
         except httptools.HttpParserError:
             self.fail(NodeLostError("the node does not speak HTTP/1.1", was_sent=True))
-        if self._num_waiting > _MAX_WAITING_BYTES and self._transport is not None:
+        if self.answer.num_waiting > _MAX_WAITING_BYTES and self._transport is not None:
             self._transport.pause_reading()
 
     def connection_lost(self, _: Exception | None) -> None:
         self._transport = None
-        if self.status and not self._is_framed:
-            self.is_complete = True  # the end of the connection ends the answer
+        if self.answer.status and not self.answer.is_framed:
+            self.answer.is_complete = True  # the end of the connection ends the answer
         self._error = self._error or _ClosedError("the node closed the connection", was_sent=True)
         self._news.set()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        self.headers.append((name, value))
-        self._is_framed |= name in (b"content-length", b"transfer-encoding")
-
-    def on_headers_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status < 200:  # the answer follows
-            self.headers.clear()
-            return
-        self.status = status
-        self._news.set()
-
-    def on_body(self, body: bytes) -> None:
-        self._pieces.append(body)
-        self._num_waiting += len(body)
-        self._news.set()
-
-    def on_message_complete(self) -> None:
-        if self.status:
-            self.is_complete, self._is_kept = True, self._parser.should_keep_alive()
-            self._news.set()
 
 
 class Connections:
@@ -189,7 +195,7 @@ class Connections:
             answer = bytearray()
             while piece := await exchange.read():
                 answer += piece
-            return exchange.status, bytes(answer)
+            return exchange.answer.status, bytes(answer)
         finally:
             self.free(exchange)
 

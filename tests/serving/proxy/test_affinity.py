@@ -70,7 +70,9 @@ def test_key_of_long_beginning() -> None:
 
 def test_model_session_and_response() -> None:
     wish = read_wish(b'{"model": "m", "session_id": 3, "previous_response_id": "resp_1", "prompt": ""}')
-    assert (wish.model, wish.response_id, wish.key) == ("m", "resp_1", b"") and wish.session
+    assert (wish.model, wish.stored_id, wish.key) == ("m", "resp_1", b"") and wish.session
+    assert read_wish(b'{"conversation": {"id": "conv_1"}}') == read_wish(b'{"conversation": "conv_1"}')
+    assert read_wish(b'{"conversation": "conv_1"}').stored_id == "conv_1"
     assert read_wish(b'{"session_id": -1, "model": 5, "previous_response_id": 7}') == Wish()
 
 

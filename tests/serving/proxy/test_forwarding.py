@@ -103,8 +103,8 @@ def test_slow_client_holds_the_node_back(proxy: LiveProxy, nodes: list[EchoProce
         assert client.recv(100).startswith(b"HTTP/1.1 200")
         wait_until(lambda: sum(counts(nodes, "running")) == 1)
         [exchange] = [exchange for node in proxy.nodes for exchange in node.connections._busy]
-        wait_until(lambda: exchange._num_waiting > 100_000)
-        assert exchange._num_waiting < 2 << 20
+        wait_until(lambda: exchange.answer.num_waiting > 100_000)
+        assert exchange.answer.num_waiting < 2 << 20
     wait_until(lambda: sum(counts(nodes, "running")) == 0)
 
 

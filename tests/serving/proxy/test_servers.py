@@ -186,15 +186,10 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divide(2) == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]
     assert divide(2, tp=2) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     assert divide(2, devices="[1, 0]") == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}]
-    refused: list[tuple[int, dict[str, Any]]] = [
-        (5, {}),
-        (3, {"tp": 2}),
-        (2, {"device": "cuda:1"}),
-        (2, {"vision": "cpu"}),
-    ]
-    for count, options in refused:
+    refused = [(5, 1, "auto", None), (3, 2, "auto", None), (2, 1, "cuda:1", None), (2, 1, "cuda", "cpu")]
+    for count, tp, device, vision in refused:
         with pytest.raises(ConfigError, match="--dp"):
-            divide(count, **options)
+            divide(count, tp, device, vision)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     assert divide(3, device="cpu") == [{"OMP_NUM_THREADS": "2"}] * 3

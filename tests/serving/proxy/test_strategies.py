@@ -84,8 +84,10 @@ async def test_load_bound(num_nodes: int) -> None:
     num_keys = 50 * num_nodes
     weights = list(itertools.accumulate(1 / (place + 1) for place in range(num_keys)))
     ends: list[tuple[float, int]] = []
-    load, cached, seen = dict.fromkeys(nodes, 0.0), set[tuple[int, Node]](), set[int]()
-    now, last, num_hits, num_repeats, peaks = 0.0, 0.0, 0, 0, []
+    load = dict.fromkeys(nodes, 0.0)
+    cached, seen = set[tuple[int, Node]](), set[int]()
+    now, last, num_hits, num_repeats = 0.0, 0.0, 0, 0
+    peaks: list[float] = []
     for _ in range(6000):
         now += draw.expovariate(10.0 * num_nodes)
         while ends and ends[0][0] <= now:
