@@ -46,12 +46,12 @@ def test_extras_are_used() -> None:
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
     importlib.import_module("seesay.serving.http.http_protocol")
     assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
-    in_package, in_benchmarks = imported_modules(PACKAGE), imported_modules(PROJECT.parent / "benchmarks")
-    in_package.add("httptools")
+    importlib.import_module("starlette.formparsers")
+    assert "python_multipart" in sys.modules, "it is used through Starlette's forms"
+    in_package = imported_modules(PACKAGE) | {"httptools", "python_multipart"}
     for extra in (*USED, "bench"):
-        modules = in_benchmarks if extra == "bench" else in_package
         for package in packages_of(extra):
-            assert package.replace("-", "_") in modules, f"{package} of [{extra}] is imported nowhere"
+            assert package.replace("-", "_") in in_package, f"{package} of [{extra}] is imported nowhere"
 
 
 def test_check_env_knows_the_extras() -> None:

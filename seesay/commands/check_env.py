@@ -22,7 +22,7 @@ _REQUIRED = (
     "msgspec", "pyzmq", "regex",
 )  # fmt: skip
 _EXTRAS = {
-    "serve": ("fastapi", "uvicorn", "httptools", "pydantic", "httpx", "prometheus_client"),
+    "serve": ("fastapi", "uvicorn", "httptools", "pydantic", "httpx", "prometheus_client", "python-multipart"),
     "ui": ("gradio",),
     "video": ("av",),
     "timm": ("timm",),

@@ -48,6 +48,7 @@ class EngineConfig:
         checkpoint), float32 on the CPU.
     tp: GPUs that compute one model together, each with a slice of its weights and of the KV cache: those from
         `device_type` on. The sizes of the model must allow it. On the CPU, processes. See docs/several_gpus.md.
+    expert_parallel: with tp, each GPU has some of a layer's experts whole, and not a slice of every one.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
     rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
         for, instead of the checkpoint's own rotary scaling; 0 leaves that as it is. See docs/long_context.md.
@@ -109,6 +110,7 @@ class EngineConfig:
 
     dtype: DTypeName = "auto"
     tp: int = 1
+    expert_parallel: bool = False
     session_len: int | None = None
     max_batch_size: int | None = None
     cache_max_entry_count: float = 0.8

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image, ImageDraw
 
 from seesay import IMAGE_TOKEN, EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.front.response import Response
+from seesay.errors import ConfigError
 
 OPTIONS: dict[str, Any] = {"device_type": "cpu", "session_len": 1024, "block_size": 16, "async_scheduling": True}
 TIGHT: dict[str, Any] = {"max_prefill_token_num": 48, "num_gpu_blocks": 70, "num_cpu_blocks": 40}
@@ -153,3 +155,14 @@ def test_four_ranks_of_which_two_share_heads(alone: Pipeline) -> None:
     """The built-in model has two heads of keys: each is on two of four ranks."""
     with load(4) as four:
         compare(alone, four, PROMPTS[:3], [GenerationConfig(max_new_tokens=20)] * 3)
+
+
+def test_ranks_with_whole_experts(tiny_checkpoint: Callable[[str], Path]) -> None:
+    path, config = str(tiny_checkpoint("qwen3_moe")), GenerationConfig(max_new_tokens=12, ignore_eos=True)
+    prompts = ["one", "What is it?", "three four five"]
+    with load(1, path, session_len=128) as one, load(2, path, session_len=128, expert_parallel=True) as ranks:
+        assert texts(ranks(prompts, gen_config=config)) == texts(one(prompts, gen_config=config))
+    with pytest.raises(ConfigError, match="expert_parallel: this model has no experts"):
+        load(2, str(tiny_checkpoint("llama")), session_len=128, expert_parallel=True)
+    with pytest.raises(ConfigError, match="expert_parallel needs tp of 2 or more"):
+        load(1, path, session_len=128, expert_parallel=True)

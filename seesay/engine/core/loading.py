@@ -80,6 +80,7 @@ class ResolvedConfig:
     unpacked_copy: bool = False
     rope_scaling_factor: float = 0.0
     use_logn_attn: bool = False
+    expert_parallel: bool = False
 
 
 def resolve(
@@ -113,6 +114,7 @@ def resolve(
         kv_format=_pick_kv_format(config, checkpoint, device),
         rope_scaling_factor=config.rope_scaling_factor,
         use_logn_attn=config.use_logn_attn,
+        expert_parallel=config.expert_parallel,
     )
 
 
@@ -306,6 +308,7 @@ def load_runner(
         session_len=resolved.session_len,
         rope_scaling_factor=resolved.rope_scaling_factor,
         use_logn_attn=resolved.use_logn_attn,
+        expert_parallel=resolved.expert_parallel,
         device=resolved.device,
         dtype=resolved.dtype,
         ranks=ranks,
@@ -427,12 +430,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
     if runner.limits.session_len < session_len:
         session_len = runner.limits.session_len
         logger.warning("the KV cache holds %d tokens: session_len is lowered to that", session_len)
-    pool = BlockPool(
-        runner.num_blocks,
-        config.block_size,
-        enable_prefix_caching=config.enable_prefix_caching,
-        num_host_slots=config.num_cpu_blocks,
-    )
+    pool = BlockPool(runner.num_blocks, config.block_size, config.enable_prefix_caching, config.num_cpu_blocks)
     scheduler_config = SchedulerConfig(
         max_batch_size=resolved.max_batch_size,
         max_prefill_token_num=config.max_prefill_token_num,

@@ -120,6 +120,8 @@ def make_division(
     """Return one rank's share of a decoder. expert_parallel: of experts, each rank has whole ones. Raises `ConfigError`
     that names the numbers of ranks among which the decoder can be divided, if this is none of them."""
     if ranks is None or (size := ranks.place.size) == 1:
+        if expert_parallel:
+            raise ConfigError("expert_parallel needs tp of 2 or more")
         return WHOLE
     if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
         raise ConfigError("expert_parallel: this model has no experts")
