@@ -119,6 +119,8 @@ def test_steps_sized_by_time_are_turned_off() -> None:
         ("serve api_server --ssl", "SSL_CERTFILE"),
         ("serve api_client http://127.0.0.1:1", "is it running"),
         ("serve api_client ftp://x", "http://"),
+        ("serve proxy --nodes ftp://a:1 --server-port 0 --server-name 127.0.0.1", "url must be http://HOST:PORT"),
+        ("serve api_server --proxy-url ftp://a:1 --server-port 0 --server-name 127.0.0.1", "proxy_url="),
         ("chat /no/such/model", "no such folder"),
         ("chat --load /no/such.json /no/such/model", "no such folder"),
         ("chat --quantization awq m", "quantization must be 'fp8', 'int8' or None (weights of 4 bits need calibration"),
@@ -162,7 +164,6 @@ def test_wrong_options_are_one_line(
         ("lite gptq m", "unknown command 'gptq': did you mean 'auto_gptq'?"),
         ("convert internlm2 m", "convert: no conversion is needed: `seesay chat MODEL`"),
         ("serve proxy --strategy fastest", "argument --strategy: invalid choice: 'fastest'"),
-        ("serve proxy --nodes ftp://a:1 --server-port 0 --server-name 127.0.0.1", "url must be http://HOST:PORT"),
         ("chat torch m", "torch: give the model alone: `seesay chat m`"),
     ],
 )
