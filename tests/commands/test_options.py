@@ -120,7 +120,7 @@ def test_steps_sized_by_time_are_turned_off() -> None:
         ("serve api_client http://127.0.0.1:1", "is it running"),
         ("serve api_client ftp://x", "http://"),
         ("serve proxy --nodes ftp://a:1 --server-port 0 --server-name 127.0.0.1", "url must be http://HOST:PORT"),
-        ("serve api_server --proxy-url ftp://a:1 --server-port 0 --server-name 127.0.0.1", "proxy_url="),
+        ("serve api_server --proxy-url ftp://a:1 --server-port 0 --server-name 127.0.0.1", "--proxy-url="),
         ("chat /no/such/model", "no such folder"),
         ("chat --load /no/such.json /no/such/model", "no such folder"),
         ("chat --quantization awq m", "quantization must be 'fp8', 'int8' or None (weights of 4 bits need calibration"),
@@ -148,7 +148,7 @@ def test_wrong_options_are_one_line(
         (
             "zoo --dtype x",
             "unknown command 'zoo'; known commands are "
-            "demo, chat, serve, lite, list, check, plan, check_env, completion",
+            "demo, chat, serve, batch, bench, lite, list, check, plan, check_env, completion",
         ),
         ("serve seesay-demo", "unknown command 'seesay-demo'; to serve a model: `seesay serve api_server seesay-demo`"),
         ("serve api_servr m", "unknown command 'api_servr': did you mean 'api_server'?"),
