@@ -93,6 +93,7 @@ class Node:
         echoed = {
             "node": self.name,
             "id": f"resp_{self.name}",
+            "output_file_id": f"file-{self.name}",
             "method": scope["method"],
             "path": scope["raw_path"].decode(),
             "query": scope["query_string"].decode(),

@@ -24,6 +24,7 @@ class _Body(msgspec.Struct):
     session_id: Any = None
     previous_response_id: Any = None
     conversation: Any = None
+    input_file_id: Any = None
     system: Any = None
     instructions: Any = None
     messages: Any = None
@@ -36,7 +37,8 @@ class _Body(msgspec.Struct):
 
 class Wish(NamedTuple):
     """What a request says. `key`: a digest of what may be cached, empty if that is nothing. `session`: its session,
-    which one node keeps. `stored_id`: the stored response or conversation that it continues."""
+    which one node keeps. `stored_id`: what it continues and one
+    node stores: a response, a conversation, or the file of a batch."""
 
     model: str | None = None
     key: bytes = b""
@@ -56,7 +58,7 @@ def read_wish(body: bytes | bytearray) -> Wish:
         key = _make_key(read)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return Wish()
-    continued = read.previous_response_id or read.conversation
+    continued = read.previous_response_id or read.conversation or read.input_file_id
     if isinstance(continued, dict):
         continued = continued.get("id")
     return Wish(

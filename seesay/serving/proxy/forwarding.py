@@ -30,8 +30,8 @@ _OF_CONNECTION = frozenset(
 )
 _NOT_SENT = _OF_CONNECTION | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 _NOT_RETURNED = _OF_CONNECTION | {b"date", b"server", b"x-request-id", b"request-id"}
-_STORING = ("/v1/responses", "/v1/conversations")
-_STORED_ID = re.compile(rb'"id": ?"((?:resp|conv)_[\w-]{1,80})"')
+_STORING = ("/v1/responses", "/v1/conversations", "/v1/files", "/v1/batches")
+_STORED_ID = re.compile(rb'"(?:id|output_file_id|error_file_id)": ?"((?:resp_|conv_|file-|batch_)[\w-]{1,80})"')
 _NAMED_EVENTS = ("/v1/messages", "/v1/responses")
 
 
@@ -104,7 +104,7 @@ class Forwarder:
         tail = b""
         try:
             while piece := await exchange.read():
-                if not tail and scope["path"] in _STORING:
+                if not tail and scope["path"].startswith(_STORING):
                     self._note_stored(piece, node)
                 tail = (tail + piece[-2:])[-2:]
                 await send({"type": "http.response.body", "body": piece, "more_body": not answer.is_complete})
@@ -120,8 +120,8 @@ class Forwarder:
         await send({"type": "http.response.body"})
 
     def _note_stored(self, beginning: bytes, node: Node) -> None:
-        if (found := _STORED_ID.search(beginning)) is not None:
-            self._nodes.note_stored(found[1].decode(), node)
+        for found in _STORED_ID.findall(beginning):
+            self._nodes.note_stored(found.decode(), node)
 
     def _render_error(self, scope: Scope, kind: bytes, tail: bytes, error: Exception) -> bytes | None:
         """Return the error as the last event of a stream; None where it cannot stand there."""

@@ -81,7 +81,7 @@ class Nodes:
         return [node for node in nodes if node.may_have(model)] or nodes
 
     def note_stored(self, stored_id: str, node: Node) -> None:
-        """Remember which node stores a response or conversation."""
+        """Remember which node stores a response, conversation, file or batch."""
         self._homes[stored_id] = node.name
         if len(self._homes) > _MAX_STORED:
             self._homes.popitem(last=False)

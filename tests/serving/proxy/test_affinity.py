@@ -73,6 +73,7 @@ def test_model_session_and_response() -> None:
     assert (wish.model, wish.stored_id, wish.key) == ("m", "resp_1", b"") and wish.session
     assert read_wish(b'{"conversation": {"id": "conv_1"}}') == read_wish(b'{"conversation": "conv_1"}')
     assert read_wish(b'{"conversation": "conv_1"}').stored_id == "conv_1"
+    assert read_wish(b'{"input_file_id": "file-1"}').stored_id == "file-1"
     assert read_wish(b'{"session_id": -1, "model": 5, "previous_response_id": 7}') == Wish()
 
 

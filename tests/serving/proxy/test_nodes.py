@@ -128,6 +128,7 @@ def test_stored_responses_stay_with_their_node(nodes: list[EchoProcess]) -> None
         for _ in range(8):
             assert proxy.post("/v1/responses", input="y", previous_response_id=response).json()["node"] == home
             assert httpx.get(f"{proxy.url}/v1/responses/{response}").json()["node"] == home
+            assert httpx.get(f"{proxy.url}/v1/files/{first['output_file_id']}/content").json()["node"] == home
         assert len({proxy.post("/v1/chat/interactive", session_id=7).json()["node"] for _ in range(8)}) == 1
 
 
