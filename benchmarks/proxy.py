@@ -109,19 +109,25 @@ def _percentiles_ms(values_s: Sequence[float]) -> dict[str, float]:
     return {f"p{percent}": round(1000 * cuts[percent - 1], 2) for percent in (50, 90, 99)}
 
 
-async def measure_affinity(proxy: str, nodes: Sequence[str], strategy: str, requests: Sequence[Request]) -> int:
+def _make_body(request: Request) -> bytes:
+    buffer = io.BytesIO()
+    request.images[0].save(buffer, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": request.text}]
+    messages = [{"role": "user", "content": content}]
+    return json.dumps({"messages": messages, "max_tokens": request.num_output_tokens}).encode()
+
+
+async def measure_affinity(proxy: str, nodes: Sequence[str], strategy: str, bodies: Sequence[bytes]) -> int:
     """Ask, and return how many pictures were encoded."""
     places = asyncio.Semaphore(NUM_AT_ONCE)
     async with httpx.AsyncClient(timeout=600) as client:
 
-        async def ask(request: Request) -> None:
-            buffer = io.BytesIO()
-            request.images[0].save(buffer, "PNG")
-            url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-            content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": request.text}]
-            body = {"messages": [{"role": "user", "content": content}], "max_tokens": request.num_output_tokens}
+        async def ask(body: bytes) -> None:
             async with places:
-                (await client.post(f"{proxy}/v1/chat/completions", json=body)).raise_for_status()
+                headers = {"content-type": "application/json"}
+                answer = await client.post(f"{proxy}/v1/chat/completions", content=body, headers=headers)
+                answer.raise_for_status()
 
         async def count(name: str) -> list[int]:
             pages = [(await client.get(f"{url}/metrics")).text for url in nodes]
@@ -131,7 +137,7 @@ async def measure_affinity(proxy: str, nodes: Sequence[str], strategy: str, requ
         (await client.post(f"{proxy}/reset_caches")).raise_for_status()
         before, answers = await count("seesay_encoder_items_total"), await count("seesay_request_prompt_tokens_count")
         started_s = time.perf_counter()
-        await asyncio.gather(*(ask(request) for request in requests))
+        await asyncio.gather(*(ask(body) for body in bodies))
         elapsed_s = time.perf_counter() - started_s
         encoded = [new - old for new, old in zip(await count("seesay_encoder_items_total"), before)]
         shares = [new - old for new, old in zip(await count("seesay_request_prompt_tokens_count"), answers)]
@@ -153,6 +159,7 @@ def main() -> None:
             asyncio.run(measure_added(proxy, pid, nodes, arguments.rate, arguments.seconds))
         return
     requests = shared_image_requests(arguments.pictures, num_turns=arguments.turns, side_px=224, num_output_tokens=4)
+    bodies = [_make_body(request) for request in requests]
     os.environ["OMP_NUM_THREADS"] = "1"
     options = ["--device", "cpu", "--session-len", "1024"]
     with contextlib.ExitStack() as stack:
@@ -160,7 +167,7 @@ def main() -> None:
         encoded = {}
         for strategy in ("random", "cache_affinity"):
             with running_proxy(nodes, strategy) as (proxy, _):
-                encoded[strategy] = asyncio.run(measure_affinity(proxy, nodes, strategy, requests))
+                encoded[strategy] = asyncio.run(measure_affinity(proxy, nodes, strategy, bodies))
     print(json.dumps({"affinity_by_random": round(encoded["cache_affinity"] / encoded["random"], 3)}))
 
 

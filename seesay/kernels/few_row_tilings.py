@@ -61,9 +61,10 @@ def tile_one_row(num_outputs: int, size: int, is_gated: bool, num_bytes: int) ->
 
 
 def _avoid_padding(span: int, size: int) -> int:
-    """Return the longest span of which a row of weights has almost only whole ones: programs wait for the loads of the
-    last one as for those of the others. 5,120 inputs take 11.3 µs with spans of 1,024, and 15.7 with 4,096."""
-    while span > _SHORTEST_SPAN and -(-size // span) * span > size * _MOST_PADDED:
+    """Return the longest span of which a row of weights has almost only whole ones, if it has several: programs wait
+    for the loads of the last one as for those of the others. Gate and up of 27,648 · 5,120 weights take 67 µs with
+    spans of 1,024, and 98 with 4,096; a single span may be padded."""
+    while _SHORTEST_SPAN < span < size and -(-size // span) * span > size * _MOST_PADDED:
         span //= 2
     return span
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from seesay import cli
 from seesay.commands import engine_options, options, serve_server
 from seesay.commands.advice import adapt
-from seesay.config import EngineConfig, MediaLimits
+from seesay.config import EngineConfig, MediaLimits, VisionConfig
 from seesay.errors import ConfigError
 from seesay.serving.http.listener import warn_of_strangers
 from seesay.serving.settings import ServerSettings
@@ -26,7 +27,8 @@ def test_defaults_are_the_configurations_own() -> None:
     arguments = parse("serve", "api_server")
     assert engine_options.make_engine_config(arguments) == EngineConfig()
     settings = serve_server.make_settings(arguments)
-    assert settings == ServerSettings(media=MediaLimits.for_server())
+    assert settings.files_dir is not None and settings.files_dir.endswith("/seesay/files/23333")
+    assert replace(settings, files_dir=None) == ServerSettings(media=MediaLimits.for_server())
     assert engine_options.make_chat_template_config(arguments) is None
     assert arguments.model_path == "seesay-demo"
 
@@ -44,7 +46,8 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         "--device cpu --dtype float16 --session-len 12 --max-batch-size 13 --cache-max-entry-count 0.5 "
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --max-step-ms 18 --no-enable-prefix-caching "
         "--eager-mode --no-jump-ahead --no-unpacked-copy --revision r --download-dir d --disable-vision-encoder "
-        "--trust-remote-code --vision-max-batch-size 16"
+        "--trust-remote-code --vision-max-batch-size 16 --encoder-device cpu --tp 2 --expert-parallel "
+        "--files-dir f --files-max-bytes 20 --max-file-bytes 19 --dp 2 --devices 0,1"
     )
     arguments = parse(
         *line.split(),
@@ -61,7 +64,8 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         max_sequences_per_key=6, frontend_timeout_s=7.5, request_timeout_s=5,
         drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
         tool_call_parser="hermes", reasoning_parser="qwen3",
-        log_level="INFO", max_log_len=11,
+        log_level="INFO", max_log_len=11, files_dir="f", files_max_bytes=20, max_file_bytes=19,
+        num_replicas=2, devices=(0, 1),
         media=MediaLimits.for_server(
             allow_private_hosts=True, timeout_s=8, max_bytes=9, max_pixels=90, max_items=10,
             allowed_local_media_path=str(tmp_path), allowed_media_domains=("a.b",),
@@ -71,9 +75,9 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         device_type="cpu", dtype="float16", session_len=12, max_batch_size=13, cache_max_entry_count=0.5, block_size=14,
         max_prefill_token_num=15, max_step_ms=18, enable_prefix_caching=False, eager_mode=True, jump_ahead=False,
         unpacked_copy=False, revision="r", download_dir="d", disable_vision_encoder=True, trust_remote_code=True,
-        hf_overrides={"a": 1},
+        hf_overrides={"a": 1}, tp=2, expert_parallel=True,
     )  # fmt: skip
-    assert engine_options.make_vision_config(arguments).max_batch_size == 16
+    assert engine_options.make_vision_config(arguments) == VisionConfig(max_batch_size=16, device="cpu")
     assert engine_options.make_engine_config(parse("chat", "--num-cpu-blocks", "17")).num_cpu_blocks == 17
     for words, expected in (((), None), (("--engine-process",), True), (("--no-engine-process",), False)):
         assert engine_options.make_engine_config(parse("chat", *words)).engine_process is expected
