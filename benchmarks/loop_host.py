@@ -86,6 +86,10 @@ class IdleRunner:
     def sample(self, launched: object, *, processors: object) -> None:
         pass
 
+    def collect(self, launched: Any) -> StepResult:
+        result: StepResult = launched.collect()
+        return result
+
 
 def make_loop(runner: Any, num_rows: int, num_tokens: int) -> EngineLoop:
     """A loop one step ahead, with room for all rows."""

@@ -145,6 +145,9 @@ class SimulatedRunner:
             if row.samples:
                 self._sampled[row.seq_id] = row.start + row.num_tokens, launched.tokens[row.seq_id]
 
+    def collect(self, launched: SimulatedStep) -> StepResult:
+        return launched.collect()
+
     def _token(self, member: RowState, index: int) -> int:
         if index < member.num_known:
             return int(member.token_ids[index])
