@@ -47,9 +47,10 @@ def _run(arguments: argparse.Namespace) -> int:
     folder = resolve_checkpoint(arguments.model_path, revision=config.revision, download_dir=config.download_dir)
     model = open_model(folder, config)
     with model.checkpoint.blamed():
-        capacity = Capacity(model, config)
+        has_tower = engine_options.make_vision_config(arguments).device is None
+        capacity = Capacity(model, config, has_tower=has_tower)
         num_gpus, gpu_bytes = arguments.gpus
-        shares = _measure(capacity, num_gpus)
+        shares = _measure(capacity, num_gpus) if config.tp == 1 else [capacity.measure(config.tp)]
     kv = shares[0].kv_bytes_per_token / 1024
     dtype = str(capacity.resolved.dtype).removeprefix("torch.")
     sys.stdout.write(

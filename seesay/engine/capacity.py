@@ -49,13 +49,15 @@ class Share:
 class Capacity:
     """The shares of one model. resolved: the options that it would have on a GPU."""
 
-    def __init__(self, model: OpenedModel, config: EngineConfig) -> None:
-        """Raises `ConfigError` for a model that cannot be planned for, `CheckpointError` as loading would."""
+    def __init__(self, model: OpenedModel, config: EngineConfig, *, has_tower: bool = True) -> None:
+        """`has_tower`: whether the vision encoder, if there is one, is on one of these GPUs. Raises `ConfigError` for a
+        model that cannot be planned for, `CheckpointError` as loading would."""
         import torch
 
         if isinstance(model.family, ModuleDecoderFamily):
             raise ConfigError(f"{model.checkpoint.path}: computed as modules of Transformers, it has one GPU: use tp=1")
         self._model, self._config = model, config
+        self._has_tower = has_tower and bool(model.family.modalities) and not config.disable_vision_encoder
         self.resolved: ResolvedConfig = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
         self._decoder_config = model.backbone.decoder_config(session_len=self.resolved.session_len)
 
@@ -73,13 +75,18 @@ class Capacity:
             self._decoder_config,
             device=torch.device("meta"),
             dtype=self.resolved.dtype,
-            division=make_division(self._decoder_config, Unconnected(Place(0, tp)), checkpoint.quantization),
+            division=make_division(
+                self._decoder_config,
+                Unconnected(Place(0, tp)),
+                checkpoint.quantization,
+                expert_parallel=self._config.expert_parallel and tp > 1,
+            ),
         )
         shares = _find_shares(decoder)
-        weight_bytes = sum(
-            self._loaded_bytes(name) * shares.get(_module_of(weights.decoder_name(name) or ""), 1.0)
-            for name in self._used()
-        )
+        weight_bytes = 0.0
+        for name in self._used():
+            own = weights.decoder_name(name)
+            weight_bytes += self._loaded_bytes(name) * (1.0 if own is None else shares.get(_module_of(own), 0.0))
         layouts = make_layouts(
             decoder.traits.kv_shapes,
             block_size=self._config.block_size,
@@ -96,11 +103,10 @@ class Capacity:
     def _used(self) -> Iterator[str]:
         """Yield the names of the tensors that the model reads."""
         weights, is_tied = self._model.family.weights, self._decoder_config.tied_embeddings
-        has_tower = bool(self._model.family.modalities) and not self._config.disable_vision_encoder
         for name in self._model.checkpoint.stored:
             own = weights.decoder_name(name)
             is_head = is_tied and own == "lm_head.weight"
-            if (own is not None and not is_head) or (has_tower and weights.tower_name(name) is not None):
+            if (own is not None and not is_head) or (self._has_tower and weights.tower_name(name) is not None):
                 yield name
 
     def _loaded_bytes(self, name: str) -> int:

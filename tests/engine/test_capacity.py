@@ -21,9 +21,11 @@ GIB = 1 << 30
 NAMES = ("llama", "qwen2_5_vl", "starcoder2", "qwen3_moe", "gemma3")
 
 
-def load_bytes(model: OpenedModel, dtype: torch.dtype, ranks: Ranks | None) -> int:
+def load_bytes(model: OpenedModel, dtype: torch.dtype, ranks: Ranks | None, **options: bool) -> int:
     """The bytes of all weights of the first rank, vision tower included."""
-    decoder = model.backbone.load_decoder(model.checkpoint, session_len=64, device=CPU, dtype=dtype, ranks=ranks)
+    decoder = model.backbone.load_decoder(
+        model.checkpoint, session_len=64, device=CPU, dtype=dtype, ranks=ranks, **options
+    )
     tensors = list(decoder.weights.tensors())
     if model.family.modalities:
         tensors += model.family.build_encoder(CPU, dtype).weights.tensors()
@@ -71,3 +73,22 @@ def test_what_cannot_be_planned_for_is_named(
     with pytest.raises(SystemExit):
         main(["plan", "--gpus", "many"])
     assert "must be like 8x80GB or 24GB, got 'many'" in capsys.readouterr().err
+
+
+def test_options_of_the_engine_count(
+    tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One number of GPUs, a vision encoder elsewhere, whole experts."""
+    path = tiny_checkpoint("qwen2_5_vl")
+    model = open_model(path, EngineConfig())
+    sizes = [Capacity(model, EngineConfig(), has_tower=has_tower).num_parameters for has_tower in (True, False)]
+    assert sizes[1] < sizes[0]
+    assert main(["plan", str(path), "--gpus", "4x24GB", "--tp", "2", "--encoder-device", "cuda:3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[3:4]] == [["2", "2"]] and not lines[4]
+    config = EngineConfig(dtype="bfloat16", tp=2, expert_parallel=True)
+    mixture = open_model(tiny_checkpoint("qwen3_moe"), config)
+    loaded = run_ranks(2, lambda ranks: load_bytes(mixture, torch.bfloat16, ranks, expert_parallel=True))
+    assert Capacity(mixture, config).measure(2).weight_bytes == pytest.approx(max(loaded), rel=0.05)
+    with pytest.raises(ConfigError, match="this model has no experts"):
+        Capacity(model, EngineConfig(expert_parallel=True)).measure(2)
