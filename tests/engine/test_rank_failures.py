@@ -139,7 +139,8 @@ def test_a_follower_hangs(path: Path, folder: Path, expected: list[list[int]], i
         if not is_idle:
             check_lost(read(*submit(engine, parse(PROMPTS, max_new_tokens=LONG))), "hangs", "said nothing")
         wait_until(lambda: is_over(first) and is_over(follower), "the processes are ended")
-        assert ask(engine) == expected
+        wait_until(lambda: pid_of(engine) != first, "the end of the process is noticed")
+        assert ask(engine) == expected, "what waited for the next process is answered"
 
 
 def test_the_engine_process_is_killed(engine: AsyncEngine, expected: list[list[int]]) -> None:

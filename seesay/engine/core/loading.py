@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.memory.kv_layout import KVFormat
+    from seesay.llm.models.decoder import Decoder
     from seesay.llm.plans.step_times import StepCosts
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.step_policy import StepPolicy
@@ -303,15 +305,16 @@ def load_runner(
     checkpoint = model.checkpoint
     if resolved.unpacked_copy and checkpoint.quantization is not None:
         checkpoint = replace(checkpoint, quantization=replace(checkpoint.quantization, has_plain_copy=True))
-    decoder = model.backbone.load_decoder(
+    load: Callable[..., Decoder] = model.backbone.load_decoder
+    if ranks is not None or resolved.expert_parallel:  # which a decoder from outside may not know
+        load = partial(load, ranks=ranks, expert_parallel=resolved.expert_parallel)
+    decoder = load(
         checkpoint,
         session_len=resolved.session_len,
         rope_scaling_factor=resolved.rope_scaling_factor,
         use_logn_attn=resolved.use_logn_attn,
-        expert_parallel=resolved.expert_parallel,
         device=resolved.device,
         dtype=resolved.dtype,
-        ranks=ranks,
     )
     limits = RunnerLimits(
         max_batch_size=resolved.max_batch_size,

@@ -340,6 +340,7 @@ class ProcessCore:
                 logger.exception("the messages of the engine process cannot be read")
                 end = error
             finally:
+                self._state.note_deaf(child)  # what comes while it is ended waits for the next process
                 child.end()
             if not self._is_closing:
                 self._note_end(child, end)

@@ -592,9 +592,12 @@ def test_failing_steps_lose_nothing_between_device_and_host(
             return forward(*inputs)
 
         monkeypatch.setattr(runner.decoder, "forward", fail_with_several)
-        for _ in range(3):
+        for _ in range(60):  # which steps fail depends on when the requests arrive
             assert [output.token_ids for output in ask(engine, requests)] == expected
-        assert any(plan.saves for plan in failed) and any(plan.loads for plan in failed)
+            if any(plan.saves for plan in failed) and any(plan.loads for plan in failed):
+                break
+        else:
+            pytest.fail("no step failed that saves, or none that loads")
 
 
 def test_abort_ends_with_one_final_delta(vision_engine: AsyncEngine) -> None:
