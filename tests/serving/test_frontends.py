@@ -28,6 +28,7 @@ from live_server import make_data_url, wait_until
 from other_weights import copy_with_other_weights
 
 from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay.system.liveness import is_stopped
 
 COMMAND = [sys.executable, "-m", "seesay", "serve", "api_server"]
 SLOW_COMMAND = [
@@ -454,6 +455,7 @@ def test_ctrl_c_twice_cuts_answers_off(quantized_server: Server) -> None:
         with quantized_server.only(0):
             lines = opened.enter_context(streaming(quantized_server, CHAT, **LONG))
         os.kill(frontend, signal.SIGSTOP)
+        wait_until(partial(is_stopped, frontend))  # a signal of a lower number that comes before that is taken first
         for number in (signal.SIGTERM, signal.SIGINT):  # that the supervisor sends it
             quantized_server.process.send_signal(signal.SIGINT)
             wait_until(partial(has_waiting, frontend, number))
