@@ -6,8 +6,8 @@ Starts a process per rank, by default one for each GPU and at least two; process
 fewer, and then nothing is timed: they wait for each other's time slices. Rows are bfloat16 of 3584 components, 7 KB.
 Times are microseconds of one of 100 calls in a graph: of each rank the median of 20 replays, of these the largest.
 
-"fused" sums up, adds to the residual and normalizes; "one_shot+norm" and "nccl+norm" do this by two kernels. Largest
-errors are ‖ours - exact‖ / ‖exact‖ with sums in float64 as exact ones.
+"added" adds the sum to a residual, "nccl added" by two kernels. Largest errors are ‖ours - exact‖ / ‖exact‖ with
+sums in float64 as exact ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from torch.multiprocessing.spawn import spawn
 
 from seesay.device.peer_ranks import PeerRanks, open_peer_ranks
 from seesay.device.ranks import TorchRanks
-from seesay.kernels import token_kernels
 
-HIDDEN, EPS = 3584, 1e-6
+HIDDEN = 3584
 NUM_ROWS = (1, 2, 4, 8, 14, 32, 64, 73, 128, 256, 512)
 NUM_CALLS, NUM_REPLAYS = 100, 20
 TOLERANCES = {torch.float32: 1e-6, torch.float16: 5e-4, torch.bfloat16: 4e-3}
@@ -60,34 +59,11 @@ def check_sums(ranks: PeerRanks, device: torch.device) -> dict[str, float]:
     return errors
 
 
-def check_norms(ranks: PeerRanks, device: torch.device) -> float:
-    """Return the largest share of elements in which the fused norm is not that of two kernels, bit for bit."""
-    share = 0.0
-    for dtype in TOLERANCES:
-        for num_rows, hidden in ((1, HIDDEN), (32, 1000), (3, 16384)):
-            x, residual = (
-                random(num_rows, hidden, dtype=dtype, seed=hidden + seed, device=device)
-                for seed in (1 + ranks.place.rank, 0)
-            )
-            if not ranks.sums.can_sum_add_norm(x):
-                continue
-            weight = random(hidden, dtype=dtype, seed=hidden, device=device)
-            fused_residual = residual.clone()
-            fused = ranks.sums.sum_add_norm(x.clone(), fused_residual, weight, EPS)
-            ranks.sums.sum_one_shot(x)
-            normed = token_kernels.norm(x, residual, weight, EPS)
-            assert torch.equal(fused_residual, residual), (dtype, num_rows, hidden)
-            torch.testing.assert_close(fused, normed, rtol=max(1e-6, torch.finfo(dtype).eps), atol=0)
-            share = max(share, float((fused != normed).double().mean()))
-    return share
-
-
 def check_replays(ranks: PeerRanks, device: torch.device, num_replays: int) -> int:
     """Replay a graph of sums of all kinds and sizes whose values change, while ranks lag behind each other at times.
     Return the number of sums; raises if any element was wrong."""
     place, step = ranks.place, torch.zeros((), dtype=torch.int64, device=device)
     num_wrong = torch.zeros((), dtype=torch.int64, device=device)
-    weight = torch.ones(HIDDEN, dtype=torch.bfloat16, device=device)
 
     def make(num: int, rank: int, call: int) -> torch.Tensor:
         columns = torch.arange(num, device=device)
@@ -97,15 +73,14 @@ def check_replays(ranks: PeerRanks, device: torch.device, num_replays: int) -> i
         step.add_(1)
         for call, num_rows in enumerate((1, 64, 3, 1, 146)):
             num = num_rows * HIDDEN
-            expected = sum(make(num, rank, call) for rank in range(place.size))
+            expected = torch.stack([make(num, rank, call) for rank in range(place.size)]).sum(0)
             for sum_up in (ranks.sums.sum_one_shot, ranks.sums.sum_two_shot):
                 x = make(num, place.rank, call)
                 sum_up(x)
                 num_wrong.add_((x != expected).sum())
-            x, residual = make(num, place.rank, call).view(-1, HIDDEN), weight.new_zeros(num_rows, HIDDEN)
-            if ranks.sums.can_sum_add_norm(x):
-                ranks.sums.sum_add_norm(x, residual, weight, EPS)
-                num_wrong.add_((residual.view(-1) != expected).sum())
+            added = torch.zeros_like(expected)
+            ranks.sums.sum_one_shot(make(num, place.rank, call), add_to=added)
+            num_wrong.add_((added != expected).sum())
 
     run()
     graph = record(run)
@@ -115,7 +90,7 @@ def check_replays(ranks: PeerRanks, device: torch.device, num_replays: int) -> i
         graph.replay()
     torch.cuda.synchronize()
     assert int(num_wrong) == 0, f"{int(num_wrong)} wrong elements"
-    return 14 * num_replays
+    return 15 * num_replays
 
 
 def record(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -149,25 +124,21 @@ def measure(call: Callable[[], object], ranks: TorchRanks, device: torch.device)
 
 def measure_rows(num_rows: int, ranks: PeerRanks, nccl: TorchRanks, device: torch.device) -> dict[str, Any]:
     x, residual = (random(num_rows, HIDDEN, dtype=torch.bfloat16, seed=seed, device=device) for seed in range(2))
-    weight, sums = torch.ones_like(x[0]), ranks.sums
-
-    def norm_by_itself(sum_up: Callable[[torch.Tensor], object]) -> None:
-        sum_up(x)
-        token_kernels.norm(x, residual, weight, EPS)
-
-    calls = {"nccl": lambda: nccl.sum(x), "nccl+norm": lambda: norm_by_itself(nccl.sum)}
-    if ranks.sums.can_sum(x):
+    sums = ranks.sums
+    calls: dict[str, Callable[[], object]] = {
+        "nccl": lambda: nccl.sum(x),
+        "nccl added": lambda: nccl.sum_add(x, residual),
+    }
+    if sums.can_sum(x):
         calls["one_shot"] = lambda: sums.sum_one_shot(x)
         calls["two_shot"] = lambda: sums.sum_two_shot(x)
-        calls["one_shot+norm"] = lambda: norm_by_itself(sums.sum_one_shot)
-    if ranks.sums.can_sum_add_norm(x):
-        calls["fused"] = lambda: sums.sum_add_norm(x, residual, weight, EPS)
+        calls["added"] = lambda: sums.sum_one_shot(x, add_to=residual)
     times = {name: round(measure(call, nccl, device), 2) for name, call in calls.items()}
     return {"rows": num_rows, "kb": round(x.numel() * x.element_size() / 1e3, 1), **times}
 
 
 def print_table(lines: Sequence[dict[str, Any]]) -> None:
-    names = ("rows", "kb", "one_shot", "two_shot", "nccl", "fused", "one_shot+norm", "nccl+norm")
+    names = ("rows", "kb", "one_shot", "two_shot", "added", "nccl", "nccl added")
     print(" ".join(f"{name:>13}" for name in names))
     for line in lines:
         print(" ".join(f"{line.get(name, '-'):>13}" for name in names), flush=True)
@@ -187,7 +158,6 @@ def run_rank(rank: int, num_ranks: int, folder: str, options: argparse.Namespace
         raise SystemExit("the GPUs do not reach each other's memory")
     record: dict[str, Any] = {"gpu": torch.cuda.get_device_name(device), "ranks": num_ranks}
     record["errors"] = check_sums(ranks, device)
-    record["share_of_other_bits"] = check_norms(ranks, device)
     record["sums_in_replays"] = check_replays(ranks, device, options.replays)
     lines = [measure_rows(num_rows, ranks, nccl, device) for num_rows in options.rows] if is_alone else []
     record["us"] = lines

@@ -15,7 +15,7 @@ import torch
 
 from seesay.device.backends import has_kernels
 from seesay.device.peer_memory import PeerMemory, try_open_peer_memory
-from seesay.device.ranks import AddNorm, Ranks
+from seesay.device.ranks import Ranks
 
 if TYPE_CHECKING:
     from seesay.kernels.all_reduce import PeerSums
@@ -66,14 +66,6 @@ class PeerRanks:
             self.sums.sum_one_shot(x.contiguous(), add_to=residual)
         else:
             residual.add_(self.sum(x))
-
-    def sum_add_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
-    ) -> torch.Tensor:
-        num_bytes = x.numel() * x.element_size()
-        if num_bytes > self._limits.one_shot_bytes or not self.sums.can_sum_add_norm(x):
-            return add_norm(self.sum(x), residual, weight, eps)
-        return self.sums.sum_add_norm(x.contiguous(), residual, weight, eps)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return self._ranks.gather(x)

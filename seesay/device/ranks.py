@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import torch
-
-AddNorm: TypeAlias = "Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +45,6 @@ class Ranks(Protocol):
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         """Add the sum over all ranks of x to `residual`, of the same shape and type, in place."""
-        ...
-
-    def sum_add_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
-    ) -> torch.Tensor:
-        """Add the sum over all ranks of x [T, hidden] to `residual` in place, and return the RMS norm of that.
-
-        add_norm: adds x to the residual and normalizes, as `Ops.add_rms_norm`, where no kernel does both.
-        """
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -94,11 +83,6 @@ class TorchRanks:
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         residual.add_(self.sum(x))
 
-    def sum_add_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
-    ) -> torch.Tensor:
-        return add_norm(self.sum(x), residual, weight, eps)
-
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         from torch import distributed
 
@@ -129,11 +113,6 @@ class Unconnected:
 
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         residual.add_(self.sum(x))
-
-    def sum_add_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
-    ) -> torch.Tensor:
-        return add_norm(self.sum(x), residual, weight, eps)
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_meta

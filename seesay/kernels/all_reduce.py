@@ -206,51 +206,6 @@ def two_shot_kernel(
     tl.store(counters_ptr + tl.program_id(0), num_calls + 1)
 
 
-@triton.jit(do_not_specialize=["rank", "patience"])
-def sum_add_norm_kernel(
-    x_ptr,
-    residual_ptr,
-    weight_ptr,
-    out_ptr,
-    addresses_ptr,
-    counters_ptr,
-    residual_stride,
-    eps,
-    rank,
-    patience,
-    DTYPE: tl.constexpr,
-    WORD: tl.constexpr,
-    SIZE: tl.constexpr,
-    SLOT: tl.constexpr,
-    HIDDEN: tl.constexpr,
-    BLOCK: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
-):
-    """Program i sums up row i, as `one_shot_kernel` does, adds the sum to the residual and normalizes that, as
-    `norm_kernel` does."""
-    num_calls = _begin_call(counters_ptr, IS_DEPENDENT)
-    half = _half_of_region(num_calls, SIZE, SLOT)
-    row = tl.program_id(0).to(tl.int64)
-    columns = tl.arange(0, BLOCK)
-    is_inside = columns < HIDDEN
-    words = _to_words(tl.load(x_ptr + row * HIDDEN + columns, mask=is_inside, other=0.0), WORD)
-    for peer in tl.static_range(SIZE):
-        _send(words, is_inside, half + rank * SLOT + columns, addresses_ptr, rank, peer, WORD)
-    targets = residual_ptr + row * residual_stride + columns
-    residual = tl.load(targets, mask=is_inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=is_inside, other=0.0).to(tl.float32)
-    total = _receive_sum(
-        words, is_inside, half + columns, addresses_ptr, rank, patience, DTYPE, WORD, SIZE, SLOT
-    )  # fmt: skip
-    rounded = (total.to(DTYPE).to(tl.float32) + residual).to(residual_ptr.dtype.element_ty)
-    tl.store(targets, rounded, mask=is_inside)
-    x = rounded.to(tl.float32)
-    scale = 1.0 / tl.sqrt(tl.sum(x * x, axis=0) / HIDDEN + eps)
-    normed = x * scale * weight
-    tl.store(out_ptr + row * HIDDEN + columns, normed.to(out_ptr.dtype.element_ty), mask=is_inside)
-    tl.store(counters_ptr + tl.program_id(0), num_calls + 1)
-
-
 @dataclass(frozen=True, slots=True)
 class PeerSums:
     """Sums over all ranks through the buffers of all, as one of the ranks sees them.
@@ -267,12 +222,6 @@ class PeerSums:
     def can_sum(self, x: torch.Tensor) -> bool:
         """Return whether `sum_one_shot` and `sum_two_shot` take a tensor of this type and size."""
         return x.dtype in DTYPES and 0 < x.numel() * x.element_size() <= MAX_PROGRAMS * SLOT_BYTES
-
-    def can_sum_add_norm(self, x: torch.Tensor) -> bool:
-        """Return whether `sum_add_norm` takes x [T, hidden]."""
-        num_rows, hidden = x.shape
-        fits = 0 < num_rows <= MAX_PROGRAMS and power_of_2_from(hidden) * x.element_size() <= SLOT_BYTES
-        return x.dtype in DTYPES and fits
 
     def sum_one_shot(self, x: torch.Tensor, *, add_to: torch.Tensor | None = None) -> None:
         """Replace x, which is contiguous and for which `can_sum`, by its sum over all ranks, rounded once; or leave it,
@@ -307,32 +256,6 @@ class PeerSums:
             num_warps=_pick_num_warps(part * x.element_size()),
             **self._constants(x),
         )
-
-    def sum_add_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Add the sum over all ranks of x [T, hidden], rounded, to the residual, and return the RMS norm of that.
-
-        x is contiguous, and `can_sum_add_norm`.
-        """
-        num_rows, hidden = x.shape
-        assert residual.shape == x.shape and residual.stride(1) == 1
-        out, block = torch.empty_like(x), power_of_2_from(hidden)
-        sum_add_norm_kernel[(num_rows,)](
-            x,
-            residual,
-            weight,
-            out,
-            self.addresses,
-            self.counters,
-            residual.stride(0),
-            eps,
-            self.rank,
-            self.patience,
-            HIDDEN=hidden,
-            BLOCK=block,
-            num_warps=_pick_num_warps(block * x.element_size()),
-            **self._constants(x),
-        )
-        return out
 
     def _constants(self, x: torch.Tensor) -> dict[str, object]:
         is_dependent = has_dependent_launch(x.get_device())

@@ -86,9 +86,6 @@ class Ranks:
     def sum_add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
         raise AssertionError
 
-    def sum_add_norm(self, *_: Any, **__: Any) -> torch.Tensor:
-        raise AssertionError
-
     def broadcast(self, x: torch.Tensor) -> None:
         raise AssertionError
 

@@ -23,10 +23,6 @@ class Calls:
         self.names.append("sum")
         return x
 
-    def sum_add_norm(self, x: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
-        self.names.append("sum_add_norm")
-        return x
-
     def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         self.names.append("begin_sum")
         return lambda: x
@@ -36,9 +32,6 @@ class Calls:
 
     def can_sum(self, x: torch.Tensor) -> bool:
         return x.dtype in (torch.float32, torch.bfloat16) and x.numel() > 0
-
-    def can_sum_add_norm(self, x: torch.Tensor) -> bool:
-        return self.can_sum(x) and x.shape[1] <= 8192
 
     def sum_one_shot(self, x: torch.Tensor, *, add_to: torch.Tensor | None = None) -> None:
         assert x.is_contiguous()
@@ -53,10 +46,6 @@ class Calls:
 
     def broadcast(self, x: torch.Tensor) -> None:
         self.names.append("broadcast")
-
-
-def add_norm(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return residual
 
 
 def make_ranks(calls: Calls) -> PeerRanks:
@@ -93,16 +82,6 @@ def test_few_rows_are_added_by_the_kernel_that_sums_them() -> None:
         assert residual[0] == (1 if calls.names[-1].endswith("added") else 2)
     ranks.begin_sum(torch.ones(3))()
     assert calls.names == ["one_shot, added", "one_shot", "two_shot", "begin_sum"]
-
-
-def test_one_kernel_sums_and_normalizes_few_rows() -> None:
-    calls = Calls(4)
-    ranks, weight = make_ranks(calls), torch.ones(1024)
-    for num_rows in (1, LIMITS[4].one_shot_bytes // 4096, LIMITS[4].one_shot_bytes // 4096 + 1):
-        x = torch.ones(num_rows, 1024)
-        ranks.sum_add_norm(x, x, weight, 1e-6, add_norm=add_norm)
-    ranks.sum_add_norm(torch.ones(1, 16384), torch.ones(1, 16384), torch.ones(16384), 1e-6, add_norm=add_norm)
-    assert calls.names == ["sum_add_norm", "sum_add_norm", "two_shot", "one_shot"]
 
 
 def test_they_are_opened_on_gpus_alone() -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from seesay.device.ranks import AddNorm, Place, Ranks
+from seesay.device.ranks import Place, Ranks
 
 T = TypeVar("T")
 
@@ -29,11 +29,6 @@ class ThreadRanks:
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._exchange("sum", x)).sum(0)
-
-    def sum_add_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, *, add_norm: AddNorm
-    ) -> torch.Tensor:
-        return add_norm(self.sum(x), residual, weight, eps)
 
     def begin_sum(self, x: torch.Tensor) -> Callable[[], torch.Tensor]:
         total = self.sum(x)

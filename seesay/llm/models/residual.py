@@ -1,7 +1,7 @@
 """How the output of attention or of a feed-forward joins the residual stream.
 
 Where a decoder is divided, that output is a rank's summand, and this is where the ranks' are summed up: nowhere else in
-a layer. A kernel for sum, residual and the norm behind it in one pass has its place here and in `Norm.add`.
+a layer.
 """
 
 from __future__ import annotations
