@@ -1,6 +1,6 @@
 """Host and GPU memory over thousands of requests with pictures, which should stay where they are.
 
-    python benchmarks/soak.py [MODEL] [--requests 2000] [--clients 32] [--max-side-px 1024] [--cache-mb 16]
+    python benchmarks/soak.py [MODEL] [--requests 8000] [--clients 32] [--max-side-px 1024] [--cache-mb 16]
         [--kv-blocks 400] [--plot FILE.png]
 
 Every client asks about one picture after another. Sizes and shapes differ, most are small and some are large; one in
@@ -146,7 +146,7 @@ def find_faults(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", default="seesay-demo")
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=8000)
     parser.add_argument("--warm-up", type=int, default=0, help="requests whose readings do not count in any case")
     parser.add_argument("--clients", type=int, default=32, help="requests at the same time")
     parser.add_argument("--max-side-px", type=int, default=1024, help="the longest side of the largest pictures")
