@@ -61,7 +61,7 @@ class EngineConfig:
     num_cpu_blocks: KV blocks in host memory (pinned, for a GPU), for cached blocks that are evicted from the device; 0
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
-    adapters: LoRA adapters by name. They are not supported: each is refused.
+    adapters: LoRA adapters by name: folders as PEFT writes them, of language layers.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks. Where the rows of a picture
         see each other (Gemma 3), one picture may go beyond it. Where all tokens of a prompt see each other (PaliGemma),
         a prompt of more tokens is refused.
@@ -203,7 +203,6 @@ class EngineConfig:
             self,
             {
                 "prefill_interval": (16,),
-                "adapters": (None, {}),
             },
         )
 

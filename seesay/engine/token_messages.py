@@ -9,7 +9,7 @@ readings of the two halves may be compared when they are different processes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ class TokenRequest:
     request_id: unique among the live requests of a core. An item of `prompt` whose `has_arrays` is false is encoded
         only if its embedding is not cached; the core then asks for its features (`CoreListener.on_features_wanted`).
     owner: whose it is; owners take turns. priority: of one owner's waiting requests, those with the lowest are first.
-    cache_salt: requests of different salts share no KV block.
+    cache_salt: requests of different salts share no KV block. adapter_id: of the adapter that changes the model for it;
+        0 for none.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
     defers_tokens: whether all tokens may come with the final output, because no client reads them earlier.
     group_id: requests of one group share the KV of the tokens with which they begin; they have the same media, owner
@@ -46,6 +47,7 @@ class TokenRequest:
     owner: Hashable = None
     priority: int = 0
     cache_salt: bytes = b""
+    adapter_id: int = 0
     is_streamed: bool = False
     defers_tokens: bool = False
     grammar: Grammar | None = None
@@ -108,7 +110,8 @@ class CoreFacts:
 
     device, dtype: names, such as 'cuda:0' and 'bfloat16'. session_len: most tokens of a prompt and its answer, which
     the KV cache can hold. takes_media: whether the vision encoder is there. resizes_on_device: whether decoded frames
-    are resized by the core's device where the family asks for that (see `Family`).
+    are resized by the core's device where the family asks for that (see `Family`). adapter_ids: of the adapters that
+    requests may name.
     """
 
     device: str
@@ -117,3 +120,4 @@ class CoreFacts:
     max_batch_size: int
     takes_media: bool
     resizes_on_device: bool
+    adapter_ids: Mapping[str, int] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from seesay.config.checks import check_instance
 from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.offline.beam_search import search_beams
-from seesay.offline.call import Call, GenConfigs
+from seesay.offline.call import AdapterNames, Call, GenConfigs
 from seesay.offline.choices import check_streams
 from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
@@ -163,7 +163,7 @@ class Pipeline:
         prompts: list[PromptT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[Response]: ...
@@ -174,7 +174,7 @@ class Pipeline:
         prompts: OnePrompt | list[MessageT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> Response: ...
@@ -185,7 +185,7 @@ class Pipeline:
         prompts: list[Any],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[Response]: ...
@@ -195,7 +195,7 @@ class Pipeline:
         prompts: object,
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: object,
     ) -> Response | list[Response]:
@@ -203,6 +203,8 @@ class Pipeline:
 
         gen_config: one for all prompts, or a list with one for each prompt.
         do_preprocess: apply the chat template; without it a prompt is raw text.
+        adapter_name: the adapter of `EngineConfig.adapters` that changes the model; a list has one for each prompt, or
+            None.
         use_tqdm: show a progress bar.
         kwargs: `chat_template_kwargs`, variables of the chat template by name (`enable_thinking`, …); `tools` and
             `documents`, lists of dicts for templates that take them; `enable_thinking`, whether a model thinks that may
@@ -225,7 +227,7 @@ class Pipeline:
         prompts: list[PromptT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[Response]: ...
@@ -236,7 +238,7 @@ class Pipeline:
         prompts: OnePrompt | list[MessageT],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> Response: ...
@@ -247,7 +249,7 @@ class Pipeline:
         prompts: list[Any],
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: Any,
     ) -> list[Response]: ...
@@ -257,7 +259,7 @@ class Pipeline:
         prompts: object,
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         use_tqdm: bool = False,
         **kwargs: object,
     ) -> Response | list[Response]:
@@ -272,7 +274,7 @@ class Pipeline:
         sessions: Session | Sequence[Session] | None = None,
         gen_config: GenConfigs = None,
         do_preprocess: bool = True,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         stream_response: bool = True,
         **kwargs: Any,
     ) -> Answers:
@@ -325,7 +327,7 @@ class Pipeline:
         session: Session | None = None,
         gen_config: GenerationConfig | None = None,
         stream_response: Literal[False] = False,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         **kwargs: Any,
     ) -> Session: ...
 
@@ -337,7 +339,7 @@ class Pipeline:
         gen_config: GenerationConfig | None = None,
         *,
         stream_response: Literal[True],
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         **kwargs: Any,
     ) -> Answers: ...
 
@@ -347,7 +349,7 @@ class Pipeline:
         session: Session | None = None,
         gen_config: GenerationConfig | None = None,
         stream_response: bool = False,
-        adapter_name: str | None = None,
+        adapter_name: AdapterNames = None,
         **kwargs: object,
     ) -> Session | Answers:
         """Answer one more turn of a conversation. A session of None starts a new one.

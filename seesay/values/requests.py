@@ -85,6 +85,7 @@ class GenerationRequest:
     owner: any hashable value. Owners take turns when there are more requests than can be computed at once.
     priority: of the requests of one owner that wait, those with the lowest number are computed first.
     cache_salt: requests with different salts share nothing that is cached: no KV block, embedding or features.
+    adapter_name: the LoRA adapter that changes the model for this request (`EngineConfig.adapters`).
     truncate_prompt_tokens: use the last so many tokens of the prompt only; -1: as many as fit. Media are never cut.
     add_special_tokens: False leaves out the BOS that the tokenizer puts in front of a text.
     chat_template: the source of a Jinja template that takes the place of the model's own.
@@ -105,6 +106,7 @@ class GenerationRequest:
     owner: Hashable = None
     priority: int = 0
     cache_salt: str = ""
+    adapter_name: str | None = None
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
     chat_template: str | None = None

@@ -58,6 +58,8 @@ class Linear(nn.Module):
     multiples in memory, when `finish` is called. has_unit_rows: each row of the stored weight is divided by its length;
     only the plain format has that. is_quantizable: whether it may be quantized while it is loaded.
 
+    stored_inputs: the number of inputs of the stored layer.
+
     A layer is made with parameters `weight` and `bias`, usually on the meta device, and computes with them as they are.
     When it is finished, `method` makes a product of the loaded tensors; the `weight` parameter then is empty. Finished
     once more, it copies the new tensors to the addresses of the old ones where it can, so that CUDA graphs stay valid.
@@ -88,7 +90,7 @@ class Linear(nn.Module):
         super().__init__()
         self.is_quantizable = is_quantizable
         self._has_unit_rows = has_unit_rows
-        self._stored_inputs, self._inputs = in_features, inputs
+        self.stored_inputs, self.inputs = in_features, inputs
         in_features = in_features if inputs is None else len(inputs)
         assert in_features
         self._has_foreign_bias = bias and not has_own_bias
@@ -134,7 +136,7 @@ class Linear(nn.Module):
 
     def modules_in(self, path: str) -> tuple[str, ...]:
         """Return the names of the checkpoint's modules, in the model's spelling, if the layer is at `path`."""
-        return tuple(source.module for source in self._sources_at(path))
+        return tuple(source.module for source in self.sources_at(path))
 
     def unread_at(self, path: str) -> tuple[str, ...]:
         """Return the tensors, or modules, in the model's spelling that the checkpoint has for the layer at `path` and
@@ -143,19 +145,19 @@ class Linear(nn.Module):
 
     def list_weights(self, path: str) -> tuple[dict[str, Weight], Weight | None]:
         """Return the weights of the layer, which is at `path` in the model, for its method, and its bias."""
-        sources = self._sources_at(path)
+        sources = self.sources_at(path)
         bias_sources = sources
         if self._bias_sources is not None:
             bias_sources = _name_at(path, [source for source in self._bias_sources if source is not None])
         sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
-        layouts = self.method.layouts(self._stored_inputs)
-        weights = {name: layout.weight(sources, self._stored_inputs, self._inputs) for name, layout in layouts.items()}
+        layouts = self.method.layouts(self.stored_inputs)
+        weights = {name: layout.weight(sources, self.stored_inputs, self.inputs) for name, layout in layouts.items()}
         if self._has_unit_rows:
             if self.method is not UNQUANTIZED:
                 raise CheckpointError(f"{path} must not be quantized: its weight is normalized")
-            assert self._inputs is None, "a part of a row does not know its length"
+            assert self.inputs is None, "a part of a row does not know its length"
             weights["weight"].has_unit_rows = True
-        return weights, None if self.bias is None else _BIAS.weight(bias_sources, self._stored_inputs)
+        return weights, None if self.bias is None else _BIAS.weight(bias_sources, self.stored_inputs)
 
     def make_group(self, path: str, *, is_trial: bool = False) -> WeightGroup:
         """Return the weights of the layer, which is at `path` in the model. It is finished with them when they are
@@ -213,7 +215,8 @@ class Linear(nn.Module):
     def is_extended(self) -> bool:
         return self._observe is not None or self._adapt is not None
 
-    def _sources_at(self, path: str) -> tuple[Source, ...]:
+    def sources_at(self, path: str) -> tuple[Source, ...]:
+        """Return what its outputs come from, named as in the model, if the layer is at `path`."""
         if self._sources is None:
             return (Source(module=path, num_outputs=self.out_features),)
         return _name_at(path, self._sources)

@@ -94,6 +94,7 @@ class LiveRequest:
             owner=request.owner,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            adapter_id=request.adapter_id,
             is_streamed=request.is_streamed,
             group_id=request.group_id,
             keeps_blocks=request.keeps_blocks,

@@ -16,6 +16,7 @@ from seesay.device.query import has_fp8, is_same_device, measure_memory, measure
 from seesay.device.rank_group import pick_rank_device
 from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
+from seesay.engine.core.adapters import load_adapters
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
@@ -227,6 +228,7 @@ def load_core(
         is_ahead=not is_cpu if is_ahead is None else is_ahead,
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
+        adapter_ids=parts.runner.adapter_ids,
     )
 
 
@@ -364,7 +366,9 @@ def _load_runner(
         is_prefix_lm=model.backbone.is_prefix_lm,
     )
     sizes = {"max_step_tokens": max_step_tokens, "block_size": config.block_size}
-    return load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
+    runner = load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
+    runner.adapter_ids = load_adapters(runner.decoder, config.adapters or {})
+    return runner
 
 
 def _build_parts(

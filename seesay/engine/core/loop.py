@@ -86,12 +86,14 @@ class EngineLoop:
         is_ahead: bool = False,
         jumps: JumpRule | None = None,
         hang_limit_s: float | None = None,
+        adapter_ids: Mapping[str, int] | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
         `hang_limit_s`: after so long a step or a call of the encoder is treated as hung; None leaves that to the reader
         of `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`,
         `bad_words`, `imports`: without them requests have no grammars, bad words or named logits processors. `spell`
-        returns the bytes of a token; without it they have no thoughts."""
+        returns the bytes of a token; without it they have no thoughts. `adapter_ids`: of the runner's adapters, by
+        name."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -145,6 +147,7 @@ class EngineLoop:
             max_batch_size=scheduler.config.max_batch_size,
             takes_media=encoder is not None,
             resizes_on_device=encoder is not None and has_kernels(encoder.device),
+            adapter_ids=dict(adapter_ids or {}),
         )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
 

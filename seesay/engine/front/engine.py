@@ -185,6 +185,7 @@ class AsyncEngine:
             session_len=core.facts.session_len,
             max_prefill_token_num=self.config.max_prefill_token_num,
             takes_media=core.facts.takes_media,
+            adapter_ids=core.facts.adapter_ids,
             vision_config=vision_config,
             media_limits=self.media_limits,
             grammars=self._grammars,

@@ -60,10 +60,12 @@ class RequestPreparer:
         media_limits: MediaLimits,
         is_encoded: Callable[[bytes], bool],
         grammars: GrammarTrials | None = None,
+        adapter_ids: Mapping[str, int] | None = None,
     ) -> None:
-        """`grammars`: without them requests have none."""
+        """`grammars`: without them requests have none. `adapter_ids`: of the adapters that requests may name."""
         digest = model.checkpoint.revision_digest
         self._texts = texts
+        self._adapter_ids = dict(adapter_ids or {})
         self._session_len, self._vocab_size = session_len, model.vocab_size
         self._media = MediaFrontend(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
@@ -172,12 +174,24 @@ class RequestPreparer:
             owner=request.owner,
             priority=int(request.priority),
             cache_salt=request.cache_salt.encode(),
+            adapter_id=self._find_adapter(request.adapter_name),
             is_streamed=request.streams,
             defers_tokens=answer.defers_tokens,
             grammar=options.grammar,
             thought=thought if options.grammar is not None or options.max_thinking_tokens is not None else None,
         )
         return token_request, answer
+
+    def _find_adapter(self, name: str | None) -> int:
+        """Return the id of an adapter. Raises `RequestError` for one that is not loaded."""
+        if name is None:
+            return 0
+        if name not in self._adapter_ids:
+            loaded = ", ".join(map(repr, sorted(self._adapter_ids))) or "none is"
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"adapter_name={name!r} is not loaded: {loaded}", "adapter_name"
+            )
+        return self._adapter_ids[name]
 
 
 def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:

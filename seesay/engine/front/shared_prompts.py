@@ -84,5 +84,5 @@ def _key_of(request: GenerationRequest) -> Hashable:
     room = request.gen_config.max_new_tokens if request.truncate_prompt_tokens == -1 else None
     written = (request.chat_template, request.add_special_tokens, request.truncate_prompt_tokens, room)
     thinking = (request.enable_thinking, request.reasoning_effort)
-    shared = (options, wants_answer, request.owner, request.cache_salt, written, thinking)
+    shared = (options, wants_answer, request.owner, request.cache_salt, request.adapter_name, written, thinking)
     return id(request.prompt), id(request.media), *shared

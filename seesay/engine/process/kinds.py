@@ -127,6 +127,7 @@ class Request(Piece):
     group_id: int | None = None
     keeps_blocks: bool = False
     thought: Thought | None = None
+    adapter_id: int = 0
 
     @classmethod
     def of(cls, request: TokenRequest, *, owner: int | bytes, items: tuple[Item, ...]) -> Request:
@@ -148,6 +149,7 @@ class Request(Piece):
             request.group_id,
             request.keeps_blocks,
             None if request.thought is None else Thought.of(request.thought),
+            request.adapter_id,
         )
 
     def restore(self) -> TokenRequest:
@@ -164,6 +166,7 @@ class Request(Piece):
             owner=self.owner,
             priority=self.priority,
             cache_salt=self.cache_salt,
+            adapter_id=self.adapter_id,
             is_streamed=self.is_streamed,
             defers_tokens=self.defers_tokens,
             grammar=None if self.grammar is None else Grammar(kind=self.grammar[0], source=self.grammar[1]),

@@ -25,6 +25,7 @@ from seesay.llm.ops import Ops
 class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
     factor of each token's query; None is 1. rows: those of media; None where there are none. slopes: see `Ops.attend`.
+    is_adapted: whether adapters change some tokens, which are counted among all of the step.
     """
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -34,6 +35,7 @@ class AttentionStep:
     query_scale: torch.Tensor | None = None
     rows: RowSplit | None = None
     slopes: torch.Tensor | None = None
+    is_adapted: bool = False
 
 
 class Attention:

@@ -11,11 +11,14 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source, Weight
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
+from seesay.errors import ConfigError
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.adapters import Adapters
 from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.division import WHOLE, Division, make_division
@@ -62,6 +65,7 @@ class ComposedDecoder:
         self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
         self._slopes = None if config.alibi is None else _make_slopes(config.alibi, division.heads(config), device)
         self._windows = frozenset(layer.window for layer in config.layers)
+        self.adapters: Adapters | None = None
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
     @classmethod
@@ -103,6 +107,17 @@ class ComposedDecoder:
         )
         decoder.weights.load(checkpoint, may_quantize=True)
         return decoder
+
+    def add_adapter(self, folder: AdapterFolder) -> int:
+        """Take an adapter, and return the id that tokens of `ModelInput.adapters` have it by. Raises `CheckpointError`
+        where it does not fit, `ConfigError` where it cannot be computed."""
+        media = self.config.media_rows
+        if media is not None and media.rank is None:
+            raise ConfigError("adapters: pictures have weights of their own in this model, and cannot have adapters")
+        if self.adapters is None:
+            name_of = self.weights.name_of
+            self.adapters = Adapters(self.linears, name_of=name_of, device=self.device, dtype=self.dtype)
+        return self.adapters.add(folder)
 
     def _renew(self) -> None:
         """Renew what is made of the weights, which have changed."""
@@ -176,15 +191,18 @@ class ComposedDecoder:
         caches: Sequence[LayerCache],
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
+        if self.adapters is not None:
+            self.adapters.begin(inputs.adapters)
+        is_uniform = inputs.media_rows is None and not inputs.adapters
         residual = self.embed(inputs)
         step = self._begin_step(inputs)
-        if 0 < len(residual) <= self._max_few_rows and inputs.media_rows is None:
+        if 0 < len(residual) <= self._max_few_rows and is_uniform:
             for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
                 layer.run_few(residual, cache, step)
                 self._add_deep(residual, inputs, index)
             hidden = self._norm(residual)
             return hidden if wanted is None else hidden.index_select(0, wanted)
-        last_wanted = wanted if inputs.media_rows is None else None  # whose rows are numbered among all tokens
+        last_wanted = wanted if is_uniform else None  # other rows are numbered among all tokens
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
             is_last = number == len(layers)
@@ -230,7 +248,16 @@ class ComposedDecoder:
         turns = [rotary.tables(inputs.positions, inputs.stretches) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         scale = self._scale_queries(inputs.positions)
-        return AttentionStep(turns, inputs.slot_mapping, plan, inputs.faults, scale, inputs.media_rows, self._slopes)
+        return AttentionStep(
+            turns,
+            inputs.slot_mapping,
+            plan,
+            inputs.faults,
+            scale,
+            inputs.media_rows,
+            self._slopes,
+            is_adapted=bool(inputs.adapters),
+        )
 
     def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""

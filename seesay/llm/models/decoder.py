@@ -24,6 +24,13 @@ class RowSplit(NamedTuple):
     text: torch.Tensor
 
 
+class AdapterRows(NamedTuple):
+    """Tokens that the adapter of this id changes: int64 [R], or None for all of the step."""
+
+    adapter_id: int
+    rows: torch.Tensor | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
     """One step's input, T packed tokens.
@@ -37,6 +44,7 @@ class ModelInput:
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     is_valid: bool [T], false for padding: nothing reads what the decoder computes for it, so experts need not. None:
     there is no padding.
+    adapters: the tokens that adapters change, of each adapter once.
     """
 
     input_ids: torch.Tensor
@@ -49,6 +57,7 @@ class ModelInput:
     splice_embeddings: torch.Tensor | None = None
     media_rows: RowSplit | None = None
     is_valid: torch.Tensor | None = None
+    adapters: tuple[AdapterRows, ...] = ()
 
 
 class Decoder(Protocol):

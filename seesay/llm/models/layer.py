@@ -107,7 +107,7 @@ class SequentialLayer(_Parts):
         x = attention.attend(attention.qkv.multiply(self._input_norm, delta, residual, step.rows), cache, step)
         if wanted is not None:
             x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
-        if step.rows is None and self._attended.has_pieces(len(x)):
+        if step.rows is None and not step.is_adapted and self._attended.has_pieces(len(x)):
             self._run_in_pieces(x, residual)
             return None, residual
         delta = self._attended.prepare(attention.out(x, step.rows))

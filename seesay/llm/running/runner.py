@@ -63,14 +63,15 @@ class ModelRunner:
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
-    device, and is there once the cache is. `has_graphs`: whether CUDA graphs compute decode steps, once the cache is
-    there.
+    device, and is there once the cache is. `adapter_ids`: of the decoder's adapters, by name. `has_graphs`: whether
+    CUDA graphs compute decode steps, once the cache is there.
     """
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
         self.decoder = decoder
         self.limits = limits
         self.rows = RowTable()
+        self.adapter_ids: Mapping[str, int] = {}
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
@@ -336,7 +337,7 @@ class ModelRunner:
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
         is_plain = not (any(member.output_end for member in step.members) and has_outputs(step))
-        if self._graphs is not None and is_plain and self._graphs.takes(step):
+        if self._graphs is not None and is_plain and not step.has_adapters and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(
                 step=step,

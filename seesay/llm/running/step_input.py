@@ -15,7 +15,7 @@ import torch
 
 from seesay.device.transfers import mark_used, upload
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.models.decoder import ModelInput, RowSplit
+from seesay.llm.models.decoder import AdapterRows, ModelInput, RowSplit
 from seesay.llm.ops import RowLayout
 from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.llm.plans.traits import DecoderTraits, MediaTokens
@@ -42,8 +42,8 @@ class StepRows:
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
     sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
-    no row has a token of a prompt. fresh_blocks get their first tokens in this step and are not filled by it: see
-    `KVCache.clear`.
+    no row has a token of a prompt. has_adapters: whether any sequence has an adapter. fresh_blocks get their first
+    tokens in this step and are not filled by it: see `KVCache.clear`.
     """
 
     rows: tuple[Row, ...]
@@ -56,6 +56,7 @@ class StepRows:
     samples_all: bool
     follows_prompt: bool
     splices: Mapping[int, Splices]
+    has_adapters: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -178,6 +179,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         samples_all=bool((counts == 1).all()) and all(map(_SAMPLES, rows)),
         follows_prompt=not len(in_prompt),
         splices=spliced,
+        has_adapters=table.has_adapters and any(member.adapter_id for member in members),
     )
 
 
@@ -268,6 +270,8 @@ def make_step_input(
     }
     if padding is not None:
         arrays["is_valid"] = np.arange(num_tokens) < first
+    adapted = _find_adapted(step, layout.cu_seqlens_q)
+    arrays |= {f"adapter {adapter_id}": chosen for adapter_id, chosen in adapted.items()}
     if traits.length_scaling is not None:
         stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
         arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
@@ -294,8 +298,21 @@ def make_step_input(
         splice_embeddings=embeddings,
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
         is_valid=there.get("is_valid"),
+        adapters=tuple(AdapterRows(adapter_id, there[f"adapter {adapter_id}"]) for adapter_id in adapted),
     )
     return StepInput(model, there["last_tokens"], there["sampling_slots"])
+
+
+def _find_adapted(step: StepRows, cu_seqlens: npt.NDArray[Any]) -> dict[int, npt.NDArray[np.int64]]:
+    """Return the tokens that each adapter changes."""
+    if not step.has_adapters:
+        return {}
+    spans: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for index, member in enumerate(step.members):
+        if member.adapter_id:
+            span = np.arange(cu_seqlens[index], cu_seqlens[index + 1], dtype=np.int64)
+            spans.setdefault(member.adapter_id, []).append(span)
+    return {adapter_id: np.concatenate(found) for adapter_id, found in spans.items()}
 
 
 def _split_rows(
