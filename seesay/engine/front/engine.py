@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -237,6 +237,11 @@ class AsyncEngine:
     def session_len(self) -> int:
         """Most tokens of a prompt and its answer together."""
         return self.core.facts.session_len
+
+    @property
+    def adapter_names(self) -> Collection[str]:
+        """The adapters that requests may name."""
+        return self.core.facts.adapter_ids.keys()
 
     @property
     def fault(self) -> Fault | None:

@@ -162,7 +162,7 @@ class _Reply:
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
             "role": "assistant",
-            "model": state.model_name,
+            "model": state.name_model(body.model),
         }
 
     def make_message(self, text: str, last: OutputDelta) -> dict[str, Any]:

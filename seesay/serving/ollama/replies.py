@@ -85,7 +85,7 @@ class _Reply:
             template_options=self.reading.template_options,
             kept_tokens=self.reading.kept_tokens,
             streams=self.is_streamed,
-            **body.request_options(),
+            **{**body.request_options(), "adapter_name": plain_name(state, body.model)},
         )
         self.request = state.fit_model(request, self.reading.names, http)
         self._model = body.model

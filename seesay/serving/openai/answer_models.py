@@ -226,13 +226,15 @@ class ErrorResponse(AnswerModel):
 
 
 class ModelCard(AnswerModel):
-    """max_model_len (extension): largest number of tokens in a prompt and its answer together."""
+    """max_model_len (extension): largest number of tokens in a prompt and its answer together. parent (extension): the
+    model that an adapter changes."""
 
     id: str
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "seesay"
     max_model_len: int
+    parent: str | None = None
 
 
 class ModelList(AnswerModel):

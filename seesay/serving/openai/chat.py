@@ -127,7 +127,7 @@ class ChatReply:
             "id": body.name_answer("chatcmpl-", make_id("chatcmpl-")),
             "object": "chat.completion.chunk" if body.stream else "chat.completion",
             "created": int(time.time()),
-            "model": state.model_name,
+            "model": state.name_model(body.model),
             "system_fingerprint": FINGERPRINT,
         }
         self._head_json = encode_json(self._head)[:-1]

@@ -178,7 +178,7 @@ class CompletionReply:
             "id": body.name_answer("cmpl-", make_id("cmpl-")),
             "object": "text_completion",
             "created": int(time.time()),
-            "model": state.model_name,
+            "model": state.name_model(body.model),
             "system_fingerprint": FINGERPRINT,
         }
 

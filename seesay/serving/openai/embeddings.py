@@ -139,7 +139,9 @@ def make_router(state: ServerState) -> APIRouter:
             data.append({"object": "embedding", "index": index, "embedding": encoded})
         usage = {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
         details = {"seesay": make_details(tally)} if wants_timings(http) else {}
-        return JSONResponse({"object": "list", "data": data, "model": state.model_name, "usage": usage, **details})
+        return JSONResponse(
+            {"object": "list", "data": data, "model": state.name_model(body.model), "usage": usage, **details}
+        )
 
     return router
 

@@ -216,7 +216,7 @@ class ResponseReply:
             "instructions": self._body.instructions,
             "max_output_tokens": self._body.max_output_tokens,
             "metadata": self._body.metadata or {},
-            "model": self._state.model_name,
+            "model": self._state.name_model(self._body.model),
             "output": output,
             "parallel_tool_calls": self._tools.is_parallel and bool(self._tools.functions),
             "previous_response_id": self._body.previous_response_id,

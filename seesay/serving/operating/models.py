@@ -43,4 +43,5 @@ def make_router(state: ServerState) -> APIRouter:
 
 
 def _make_card(state: ServerState, name: str) -> ModelCard:
-    return ModelCard(id=name, created=state.shared.created, max_model_len=state.engine.session_len)
+    parent = state.model_name if name in state.engine.adapter_names else None
+    return ModelCard(id=name, created=state.shared.created, max_model_len=state.engine.session_len, parent=parent)

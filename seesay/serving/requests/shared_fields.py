@@ -18,7 +18,7 @@ from seesay.serving.requests.thinking_fields import Effort, ThoughtLimitFields
 from seesay.vl.family import Family
 
 _ID = r"^[A-Za-z0-9_.:-]{1,128}$"
-_NO_ADAPTERS = ((), "not supported: adapters cannot be loaded")
+_NO_ADAPTERS = ((), "not supported: name the adapter in model")
 _NO_TRANSFER = ((), "not supported: prefill and decode run in the same engine")
 _NO_LENGTH = ((1.0, 1), "not supported: it belongs to beam search")
 
@@ -88,8 +88,10 @@ class EngineFields(RequestModel):
         return read_media_options(family, self.mm_processor_kwargs, self.media_io_kwargs, single=self._single_options)
 
     def request_options(self) -> dict[str, Any]:
-        """Return the fields of `GenerationRequest` that these fields stand for."""
-        return {"priority": self.priority or 0, "cache_salt": self.cache_salt or ""}
+        """Return the fields of `GenerationRequest` that these fields stand for. `Answering` finds out whether the model
+        that a request names is an adapter."""
+        named = getattr(self, "model", None)
+        return {"priority": self.priority or 0, "cache_salt": self.cache_salt or "", "adapter_name": named}
 
     @property
     def _single_options(self) -> dict[str, object]:

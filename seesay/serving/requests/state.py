@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """The engine of an app and what belongs to it. `model_names` are the names that requests may use; answers carry the
-    first."""
+    """The engine of an app and what belongs to it. `model_names` are the names that requests may use, those of adapters
+    last; answers carry the first, or the adapter's."""
 
     engine: AsyncEngine
     settings: ServerSettings
@@ -74,7 +74,7 @@ class ServerState:
         return cls(
             engine=engine,
             settings=settings,
-            model_names=tuple(dict.fromkeys((name, *settings.model_aliases))),
+            model_names=_join_names((name, *settings.model_aliases), engine.adapter_names),
             gate=Gate(settings),
             metrics=metrics,
             answering=answering,
@@ -90,6 +90,10 @@ class ServerState:
     def model_name(self) -> str:
         """The model's name in answers."""
         return self.model_names[0]
+
+    def name_model(self, asked: str | None) -> str:
+        """Return the model's name in the answer to a request that named `asked`: an adapter's own, or `model_name`."""
+        return asked if asked is not None and asked in self.engine.adapter_names else self.model_name
 
     def check_model(self, name: str | None) -> None:
         """Raise `ApiError` 404 for an unknown model name. None is allowed."""
@@ -147,3 +151,11 @@ class ServerState:
                 f"at most {self.settings.max_choices} are allowed in one request",
                 field if n > 1 else "prompt",
             )
+
+
+def _join_names(names: Iterable[str], adapters: Iterable[str]) -> tuple[str, ...]:
+    """Return all names, each once. Raises `ConfigError` for an adapter that is called like the model."""
+    own = dict.fromkeys(names)
+    if both := next((name for name in adapters if name in own), None):
+        raise ConfigError(f"adapters: {both!r} is the name of the model itself: call the adapter otherwise")
+    return (*own, *adapters)

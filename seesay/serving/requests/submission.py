@@ -133,12 +133,13 @@ class Answering:
         return len(found)
 
     def _own(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
-        """Return a request with its owner. What one key has computed is cached for that key alone, unless all keys are
-        one tenant's."""
+        """Return a request with its owner, and with the adapter that it names, if that is one. What one key has
+        computed is cached for that key alone, unless all keys are one tenant's."""
         salt = request.cache_salt
         if isinstance(caller.turn, bytes) and not self._settings.share_caches:
             salt = digest(caller.turn, salt.encode("utf-8", "surrogatepass")).hex()
-        return replace(request, owner=caller.turn, cache_salt=salt)
+        adapter = request.adapter_name if request.adapter_name in self._engine.adapter_names else None
+        return replace(request, owner=caller.turn, cache_salt=salt, adapter_name=adapter)
 
     async def deltas(
         self,
