@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from adapter_folders import write_adapter
 from doc_examples import is_same, read_examples, shorten, write_outputs
 from live_server import LiveServer, make_settings, serve
 
@@ -36,7 +37,7 @@ PAGES = (
     "docs/chat_templates.md", "docs/media.md", "docs/structured_output.md", "docs/embeddings.md",
     "docs/low_level_engine.md", "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
     "docs/long_context.md", "docs/tools.md", "docs/demo_model.md", "docs/plugins.md", "docs/batch.md",
-    "docs/several_gpus.md",
+    "docs/several_gpus.md", "docs/adapters.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
@@ -60,6 +61,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     SCENE.images[0].save(tmp_path / "scene.png")
+    for seed, name in enumerate(("short", "polite")):
+        write_adapter(CHECKPOINT, tmp_path / "adapters" / name, r"model\..*self_attn\.q_proj", seed=seed)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -106,11 +106,16 @@ def _read_config(path: Path) -> Mapping[str, Any]:
         check_fields(present, expected)
         read_count(config, "r", most=MAX_RANK)
         for name in ("rank_pattern", "alpha_pattern"):
-            if not isinstance(config.get(name) or {}, dict) or len(config.get(name) or {}) > _MAX_PATTERNS:
-                raise CheckpointError(f"{name} must be an object of at most {_MAX_PATTERNS} patterns")
+            _check_patterns(present, name)
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from None
     return config
+
+
+def _check_patterns(config: Mapping[str, Any], name: str) -> None:
+    patterns = config.get(name, {})
+    if not isinstance(patterns, dict) or len(patterns) > _MAX_PATTERNS:
+        raise CheckpointError(f"{name} must be an object of at most {_MAX_PATTERNS} patterns")
 
 
 def _read_stored(path: Path) -> Mapping[str, StoredTensor]:

@@ -181,8 +181,8 @@ class GenerationConfigBuilder:
     # --- others -----------------------------------------------------------------------------------------------------
 
     def lora_name(self, name: str) -> Self:
-        """Adapters cannot be loaded: only ''."""
-        require(name == "", "lora_name", name, "is not supported, only ''")
+        """Only '': `Pipeline.infer` takes the names of adapters."""
+        require(name == "", "lora_name", name, "is not supported here, only '': give a pipeline adapter_name")
         return self
 
     def mm_info(self, info: None) -> Self:

@@ -25,7 +25,7 @@ from seesay.errors import ConfigError
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "tp": (["2"], 2),
-    "adapters": ([], None),
+    "adapters": (["small=folder", "other"], {"small": "folder", "default": "other"}),
     "cache_max_entry_count": (["0.5"], 0.5),
     "custom_module_map": (["map.py"], "map.py"),
     "hf_overrides": (['{"a": 1}'], {"a": 1}),
@@ -39,7 +39,7 @@ READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy"}
 """The engine reads both as `EngineConfig.kv_format`."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
-REFUSED: Mapping[str, Any] = {"prefill_interval": 1, "adapters": {"a": "b"}}
+REFUSED: Mapping[str, Any] = {"prefill_interval": 1}
 """Options that are not supported, and a value that is refused by name."""
 
 

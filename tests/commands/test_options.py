@@ -99,7 +99,6 @@ def test_steps_sized_by_time_are_turned_off() -> None:
             "chat --quant-policy 8 --kv-cache-dtype fp8",
             "--kv-cache-dtype must be 'int8' or 'auto' with --quant-policy=8, got 'fp8'",
         ),
-        ("chat --adapters a=b", "--adapters="),
         ("chat --cache-max-entry-count 2", "--cache-max-entry-count must be in (0, 1], got 2.0"),
         (
             "chat --num-cpu-blocks 2 --no-enable-prefix-caching",

@@ -1,60 +1,33 @@
-"""LoRA adapters: answers are those of PEFT, in a batch of many, whatever is cached."""
+"""LoRA adapters: answers are those of a model with the adapter merged in, in a batch of many, whatever is cached."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from adapter_folders import read_weights, write_adapter, write_folder
+from asking import make_picture
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.errors import CheckpointError, ConfigError
 
-peft = pytest.importorskip("peft")
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks for it
-
-PROMPTS = ["the game is in the frame", "what is it? the thing of the other", "go on"]
-OPTIONS: Mapping[str, Any] = {"max_new_tokens": 8, "ignore_eos": True, "temperature": 0.0}
+TEXTS: list[Any] = ["the game is in the frame", "what is it? the thing of the other", "go on"]
+OPTIONS = GenerationConfig(max_new_tokens=8, ignore_eos=True, temperature=0.0)
+ALL = r".*(self_attn|mlp)\.\w+_proj"
 
 
-def make_adapter(checkpoint: Path, folder: Path, seed: int, **options: Any) -> list[list[int]]:
-    """Write an adapter of PEFT, and return its greedy answers to `PROMPTS`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
-    adapted = peft.get_peft_model(model, peft.LoraConfig(**{"r": 4, "lora_alpha": 16, **options}))
-    for name, parameter in adapted.named_parameters():
-        if "lora_" in name:
-            parameter.data.normal_(std=0.3)
-    adapted.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
-    answers = []
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        found = adapted.generate(input_ids=ids, max_new_tokens=8, min_new_tokens=8, do_sample=False)
-        answers.append(found[0, ids.shape[1] :].tolist())
-    return answers
+def load(path: Path, *, adapters: Mapping[str, Path] | None = None, **options: Any) -> Pipeline:
+    folders = {name: str(folder) for name, folder in (adapters or {}).items()}
+    return pipeline(str(path), EngineConfig(**{"device_type": "cpu", "block_size": 4, "adapters": folders, **options}))
 
 
-def ask(pipe: Pipeline, names: Any, prompts: list[str] = PROMPTS) -> list[list[int]]:
-    answers = pipe(prompts, GenerationConfig(**OPTIONS), do_preprocess=False, adapter_name=names)
+def ask(pipe: Pipeline, names: Any = None, prompts: list[Any] = TEXTS) -> list[list[int]]:
+    answers = pipe(prompts, OPTIONS, adapter_name=names)
     assert all(answer.finish_reason == "length" for answer in answers), answers
     return [answer.token_ids for answer in answers]
-
-
-VARIANTS: Mapping[str, dict[str, Any]] = {
-    "all": {"target_modules": "all-linear"},
-    "query": {"target_modules": ["q_proj"], "r": 8, "use_rslora": True},
-    "patterns": {
-        "target_modules": ["q_proj", "v_proj", "down_proj"],
-        "rank_pattern": {"layers.0.self_attn.q_proj": 2, "down_proj": 7},
-        "alpha_pattern": {"v_proj": 3},
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -63,48 +36,142 @@ def checkpoint(tiny_checkpoint: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, list[list[int]]]]:
+def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("adapters")
-    return {
-        name: (folder / name, make_adapter(checkpoint, folder / name, seed, **options))
-        for seed, (name, options) in enumerate(VARIANTS.items())
-    }
+    modules = {"all": ALL, "query": r".*\.q_proj", "down": r".*layers\.1\.mlp\.down_proj"}
+    for seed, (name, matching) in enumerate(modules.items()):
+        write_adapter(checkpoint, folder / name, matching, seed=seed, merged=folder / f"{name} merged")
+    return {name: folder / name for name in modules}
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path, adapters: dict[str, Path]) -> dict[str | None, list[list[int]]]:
+    """The answers without an adapter, and with each merged in."""
+    found: dict[str | None, list[list[int]]] = {}
+    for name in (None, *adapters):
+        with load(checkpoint if name is None else adapters[name].with_name(f"{name} merged")) as pipe:
+            found[name] = ask(pipe)
+    assert len({str(answers) for answers in found.values()}) == len(found)
+    return found
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["here", "process"])
-def pipe(
-    request: pytest.FixtureRequest, checkpoint: Path, expected: dict[str, tuple[Path, list[list[int]]]]
-) -> Iterator[Pipeline]:
-    adapters = {name: str(folder) for name, (folder, _) in expected.items()}
-    config = EngineConfig(
-        device_type="cpu", block_size=4, adapters=adapters, engine_process=request.param, max_prefill_token_num=8
-    )
-    with pipeline(str(checkpoint), config) as pipe:
+def pipe(request: pytest.FixtureRequest, checkpoint: Path, adapters: dict[str, Path]) -> Iterator[Pipeline]:
+    """Prompts are computed in pieces."""
+    with load(checkpoint, adapters=adapters, engine_process=request.param, max_prefill_token_num=8) as pipe:
         yield pipe
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_answers_are_those_of_peft(
-    pipe: Pipeline, expected: dict[str, tuple[Path, list[list[int]]]], name: str
+def test_answers_are_those_of_merged_models(pipe: Pipeline, expected: dict[str | None, list[list[int]]]) -> None:
+    for name in (*expected, *expected):  # the second time from the cache
+        assert ask(pipe, name) == expected[name], name
+
+
+def test_one_batch_has_all_of_them(pipe: Pipeline, expected: dict[str | None, list[list[int]]]) -> None:
+    names = [name for name in expected for _ in TEXTS]
+    assert ask(pipe, names, TEXTS * len(expected)) == [answer for name in expected for answer in expected[name]]
+
+
+def test_preempted_sequences_keep_their_adapters(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, list[list[int]]]
 ) -> None:
-    plain = ask(pipe, None)
-    assert ask(pipe, name) == expected[name][1] != plain
-    assert ask(pipe, name) == expected[name][1], "from the cache"
-    assert ask(pipe, None) == plain
+    names = [name for name in expected for _ in TEXTS]
+    with load(checkpoint, adapters=adapters, num_gpu_blocks=18, num_cpu_blocks=8) as pipe:
+        found = ask(pipe, names, TEXTS * len(expected))
+        assert found == [answer for name in expected for answer in expected[name]]
+        assert pipe.engine.stats().total_preemptions > 0
 
 
-def test_one_batch_has_all_of_them(pipe: Pipeline, expected: dict[str, tuple[Path, list[list[int]]]]) -> None:
-    alone = {None: ask(pipe, None)} | {name: answers for name, (_, answers) in expected.items()}
-    names = [name for name in alone for _ in PROMPTS]
-    found = ask(pipe, names, PROMPTS * len(alone))
-    assert found == [answer for name in alone for answer in alone[name]]
+def test_equal_content_is_one_adapter(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, list[list[int]]]
+) -> None:
+    """The keys and values of one are those of the other, and of no other adapter."""
+    names = {"first": adapters["all"], "second": adapters["all"], "other": adapters["query"]}
+    with load(checkpoint, adapters=names) as pipe:
+        for name, is_cached in (("first", False), ("second", True), ("other", False), (None, False)):
+            answer = pipe(TEXTS[1], OPTIONS, adapter_name=name)
+            assert answer.token_ids == expected[{"first": "all", "second": "all", "other": "query"}.get(name or "")][1]
+            assert (answer.usage.cached_tokens > 0) == is_cached, name
 
 
 def test_an_unknown_name_is_refused(pipe: Pipeline) -> None:
-    answer = pipe(PROMPTS[0], adapter_name="nobody")
-    assert answer.finish_reason == "error" and "adapter_name='nobody' is not loaded: 'all', " in answer.text
+    answer = pipe(TEXTS[0], adapter_name="nobody")
+    assert answer.finish_reason == "error" and "adapter_name='nobody' is not loaded: 'all', 'down'" in answer.text
 
 
 def test_names_for_another_number_of_prompts(pipe: Pipeline) -> None:
     with pytest.raises(ValueError, match="adapter_name: 2 for 3 prompts"):
-        pipe(PROMPTS, adapter_name=["all", None])
+        pipe(TEXTS, adapter_name=["all", None])
+    with pytest.raises(TypeError, match="adapter_name must be a name"):
+        pipe(TEXTS[:1], adapter_name=[3])  # type: ignore[list-item]
+
+
+def _as_in_transformers(name: str) -> str:
+    return name.replace("language_model.model.", "model.language_model.")
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "spell", "options"),
+    [
+        ("phi3", r".*(qkv_proj|gate_up_proj|o_proj)", str, {}),
+        ("bloom", r".*(query_key_value|dense_4h_to_h|dense_h_to_4h)", str, {}),
+        ("cohere", ALL, str, {}),
+        ("starcoder2", r".*(q_proj|c_fc|c_proj)", str, {"tp": 2}),
+        ("mixtral", r".*self_attn\.\w_proj", str, {}),
+        ("llava", rf"language_model.{ALL}", _as_in_transformers, {}),
+        ("qwen2_5_vl", rf"model.{ALL}", lambda name: name.replace("model.", "model.language_model."), {"tp": 2}),
+        ("qwen2_5_vl", rf"model.{ALL}", str, {"kv_cache_dtype": "int8"}),
+    ],
+)
+def test_families(
+    name: str,
+    modules: str,
+    spell: Callable[[str], str],
+    options: dict[str, Any],
+    tiny_checkpoint: Callable[[str], Path],
+    tmp_path: Path,
+) -> None:
+    """Layers that are stored together, in another order, or in slices; names as checkpoints and Transformers have."""
+    path = tiny_checkpoint(name)
+    folder = write_adapter(path, tmp_path / "adapter", modules, merged=tmp_path / "merged", spell=spell)
+    sees = name in ("llava", "qwen2_5_vl")
+    prompts = [*TEXTS[:2], *([("what is it?", make_picture(60, 50, 1))] if sees else [])]
+    with load(tmp_path / "merged", **{**options, "tp": 1}) as pipe:
+        expected = ask(pipe, None, prompts)
+    with load(path, adapters={"own": folder}, **options) as pipe:
+        plain = ask(pipe, None, prompts)
+        assert ask(pipe, "own", prompts) == expected != plain
+        assert ask(pipe, None, prompts) == plain
+
+
+def test_an_adapter_of_a_quantized_model(checkpoint: Path, adapters: dict[str, Path]) -> None:
+    """Its sums are those of layers with the quantized weights: close to the merged model's."""
+    with load(checkpoint, adapters=adapters, quantization="int8") as pipe:
+        plain, adapted = ask(pipe, None), ask(pipe, "all")
+        assert ask(pipe, ["all", None], [TEXTS[0]] * 2) == [adapted[0], plain[0]] and adapted != plain
+
+
+def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path, tiny_checkpoint: Callable[[str], Path]) -> None:
+    def check(tensors: dict[str, torch.Tensor], message: str, path: Path = checkpoint) -> None:
+        write_folder(tmp_path / "adapter", tensors)
+        with pytest.raises(CheckpointError, match=message):
+            load(path, adapters={"own": tmp_path / "adapter"})
+
+    def make(module: str, num_inputs: int = 64, num_outputs: int = 64) -> dict[str, torch.Tensor]:
+        name = f"base_model.model.{module}"
+        return {f"{name}.lora_A.weight": torch.ones(4, num_inputs), f"{name}.lora_B.weight": torch.ones(num_outputs, 4)}
+
+    layer = "model.layers.0.self_attn"
+    check(make(f"{layer}.q_proj", 32), r"q_proj' has 32 inputs and 64 outputs, the layer has 64 and \d+")
+    check(make("model.layers.9.self_attn.q_proj"), "'model.layers.9.self_attn.q_proj' cannot have an adapter here")
+    check(make("model.embed_tokens"), "'model.embed_tokens' cannot have an adapter here")
+    check(make("lm_head"), "'lm_head' cannot have an adapter here")
+    check(make("vision_model.layers.0.fc1"), "belongs to no layer of the language model")
+    check(make("visual.blocks.0.mlp.up_proj"), "belongs to no layer", tiny_checkpoint("qwen2_5_vl"))
+    with pytest.raises(CheckpointError, match="no such folder"):
+        load(checkpoint, adapters={"own": tmp_path / "nowhere"})
+    for path in (tiny_checkpoint("cogvlm"), tiny_checkpoint("gpt_neox")):
+        name = next(name for name in read_weights(path) if name.endswith((".dense.weight", "c_proj.weight")))
+        write_folder(tmp_path / "adapter", make(name.removesuffix(".weight")))
+        with pytest.raises(ConfigError, match="adapters: "):
+            load(path, adapters={"own": tmp_path / "adapter"})

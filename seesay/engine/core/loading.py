@@ -18,6 +18,7 @@ from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
 from seesay.engine.core.adapters import load_adapters
 from seesay.engine.core.jumps import JumpRule
+from seesay.engine.core.length_warning import warn_beyond_training
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
@@ -105,7 +106,7 @@ def resolve(
         dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
     num_positions = getattr(text_config, "max_position_embeddings", None)
     if config.session_len is not None and num_positions is not None:
-        _warn_beyond_training(config, backbone)
+        warn_beyond_training(config, backbone)
     max_step_ms = config.max_step_ms
     return ResolvedConfig(
         device=device,
@@ -119,26 +120,6 @@ def resolve(
         use_logn_attn=config.use_logn_attn,
         expert_parallel=config.expert_parallel,
     )
-
-
-def _warn_beyond_training(config: EngineConfig, backbone: Backbone) -> None:
-    """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
-    from seesay.llm.models.rope_parameters import can_scale_dynamically, find_covered_length, find_trained_length
-
-    session_len, trained = config.session_len or 0, find_trained_length(backbone.text_config)
-    covered = find_covered_length(backbone.text_config)
-    if session_len > covered and not config.rope_scaling_factor:
-        scales = backbone.is_ours and can_scale_dynamically(backbone.text_config)
-        beyond = "" if covered == trained else f" ({covered} with the rotary scaling of its config.json)"
-        logger.warning(
-            "session_len=%d is more than the %d positions that the model was trained for%s: answers beyond them are "
-            "seldom good; set %swith hf_overrides a rotary scaling that the model's authors publish "
-            "(docs/long_context.md)",
-            session_len,
-            trained,
-            beyond,
-            f"rope_scaling_factor={float(-(-session_len // trained))} (dynamic NTK), or " if scales else "",
-        )
 
 
 def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> KVFormat:

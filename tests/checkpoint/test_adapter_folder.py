@@ -1,0 +1,128 @@
+"""What an adapter's folder may hold, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from seesay.checkpoint.adapter_folder import AdapterFolder
+from seesay.errors import CheckpointError
+
+CONFIG: dict[str, Any] = {"peft_type": "LORA", "r": 2, "lora_alpha": 6, "target_modules": ["q_proj"]}
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+
+
+def make_tensors(rank: int = 2, seed: int = 0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        f"{Q}.lora_A.weight": torch.randn(rank, 8, generator=generator),
+        f"{Q}.lora_B.weight": torch.randn(6, rank, generator=generator),
+    }
+
+
+def write(folder: Path, tensors: dict[str, torch.Tensor] | None = None, **config: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    save_file(make_tensors() if tensors is None else tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_scales(tmp_path: Path) -> None:
+    name = "model.layers.0.self_attn.q_proj"
+    patterns = {r"layers\.\d+\.self_attn\.q_proj": 4, "v_proj": 9}
+    for expected, config in (
+        (3.0, {}),
+        (6 / 2**0.5, {"use_rslora": True}),
+        (2.0, {"alpha_pattern": patterns}),
+        (3.0, {"alpha_pattern": {"k_proj": 1}, "rank_pattern": {"q_proj": 2}, "r": 7}),
+        (3.0, {"modules_to_save": None, "use_dora": False, "bias": "none", "exclude_modules": []}),
+    ):
+        folder = AdapterFolder.load(write(tmp_path / "a", **config))
+        assert folder.modules.keys() == {name} and folder.modules[name].scale == expected, config
+
+
+def test_ids_follow_the_content(tmp_path: Path) -> None:
+    first = AdapterFolder.load(write(tmp_path / "a"))
+    same = AdapterFolder.load(write(tmp_path / "b", inference_mode=True, base_model_name_or_path="x"))
+    others = [
+        AdapterFolder.load(write(tmp_path / "c", make_tensors(seed=1))),
+        AdapterFolder.load(write(tmp_path / "d", lora_alpha=7)),
+        AdapterFolder.load(write(tmp_path / "e", {k: v.bfloat16() for k, v in make_tensors().items()})),
+    ]
+    assert first.make_id() == same.make_id() > 0 and same.base == "x"
+    assert len({first.make_id(), *(other.make_id() for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"peft_type": "IA3"}, "peft_type must be 'LORA', got 'IA3'"),
+        ({"use_dora": True}, "use_dora must be False"),
+        ({"bias": "all"}, "bias must be 'none'"),
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save must be None"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out must be False"),
+        ({"r": 0}, "r must be an integer from 1 to 512, got '0'"),
+        ({"r": 10**9}, "r must be an integer from 1 to 512"),
+        ({"r": "2"}, "r must be an integer from 1 to 512"),
+        ({"r": 3}, "'model.layers.0.self_attn.q_proj' has rank 2, the configuration says 3"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be a number above 0"),
+        ({"lora_alpha": "x"}, "lora_alpha must be a number above 0"),
+        ({"alpha_pattern": [1]}, "alpha_pattern must be an object"),
+        ({"alpha_pattern": {"(": 1}}, r"the pattern '\(' cannot be used"),
+        ({"rank_pattern": {"(a+|[a-z._]+)+!": 1}}, "has rank 2|cannot be used"),
+        ({"alpha_pattern": {"q_proj": -1}}, "lora_alpha must be a number above 0"),
+    ],
+)
+def test_configurations_that_are_refused(tmp_path: Path, config: dict[str, Any], message: str) -> None:
+    if "rank_pattern" in config:
+        config = {**config, "r": 3}
+    with pytest.raises(CheckpointError, match=message) as caught:
+        AdapterFolder.load(write(tmp_path / "a", **config))
+    assert str(caught.value).startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({f"{Q}.lora_B.weight": None}, "lora_B of 'model.layers.0.self_attn.q_proj' is missing"),
+        ({f"{Q}.lora_B.weight": torch.ones(6, 3)}, r"lora_A \[2, 8\] and lora_B \[6, 3\] .* do not fit"),
+        ({f"{Q}.lora_B.weight": torch.full((6, 2), float("nan"))}, "numbers that are not finite"),
+        ({f"{Q}.lora_A.weight": torch.ones(2, 8, 1)}, r"is F32 \[2, 8, 1\], it must be a matrix"),
+        ({f"{Q}.lora_A.weight": torch.ones(2, 8, dtype=torch.int32)}, "is I32"),
+        ({f"{Q}.lora_magnitude_vector": torch.ones(6)}, "lora_magnitude_vector' is not supported"),
+        ({"base_model.model.lm_head.weight": torch.ones(6, 6)}, "'base_model.model.lm_head.weight' is not supported"),
+        ({f"{Q}.lora_A.weight": None, f"{Q}.lora_B.weight": None}, "it has no tensors"),
+    ],
+)
+def test_tensors_that_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    tensors = {name: tensor for name, tensor in (make_tensors() | change).items() if tensor is not None}
+    with pytest.raises(CheckpointError, match=message):
+        AdapterFolder.load(write(tmp_path / "a", tensors))
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"there is no adapter_config.json"):
+        AdapterFolder.load(tmp_path)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(CheckpointError, match=r"there is no adapter_model.safetensors"):
+        AdapterFolder.load(tmp_path)
+    (tmp_path / "adapter_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"pickle \(adapter_model.bin\), which can run code"):
+        AdapterFolder.load(tmp_path)
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"\xff" * 100)
+    with pytest.raises(CheckpointError, match="truncated or not a safetensors file"):
+        AdapterFolder.load(tmp_path)
+    (tmp_path / "adapter_config.json").unlink()
+    os.mkfifo(tmp_path / "adapter_config.json")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        AdapterFolder.load(tmp_path)
+    (tmp_path / "adapter_config.json").unlink()
+    (tmp_path / "adapter_config.json").write_text("[" * 10**6)
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        AdapterFolder.load(tmp_path)
