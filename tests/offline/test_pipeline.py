@@ -174,9 +174,11 @@ def test_deprecated_arguments_warn_and_work(pipe: Any, engine: FakeEngine) -> No
         pipe("a", chat_template_config=None)
 
 
-def test_an_adapter_that_is_not_loaded_is_refused(pipe: Any) -> None:
-    answer = pipe("a", adapter_name="lora")
-    assert answer.finish_reason == "error" and "adapter_name='lora' is not loaded: none is" in answer.text
+def test_requests_name_their_adapters(pipe: Any, engine: Any) -> None:
+    pipe("a", adapter_name="lora")
+    assert engine.requests[-1].adapter_name == "lora"
+    pipe(["a", "b"], adapter_name=["lora", None])
+    assert [request.adapter_name for request in engine.requests[-2:]] == ["lora", None]
 
 
 def test_progress_bar(pipe: Any, capsys: pytest.CaptureFixture[str]) -> None:
