@@ -33,6 +33,8 @@ class GenerationConfig:
         once per occurrence.
     logit_bias: maps token ids to -100 … 100, added to their logits.
     ignore_eos: continue after the model's EOS, and after the special tokens that end a turn of the chat template.
+    allowed_token_ids: the only tokens that the answer may have, an EOS among them if it is to end by one; None allows
+        all.
     bad_words: strings that never appear in the text of the answer, also inside of longer words, however they are cut
         into tokens.
     no_repeat_ngram_size: no n-gram of so many tokens comes twice in prompt and answer; 0 is off.
@@ -68,6 +70,7 @@ class GenerationConfig:
     bad_words: Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     bad_token_ids: Sequence[int] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     min_new_tokens: int | None = None
     max_thinking_tokens: int | None = None
     skip_special_tokens: bool = True
@@ -118,7 +121,9 @@ class GenerationConfig:
             require(all(words), name, words, "must be a list of non-empty strings")
         for name in ("no_repeat_ngram_size", "repetition_ngram_size", "repetition_ngram_threshold"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0 (0 turns it off)")
-        for name in ("stop_token_ids", "bad_token_ids"):
+        is_any = self.allowed_token_ids is None or len(self.allowed_token_ids) > 0
+        require(is_any, "allowed_token_ids", self.allowed_token_ids, "must have at least one token id")
+        for name in ("stop_token_ids", "bad_token_ids", "allowed_token_ids"):
             ids = getattr(self, name) or ()
             require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
 

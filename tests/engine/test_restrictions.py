@@ -72,6 +72,35 @@ def test_a_grammar_and_bad_words_hold_together(engine: AsyncEngine) -> None:
     assert "bad_words forbid every token that response_format allows behind 0 tokens" in str(stuck.error)
 
 
+def test_only_allowed_tokens_come(engine: AsyncEngine) -> None:
+    """Drawn and greedy, to the end where no EOS is allowed, and beside a grammar what both allow."""
+    tokenizer = engine.tokenizer
+    ids = [tokenizer.encode(letter, add_special_tokens=False)[-1] for letter in "abcx"]
+    options: dict[str, Any] = {"do_sample": True, "temperature": 1.5, "top_k": 0, "random_seed": 3}
+    form = {"type": "regex_schema", "regex_schema": "[a-f]{6}"}
+    eos = list(engine.find_ending_ids(parse(["go"], GenerationConfig())[0]))
+    drawn, greedy, both, stuck, late = ask(
+        engine,
+        parse(
+            ["go"] * 5,
+            GenerationConfig(max_new_tokens=30, allowed_token_ids=ids, **options),
+            GenerationConfig(max_new_tokens=5, allowed_token_ids=ids[:1]),
+            GenerationConfig(allowed_token_ids=[*ids, *eos], response_format=form, **options),
+            GenerationConfig(allowed_token_ids=ids[3:], response_format=form),
+            GenerationConfig(allowed_token_ids=ids[:1], bad_token_ids=ids[:1]),
+        ),
+    )
+    assert set(drawn.token_ids) == set(ids) and drawn.finish_reason == "length"
+    assert greedy.token_ids == ids[:1] * 5
+    assert set(both.text) <= set("abc") and len(both.text) == 6 and both.finish_reason == "stop"
+    for answer, names in ((stuck, "allowed_token_ids forbid every token that response_format allows"),
+                          (late, "allowed_token_ids and bad_token_ids forbid every token")):  # fmt: skip
+        assert isinstance(answer.error, RequestError) and answer.error.param == "allowed_token_ids"
+        assert f"{names} behind 0 tokens" in str(answer.error)
+    [unknown] = ask(engine, parse(["go"], GenerationConfig(allowed_token_ids=[1 << 40])))
+    assert isinstance(unknown.error, RequestError) and unknown.error.param == "allowed_token_ids"
+
+
 def test_what_cannot_be_had_together_is_named_and_costs_no_neighbour(engine: AsyncEngine) -> None:
     """Each with what to change. The neighbours in the same steps have the answers that they have alone."""
     form = {"type": "choice", "choice": ["ab"]}

@@ -33,8 +33,11 @@ def test_every_route_takes_them(server: LiveServer, path: str, body: dict[str, A
     assert text_of(ask(**loud, no_repeat_ngram_size=1)) != text_of(ask(**loud))
     short = text_of(ask(**loud, repetition_ngram_size=1, repetition_ngram_threshold=3))
     assert 0 < len(short) < len(text_of(ask(**loud)))
+    one = text_of(ask(allowed_token_ids=[70]))
+    assert one and one == one[:1] * 20
     for wrong in (
-        {"bad_words": [""]}, {"bad_words": ["a"] * 257}, {"bad_words": ["a" * 4097]}, {"bad_words": "a"},
+        {"allowed_token_ids": []}, {"allowed_token_ids": [1 << 30]}, {"bad_words": [""]},
+        {"bad_words": ["a"] * 257}, {"bad_words": ["a" * 4097]}, {"bad_words": "a"},
         {"no_repeat_ngram_size": -1}, {"repetition_ngram_size": 1.5}, {"repetition_ngram_threshold": -1},
     ):  # fmt: skip
         response = server.post(path, {**body, **wrong})

@@ -23,8 +23,8 @@ class RowMatcher:
     """Follows the generated tokens of a sequence, and finds out when nothing is left to choose. Used by one thread at a
     time.
 
-    rule: of its thought and grammar. words: must not appear in it. params: those of the sequence, of which n-grams that
-    must not come twice are forbidden here; tokens that the sampler forbids are counted as forbidden.
+    rule: of its thought and grammar. words: must not appear in it. params: those of the sequence, whose allowed tokens
+    and n-grams that must not come twice are counted here; tokens that the sampler forbids are counted as forbidden.
     """
 
     def __init__(
@@ -47,10 +47,12 @@ class RowMatcher:
             self._is_token[-1] = (1 << (vocab_size % 32)) - 1
         self._vocab_size = vocab_size
         self._generated_ids: Ids = np.empty(0, np.int64)
+        ids = np.array(params.allowed_token_ids, np.int64)
+        self._allowed = self._gather(ids) if params.allowed_token_ids else None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is forbidden any more: never with words or n-grams."""
+        """Whether nothing is forbidden any more: never with restrictions."""
         return not self._params.has_restrictions and (self._rule is None or self._rule.is_over)
 
     @property
@@ -59,7 +61,7 @@ class RowMatcher:
         return () if self._rule is None else self._rule.forced
 
     def may_forbid(self, num_generated: int) -> bool:
-        """Whether a token may be forbidden behind so many generated ones: always with words or n-grams."""
+        """Whether a token may be forbidden behind so many generated ones: always with restrictions."""
         return self._params.has_restrictions or (self._rule is not None and self._rule.may_forbid(num_generated))
 
     def follow(self, generated_ids: Ids) -> Any:
@@ -81,6 +83,9 @@ class RowMatcher:
             allowed["bad_words"] = np.full_like(self._is_token, -1)
             self._words.forbid(generated_ids, allowed["bad_words"])
             bits &= allowed["bad_words"]
+        if self._allowed is not None:
+            allowed["allowed_token_ids"] = self._allowed
+            bits &= self._allowed
         if self._params.no_repeat_ngram_size:
             allowed["no_repeat_ngram_size"] = self._allow_others(self._find_followers(generated_ids))
             bits &= allowed["no_repeat_ngram_size"]
@@ -93,11 +98,14 @@ class RowMatcher:
 
     def _allow_others(self, token_ids: Ids) -> Bits:
         """A mask of all tokens but these."""
+        return ~self._gather(token_ids)
+
+    def _gather(self, token_ids: Ids) -> Bits:
+        """A mask of these tokens."""
         words = np.zeros(len(self._is_token), np.uint32)
         known = token_ids[token_ids < self._vocab_size]
         np.bitwise_or.at(words, known >> 5, np.uint32(1) << (known & 31).astype(np.uint32))
-        others: Bits = ~words.view(np.int32)
-        return others
+        return words.view(np.int32)
 
     def _check_left(self, bits: Bits, allowed: dict[str, Bits], num_generated: int) -> None:
         """Raise `RequestError` where no token is left, with the fewest options that together forbid all of them."""

@@ -8,6 +8,7 @@ from seesay.errors import ErrorCode, RequestError
 
 _ADVICE = {
     "bad_words": "take out the words that the answer cannot do without",
+    "allowed_token_ids": "allow tokens that the answer can go on with",
     "bad_token_ids": "take out tokens that the answer cannot do without",
     "no_repeat_ngram_size": "make no_repeat_ngram_size larger, or 0, which turns it off",
     "min_new_tokens": "lower min_new_tokens",

@@ -32,8 +32,8 @@ class SamplingParams:
 
     greedy: take the most likely token; temperature, top_k (0: off), top_p, min_p and seed then do nothing.
     eos_token_ids end the sequence unless `ignore_eos`, stop_token_ids always do, both after `min_new_tokens` tokens.
-    bad_token_ids are never chosen. max_new_tokens bounds the generated tokens; with 0 nothing is sampled, the prompt is
-    computed for its outputs alone.
+    bad_token_ids are never chosen, and only allowed_token_ids where there are any. max_new_tokens bounds the generated
+    tokens; with 0 nothing is sampled, the prompt is computed for its outputs alone.
     bad_words never appear in the text of the answer, however it is cut into tokens. no_repeat_ngram_size: no n-gram of
     so many tokens comes twice in prompt and answer; 0 is off.
     repetition_ngram_size, repetition_ngram_threshold: the sequence ends when the last so many generated tokens occurred
@@ -61,6 +61,7 @@ class SamplingParams:
     eos_token_ids: tuple[int, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     bad_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
     no_repeat_ngram_size: int = 0
     repetition_ngram_size: int = 0
@@ -98,8 +99,8 @@ class SamplingParams:
 
     @property
     def has_restrictions(self) -> bool:
-        """Whether the tokens so far say which ones must not come next. Masks forbid those."""
-        return bool(self.bad_words or self.no_repeat_ngram_size)
+        """Whether masks forbid tokens, besides those of a grammar and of a thought."""
+        return bool(self.bad_words or self.no_repeat_ngram_size or self.allowed_token_ids)
 
     @property
     def is_drawn(self) -> bool:
@@ -157,6 +158,7 @@ class SamplingParams:
             eos_token_ids=_join_ids(eos_token_ids),
             stop_token_ids=_join_ids(config.stop_token_ids or (), stop_token_ids),
             bad_token_ids=_join_ids(config.bad_token_ids or (), bad_token_ids),
+            allowed_token_ids=_join_ids(config.allowed_token_ids or ()),
             bad_words=tuple(dict.fromkeys(bad_words)),
             no_repeat_ngram_size=min(config.no_repeat_ngram_size, LARGEST),
             repetition_ngram_size=min(config.repetition_ngram_size, LARGEST),

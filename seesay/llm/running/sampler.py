@@ -262,7 +262,11 @@ def _find_bans(row: SamplingRow) -> list[str]:
     params = row.params
     if row.processors:
         return ["logits_processors"]
-    found = [name for name in ("bad_token_ids", "bad_words", "no_repeat_ngram_size") if getattr(params, name)]
+    found = [
+        name
+        for name in ("allowed_token_ids", "bad_token_ids", "bad_words", "no_repeat_ngram_size")
+        if getattr(params, name)
+    ]
     if row.num_generated < params.min_new_tokens:
         found.append("min_new_tokens")
     if row.mask is not None and not params.has_restrictions:

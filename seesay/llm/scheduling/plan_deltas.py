@@ -75,8 +75,8 @@ class PlanDeltas:
 def make_begun(seq: Sequence) -> BegunSequence:
     """A snapshot of what runners need of a sequence that begins."""
     params = seq.params
-    if params.logits_processors or params.bad_words or params.seed is not None:
-        params = replace(params, logits_processors=(), bad_words=(), seed=None)
+    if params.logits_processors or params.bad_words or params.allowed_token_ids or params.seed is not None:
+        params = replace(params, logits_processors=(), bad_words=(), allowed_token_ids=(), seed=None)
     return BegunSequence(
         seq_id=seq.seq_id,
         token_ids=seq.token_ids.copy(),

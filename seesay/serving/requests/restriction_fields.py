@@ -1,4 +1,4 @@
-"""Fields that say what an answer must not hold, or at which repetition it ends."""
+"""Fields that say what an answer may hold and must not, or at which repetition it ends."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from seesay.serving.requests.fields import StopTexts, StrictModel
+from seesay.serving.requests.fields import StopTexts, StrictModel, TokenIds
 from seesay.serving.requests.shared_fields import AnswerFields
 
 _MAX_WORDS, _MAX_WORDS_CHARS = 256, 4096
@@ -23,6 +23,9 @@ class ProcessorCall(StrictModel):
 class RestrictionFields(AnswerFields):
     """Of all routes that generate an answer and take sampling options."""
 
+    allowed_token_ids: TokenIds | None = Field(
+        None, json_schema_extra={"minItems": 1}, description="extension: the only tokens that the answer may have"
+    )
     bad_words: StopTexts | None = Field(
         None, description="extension: texts that the answer never has, also inside of longer words"
     )
@@ -58,6 +61,7 @@ class RestrictionFields(AnswerFields):
     def restrictions(self) -> dict[str, Any]:
         """Return the fields by their names in `GenerationConfig`."""
         return {
+            "allowed_token_ids": self.allowed_token_ids,
             "bad_words": self.bad_words or None,
             "logits_processors": self._processors() or None,
             "no_repeat_ngram_size": self.no_repeat_ngram_size,

@@ -25,7 +25,6 @@ _NO_LENGTH = ((1.0, 1), "not supported: it belongs to beam search")
 REFUSED: Refused = {
     "use_beam_search": ((False,), "not supported over HTTP"),
     "length_penalty": _NO_LENGTH,
-    "allowed_token_ids": ((), "not supported: use choice or regex"),
     "vllm_xargs": (({},), "not supported: this server has no such extensions"),
     "kv_transfer_params": _NO_TRANSFER,
     "bootstrap_host": _NO_TRANSFER,
