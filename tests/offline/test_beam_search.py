@@ -16,9 +16,9 @@ from waiting import wait_until
 
 from seesay import BeamSearchParams, Pipeline, pipeline
 from seesay.config import EngineConfig
+from seesay.engine.front.beams import BeamSearch
 from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
-from seesay.offline.beams import BeamSearch
 
 NEW_TOKENS = 7
 CONVERSATIONS = (

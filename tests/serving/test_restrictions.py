@@ -35,6 +35,7 @@ def test_every_route_takes_them(server: LiveServer, path: str, body: dict[str, A
     assert 0 < len(short) < len(text_of(ask(**loud)))
     one = text_of(ask(allowed_token_ids=[70]))
     assert one and one == one[:1] * 20
+    wrong: dict[str, Any]
     for wrong in (
         {"allowed_token_ids": []}, {"allowed_token_ids": [1 << 30]}, {"bad_words": [""]},
         {"bad_words": ["a"] * 257}, {"bad_words": ["a" * 4097]}, {"bad_words": "a"},

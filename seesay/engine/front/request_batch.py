@@ -28,7 +28,7 @@ class Engine(Protocol):
     """The part of `AsyncEngine` that answers requests."""
 
     def submit_batch(
-        self, requests: Sequence[GenerationRequest], on_output: OutputSink, prompts: SharedPrompts
+        self, requests: Sequence[GenerationRequest], on_output: OutputSink, prompts: SharedPrompts, /
     ) -> list[int]: ...
     def abort(self, request_id: int) -> None: ...
 

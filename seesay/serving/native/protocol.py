@@ -16,7 +16,7 @@ from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES, SamplingFields
 from seesay.serving.requests.fields import Texts, TokenIds, exactly_one, needs
 from seesay.serving.requests.request_model import Refused, RequestModel
-from seesay.serving.requests.shared_fields import REFUSED, refuse_two_values
+from seesay.serving.requests.shared_fields import REFUSED, REFUSED_BEAMS, refuse_two_values
 
 _ONE = ((1,), "not supported: this route gives one answer")
 _NOT_HERE = ((), "not a field of this route")
@@ -52,6 +52,7 @@ class InteractiveRequest(SamplingFields):
 
     refused: ClassVar[Refused] = {
         **REFUSED,
+        **REFUSED_BEAMS,
         "n": _ONE,
         "stream_options": _NOT_HERE,
         "return_token_ids": _NOT_HERE,
@@ -104,6 +105,7 @@ class GenerateRequest(SamplingFields):
 
     refused: ClassVar[Refused] = {
         **REFUSED,
+        **REFUSED_BEAMS,
         "n": _ONE,
         "stream_options": _NOT_HERE,
         "return_token_ids": ((True,), "always on"),

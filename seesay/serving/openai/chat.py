@@ -68,6 +68,7 @@ def make_router(state: ServerState) -> APIRouter:
             receive=http.receive,
             caller=caller_of(http.scope, body.rid or body.request_id),
             names=reply.reading.names,
+            beams=reply.beams,
         )
         return await reply.make_response(answers)
 
@@ -100,6 +101,7 @@ class ChatReply:
             names=self.reading.names,
             **{**body.sampling(), "response_format": self.reading.grammar},
         )
+        self.beams = body.make_beams(self._num_choices, config, self.reading.names, thinks=not self.reading.is_plain)
         messages = body.media_options(state.engine.family).fill_messages(
             read_messages(body.messages, state.settings.media)
         )

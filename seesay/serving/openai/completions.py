@@ -68,6 +68,7 @@ def make_router(state: ServerState) -> APIRouter:
             receive=http.receive,
             caller=caller_of(http.scope, body.rid or body.request_id),
             names=reply.names,
+            beams=reply.beams,
         )
         if answers[0].prompt_logprobs is None:
             return JSONResponse(reply.make_completion(answers))
@@ -152,6 +153,7 @@ class CompletionReply:
             best_of=self._num_choices,
             **body.sampling(),
         )
+        self.beams = body.make_beams(self._num_choices, config, self.names)
         self.requests = []
         for prompt in self._prompts:
             request = GenerationRequest(
@@ -211,8 +213,8 @@ class CompletionReply:
         for which in range(len(self._prompts)):
             own = answers[which * self._num_choices : (which + 1) * self._num_choices]
             given = own[0].prompt_logprobs
-            best = list(own)
-            if self._num_returned < len(own):
+            best = list(own[: self._num_returned])  # of beams, the best come first
+            if self._num_returned < len(own) and self.beams is None:
                 scores = [answer.last.mean_logprob for answer in own]
                 best = [own[index] for index in find_best(scores, self._num_returned)]
             for answer in best:

@@ -14,6 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.message_parts import ChatMessages
 from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
+from seesay.serving.requests.beam_fields import BeamFields
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.fields import (
     Biases,
@@ -179,7 +180,7 @@ class SamplingFields(RestrictionFields):
         }
 
 
-class ChatCompletionRequest(ChatFields, SamplingFields):
+class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
     """`POST /v1/chat/completions`."""
 
     refused: ClassVar[Refused] = {
@@ -201,6 +202,7 @@ class ChatCompletionRequest(ChatFields, SamplingFields):
 
     rules: ClassVar[tuple[JsonSchemaValue, ...]] = (
         *SamplingFields.rules,
+        *BeamFields.beam_rules,
         needs("top_logprobs", "logprobs"),
         HAS_CHOICE,
     )
@@ -269,7 +271,7 @@ RESERVED_TEMPLATE_NAMES = frozenset(
 )
 
 
-class CompletionRequest(PromptFields, SamplingFields):
+class CompletionRequest(BeamFields, PromptFields, SamplingFields):
     """`POST /v1/completions`: raw texts or token ids. No chat template is applied."""
 
     refused: ClassVar[Refused] = {
@@ -281,7 +283,11 @@ class CompletionRequest(PromptFields, SamplingFields):
 
     hints: ClassVar[Mapping[str, tuple[object, ...]]] = pick_hints(refused, "service_tier")
 
-    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (*SamplingFields.rules, needs("max_tokens", "echo", {"const": 0}))
+    rules: ClassVar[tuple[JsonSchemaValue, ...]] = (
+        *SamplingFields.rules,
+        *BeamFields.beam_rules,
+        needs("max_tokens", "echo", {"const": 0}),
+    )
     sources: ClassVar[Mapping[str, tuple[str, ...]]] = {"best_of": ("best_of", "n")}
 
     prompt: SkipValidation[Prompts] = Field(description="one prompt, or a list of them")

@@ -52,7 +52,7 @@ class RequestModel(StrictModel):
         if not isinstance(data, dict) or data.keys().isdisjoint(cls.refused):
             return data
         for name, (neutral, why) in cls.refused.items():
-            if name in data and data[name] is not None and not any(_same(data[name], value) for value in neutral):
+            if name in data and data[name] is not None and not any(is_same(data[name], value) for value in neutral):
                 raise bad_request(f"{name} is {why}; got {show(data[name])}", name, code="unsupported_parameter")
         return {key: value for key, value in data.items() if key not in cls.refused}
 
@@ -71,5 +71,6 @@ class RequestModel(StrictModel):
         return value
 
 
-def _same(given: object, neutral: object) -> bool:
+def is_same(given: object, neutral: object) -> bool:
+    """Whether two values are equal and of one type."""
     return type(given) is type(neutral) and given == neutral

@@ -20,11 +20,8 @@ from seesay.vl.family import Family
 _ID = r"^[A-Za-z0-9_.:-]{1,128}$"
 _NO_ADAPTERS = ((), "not supported: name the adapter in model")
 _NO_TRANSFER = ((), "not supported: prefill and decode run in the same engine")
-_NO_LENGTH = ((1.0, 1), "not supported: it belongs to beam search")
 
 REFUSED: Refused = {
-    "use_beam_search": ((False,), "not supported over HTTP"),
-    "length_penalty": _NO_LENGTH,
     "vllm_xargs": (({},), "not supported: this server has no such extensions"),
     "kv_transfer_params": _NO_TRANSFER,
     "bootstrap_host": _NO_TRANSFER,
@@ -45,6 +42,12 @@ REFUSED: Refused = {
     "return_routed_experts": ((False,), "not supported"),
 }
 """Fields of other servers without a counterpart here: the values that change nothing, and why others are refused."""
+
+REFUSED_BEAMS: Refused = {
+    "use_beam_search": ((False,), "not supported: this route gives one answer"),
+    "length_penalty": ((1.0, 1), "not supported: it belongs to beam search"),
+}
+"""The fields of a beam search, on routes that have none."""
 
 REFUSED_IN_CHAT: Refused = {
     **REFUSED,

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from seesay.config import BeamSearchParams
+from seesay.engine.front.beam_engine import BeamEngine
 from seesay.engine.front.request_batch import AsyncRequestBatch
 from seesay.errors import ErrorCode, RequestError
 from seesay.serving.errors import ApiError
@@ -147,15 +149,18 @@ class Answering:
         *,
         caller: Caller = NOBODY,
         names: FieldNames = ENGINE_NAMES,
+        beams: BeamSearchParams | None = None,
     ) -> AsyncGenerator[tuple[int, OutputDelta], None]:
         """Yield (index of the request, delta) until every request has had its final delta ('stop' or 'length').
 
-        names: the client's names of prompts and options; errors use them.
+        names: the client's names of prompts and options; errors use them. beams: the search whose answers these are,
+        as many to each prompt as it is wide.
 
         Closing the generator or cancelling it aborts the requests that still run. Raises `ApiError` when a request
         fails, `request_timeout_s` has passed, or the server shuts down, and aborts the other requests.
         """
-        batch = AsyncRequestBatch(self._engine, [self._own(request, caller) for request in requests])
+        engine = self._engine if beams is None else BeamEngine(self._engine, beams)
+        batch = AsyncRequestBatch(engine, [self._own(request, caller) for request in requests])
         timeout_s = self._settings.request_timeout_s
         timer = asyncio.get_running_loop().call_later(timeout_s, batch.end, _timed_out(timeout_s))
         ticket = self._places.enter(
@@ -189,17 +194,19 @@ class Answering:
         receive: Receive,
         caller: Caller = NOBODY,
         names: FieldNames = ENGINE_NAMES,
+        beams: BeamSearchParams | None = None,
     ) -> list[Answer]:
         """Return the complete answers, in the order of the requests. Arguments and errors are those of `deltas`.
 
         receive: the ASGI callable of the HTTP request, whose body has been read. When it reports that the client
         disconnected, the requests are aborted and `ClientGoneError` is raised.
         """
-        return await unless_gone(receive, self._collect(requests, caller, names))
+        deltas = self.deltas(requests, caller=caller, names=names, beams=beams)
+        return await unless_gone(receive, self._collect(len(requests), deltas))
 
-    async def _collect(self, requests: Sequence[GenerationRequest], caller: Caller, names: FieldNames) -> list[Answer]:
-        parts: list[list[OutputDelta]] = [[] for _ in requests]
-        async with aclosing(self.deltas(requests, caller=caller, names=names)) as deltas:
+    async def _collect(self, count: int, deltas: AsyncGenerator[tuple[int, OutputDelta], None]) -> list[Answer]:
+        parts: list[list[OutputDelta]] = [[] for _ in range(count)]
+        async with aclosing(deltas):
             async for index, delta in deltas:
                 parts[index].append(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
