@@ -48,6 +48,42 @@ def test_items_are_added_and_conversations_deleted(client: openai.OpenAI) -> Non
         client.responses.create(conversation=begun.id, input="x", **OPTIONS)
 
 
+def test_single_items_are_read_and_deleted(client: openai.OpenAI, server: LiveServer) -> None:
+    """The ids of the others stay, and no later item gets the id of a deleted one. Responses do not see it any more."""
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    turns: Any = [
+        {"role": "user", "content": "the game"},
+        {"role": "assistant", "content": "so"}, call, {**call, "call_id": "d"},
+        {"type": "function_call_output", "call_id": "c", "output": "1"},
+        {"type": "function_call_output", "call_id": "d", "output": "2"},
+        {"role": "user", "content": "one"},
+    ]  # fmt: skip
+    begun = client.conversations.create(items=turns)
+
+    def read() -> list[Any]:
+        return list(client.conversations.items.list(begun.id, order="asc"))
+
+    before = read()
+    assert len(before) == 7
+    found: Any = client.conversations.items.retrieve(before[2].id, conversation_id=begun.id)
+    assert (found.type, found.call_id) == ("function_call", "c")
+    for index in (1, 2, 4, 3, 5, 6):
+        assert client.conversations.items.delete(before[index].id, conversation_id=begun.id).id == begun.id
+    with pytest.raises(openai.NotFoundError, match="item_id"):
+        client.conversations.items.retrieve(before[2].id, conversation_id=begun.id)
+    with pytest.raises(openai.NotFoundError, match="item_id"):
+        client.conversations.items.delete(before[6].id, conversation_id=begun.id)
+    added: Any = client.conversations.items.create(begun.id, items=[{"role": "user", "content": "two"}])
+    assert [item.id for item in read()] == [before[0].id, added.data[0].id]
+    assert added.data[0].id not in [item.id for item in before]
+    answer = client.responses.create(conversation=begun.id, input="three", **OPTIONS)
+    turns = [{"role": "user", "content": text} for text in ("the game", "two", "three")]
+    assert client.responses.create(input=turns, **OPTIONS).output_text == answer.output_text
+    url = f"{server.url}/v1/conversations/{begun.id}/items/{before[0].id}"
+    for method in ("GET", "DELETE"):
+        assert httpx.request(method, url, headers={"authorization": "Bearer other"}).status_code == 404
+
+
 def test_a_conversation_is_no_response_and_belongs_to_its_owner(client: openai.OpenAI, server: LiveServer) -> None:
     begun = client.conversations.create()
     with pytest.raises(openai.NotFoundError):

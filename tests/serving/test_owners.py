@@ -29,6 +29,8 @@ KEEPS_STATE = {
     ("DELETE", "/v1/conversations/{conversation_id}"),
     ("GET", "/v1/conversations/{conversation_id}/items"),
     ("POST", "/v1/conversations/{conversation_id}/items"),
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}"),
+    ("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}"),
     ("GET", "/v1/responses/{response_id}/input_items"),
     ("POST", "/v1/files"),
     ("GET", "/v1/files"),

@@ -58,6 +58,7 @@ class Said(Piece):
 class _Stored(Piece):
     body: str  # JSON, which may hold halves of surrogate pairs
     messages: list[Said]
+    deleted_items: list[int]
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -67,12 +68,17 @@ _said_decoder = msgspec.msgpack.Decoder(list[Said])
 
 def encode_response(stored: StoredResponse) -> bytes:
     """Return a response as bytes, opaque to the shared state."""
-    return _encoder.encode(_Stored(json.dumps(stored.body), [Said.of(message) for message in stored.messages]))
+    messages = [Said.of(message) for message in stored.messages]
+    return _encoder.encode(_Stored(json.dumps(stored.body), messages, list(stored.deleted_items)))
 
 
 def decode_response(data: bytes) -> StoredResponse:
     stored = _stored_decoder.decode(data)
-    return StoredResponse(body=json.loads(stored.body), messages=tuple(said.restore() for said in stored.messages))
+    return StoredResponse(
+        body=json.loads(stored.body),
+        messages=tuple(said.restore() for said in stored.messages),
+        deleted_items=tuple(stored.deleted_items),
+    )
 
 
 class History(Piece):

@@ -6,17 +6,18 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from pydantic import Field, SkipValidation
 from starlette.responses import JSONResponse, Response
 
-from seesay.serving.errors import bad_request
+from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.query import refuse_unknown
 from seesay.serving.openai.answer_models import AnswerModel
+from seesay.serving.openai.item_pages import AskedPage, make_list
 from seesay.serving.openai.response_items import read_input
-from seesay.serving.openai.responses_protocol import AnyInput, ItemList
-from seesay.serving.openai.stored_responses import find_stored, list_page, make_items
+from seesay.serving.openai.responses_protocol import AnyInput, ItemList, StoredItem
+from seesay.serving.openai.stored_responses import find_stored, make_items, remove_item
 from seesay.serving.openai.wire import make_id
 from seesay.serving.requests.content import keep_media
 from seesay.serving.requests.fields import Metadata
@@ -102,17 +103,9 @@ def make_router(state: ServerState) -> APIRouter:
         return DeletedConversation(id=conversation_id)
 
     @router.get("/v1/conversations/{conversation_id}/items", response_model=ItemList)
-    async def list_items(
-        conversation_id: str,
-        http: Request,
-        limit: int = Query(20, ge=1, le=100),
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
-    ) -> Response:
+    async def list_items(conversation_id: str, page: AskedPage, http: Request) -> Response:
         """List the items of a conversation, in parts of at most `limit`."""
-        await refuse_unknown(http, "limit", "order", "after", "include", "include[]", lists=("include", "include[]"))
-        stored = await find(http, conversation_id)
-        return JSONResponse(list_page(make_items(stored.messages, conversation_id), limit, order, after))
+        return JSONResponse(page.cut(_items_of(await find(http, conversation_id))))
 
     @router.post("/v1/conversations/{conversation_id}/items", response_model=ItemList)
     async def add_items(conversation_id: str, body: NewItems, http: Request) -> Response:
@@ -120,11 +113,38 @@ def make_router(state: ServerState) -> APIRouter:
         stored = await find(http, conversation_id)
         whole = replace(stored, messages=(*stored.messages, *_read(state, body.items, stored.messages)))
         await store(http, whole)
-        num_before = len(make_items(stored.messages, conversation_id))
-        added = make_items(whole.messages, conversation_id)[num_before:]
-        return JSONResponse(list_page(added, len(added), "asc", None))
+        return JSONResponse(make_list(_items_of(whole)[len(_items_of(stored)) :]))
+
+    @router.get("/v1/conversations/{conversation_id}/items/{item_id}", response_model=StoredItem)
+    async def retrieve_item(conversation_id: str, item_id: str, http: Request) -> Response:
+        """Return an item of a conversation."""
+        await refuse_unknown(http, "include", "include[]", lists=("include", "include[]"))
+        stored = await find(http, conversation_id)
+        return JSONResponse(_items_of(stored)[_find_item(stored, item_id)])
+
+    @router.delete("/v1/conversations/{conversation_id}/items/{item_id}", response_model=Conversation)
+    async def delete_item(conversation_id: str, item_id: str, http: Request) -> Response:
+        """Delete an item of a conversation, and return the conversation. The ids of the others stay."""
+        stored = await find(http, conversation_id)
+        index = _find_item(stored, item_id)
+        number = int(item_id.rpartition("_")[2])
+        messages = remove_item(stored.messages, index)
+        return await store(http, replace(stored, messages=messages, deleted_items=(*stored.deleted_items, number)))
 
     return router
+
+
+def _items_of(stored: StoredResponse) -> list[dict[str, Any]]:
+    return make_items(stored.messages, stored.body["id"], stored.deleted_items)
+
+
+def _find_item(stored: StoredResponse, item_id: str) -> int:
+    """Return the index of an item. Raises `ApiError` 404."""
+    for index, item in enumerate(_items_of(stored)):
+        if item["id"] == item_id:
+            return index
+    message = f"item_id: {item_id[:60]!r} is not an item of this conversation, or no longer"
+    raise ApiError(404, message, param="item_id", code="not_found")
 
 
 async def extend_conversation(

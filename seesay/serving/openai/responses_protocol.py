@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, SkipValidation, model_validator
+from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
@@ -393,11 +393,20 @@ class InputTokens(AnswerModel):
     input_tokens: int
 
 
+class StoredItem(AnswerModel):
+    """An item of a conversation, with the fields of its type."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    type: Literal["message", "function_call", "function_call_output"]
+
+
 class ItemList(AnswerModel):
     """A part of the items of a conversation."""
 
     object: Literal["list"] = "list"
-    data: list[dict[str, Any]]
+    data: list[StoredItem]
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.query import refuse_unknown
 from seesay.serving.openai.background import RUNNING, BackgroundAnswers
+from seesay.serving.openai.item_pages import AskedPage
 from seesay.serving.openai.responses_protocol import DeletedResponse, ItemList, ResponseObject
 from seesay.serving.requests.state import ServerState
 from seesay.serving.stored.response_store import StoredResponse
@@ -49,19 +52,12 @@ def make_router(state: ServerState, background: BackgroundAnswers) -> APIRouter:
         return JSONResponse(stored.body)
 
     @router.get("/v1/responses/{response_id}/input_items", response_model=ItemList)
-    async def list_input_items(
-        response_id: str,
-        http: Request,
-        limit: int = Query(20, ge=1, le=100),
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
-    ) -> Response:
+    async def list_input_items(response_id: str, page: AskedPage, http: Request) -> Response:
         """List the items of the conversation that a stored response answers, in parts of at most `limit`."""
-        await refuse_unknown(http, "limit", "order", "after", "include", "include[]", lists=("include", "include[]"))
         stored = await find_stored(state, http, response_id, _ID, status=404)
         is_answered = stored.body["status"] in ("completed", "incomplete")
         messages = stored.messages[:-1] if is_answered else stored.messages
-        return JSONResponse(list_page(make_items(messages, response_id), limit, order, after))
+        return JSONResponse(page.cut(make_items(messages, response_id)))
 
     return router
 
@@ -84,29 +80,38 @@ async def find_stored(
     return stored
 
 
-def list_page(
-    items: Sequence[Mapping[str, Any]], limit: int, order: Literal["asc", "desc"], after: str | None
-) -> dict[str, Any]:
-    """Return a part of a list: at most `limit` items behind the one of the id `after`. Raises `ApiError` 400 for an
-    unknown id."""
-    found = list(items) if order == "asc" else list(reversed(items))
-    if after is not None:
-        place = next((index for index, item in enumerate(found) if item["id"] == after), None)
-        if place is None:
-            raise bad_request(f"after: there is no item {after[:60]!r}", "after")
-        found = found[place + 1 :]
-    page = found[:limit]
-    ends = (page[0]["id"], page[-1]["id"]) if page else (None, None)
-    return {
-        "object": "list", "data": page, "first_id": ends[0], "last_id": ends[1], "has_more": len(found) > limit
-    }  # fmt: skip
-
-
-def make_items(messages: Sequence[Message], response_id: str) -> list[dict[str, Any]]:
-    """Return a conversation as items of the Responses API. Their ids are the same at each call."""
+def make_items(messages: Sequence[Message], response_id: str, deleted: Container[int] = ()) -> list[dict[str, Any]]:
+    """Return a conversation as items of the Responses API. Their ids are the same at each call. deleted: the numbers of
+    the items that it has no more."""
     written = [item for message in messages for item in _write_items(message)]
     suffix = response_id.partition("_")[2]
-    return [{"id": f"item_{suffix}_{number}", **item} for number, item in enumerate(written)]
+    numbers = (number for number in itertools.count() if number not in deleted)
+    return [{"id": f"item_{suffix}_{number}", **item} for number, item in zip(numbers, written)]
+
+
+def remove_item(messages: Sequence[Message], index: int) -> tuple[Message, ...]:
+    """Return a conversation without one of its items."""
+    kept = list(messages)
+    for place, message in enumerate(kept):
+        written = list(_write_items(message))
+        if index < len(written):
+            kept[place : place + 1] = _without(message, written[index])
+            break
+        index -= len(written)
+    return tuple(kept)
+
+
+def _without(message: Message, item: Mapping[str, Any]) -> list[Message]:
+    """Return what is left of a message, which may be nothing, without an item of `_write_items`."""
+    calls = list(message.extra.get("tool_calls", ()))
+    if item["type"] == "message":
+        message = replace(message, parts=())
+    else:
+        calls = [call for call in calls if call.get("id", "") != item["call_id"]]
+    if item["type"] == "function_call_output" or not (message.parts or calls):
+        return []
+    extra = {key: value for key, value in message.extra.items() if key != "tool_calls"}
+    return [replace(message, extra={**extra, "tool_calls": calls} if calls else extra)]
 
 
 def _write_items(message: Message) -> Iterator[dict[str, Any]]:

@@ -16,10 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response as it was sent, and the conversation up to it, without instructions."""
+    """A response as it was sent, and the conversation up to it, without instructions. Or a conversation, and the
+    numbers of the items that it has no more."""
 
     body: dict[str, Any]
     messages: tuple[Message, ...]
+    deleted_items: tuple[int, ...] = ()
 
     @property
     def num_bytes(self) -> int:
