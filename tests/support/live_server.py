@@ -66,7 +66,7 @@ def serve(engine: AsyncEngine, settings: ServerSettings | None = None) -> Iterat
     settings = settings or make_settings()
     app = create_app(engine, settings)
     server = DrainingServer.make(app, settings)
-    sock = socket.socket()
+    sock = socket.socket(proto=socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY for these alone
     sock.bind(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()
