@@ -36,6 +36,7 @@ from seesay.version import __version__
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.submission import Answering
     from seesay.serving.stored.shared_state import SharedState
     from seesay.serving.traffic.metrics import ServerMetrics
 
@@ -65,14 +66,14 @@ def create_app(
     engine: AsyncEngine,
     settings: ServerSettings | None = None,
     *,
-    make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
+    make_shared_state: Callable[[ServerMetrics, Answering], SharedState] | None = None,
 ) -> FastAPI:
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
     `app.state.server` is the `ServerState`, and `app.state.checked_app` answers requests that have passed the checks of
     keys and of the queue. Build the engine with `media_limits=settings.media`: the engine enforces
     the limits on pictures and videos. `make_shared_state`: makes the shared state that several frontends share, of this
-    frontend's metrics.
+    frontend's metrics and requests.
     """
     state = ServerState.build(engine, settings or ServerSettings(), make_shared_state)
     routers = [module.make_router(state) for module in _ROUTES]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.submission import Answering
     from seesay.serving.stored.shared_state import SharedState
     from seesay.serving.traffic.metrics import ServerMetrics
 
@@ -80,7 +81,7 @@ def run_server(
     *,
     sockets: list[socket.socket] | None = None,
     on_ready: Callable[[], None] | None = None,
-    make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
+    make_shared_state: Callable[[ServerMetrics, Answering], SharedState] | None = None,
     make_server: MakeServer | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then drain and return. A second SIGINT skips the drain. The engine stays open.

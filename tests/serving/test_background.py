@@ -1,4 +1,4 @@
-"""Responses in the background: looked at until they are there, cancelled, and the items that they answer."""
+"""Responses in the background: looked at until they are there, streamed, cancelled, and the items that they answer."""
 
 from __future__ import annotations
 
@@ -69,9 +69,64 @@ def test_a_failure_is_told(client: openai.OpenAI) -> None:
 
 
 def test_what_cannot_be_in_the_background(server: LiveServer) -> None:
-    for more, reason in (({"store": False}, "needs store"), ({"stream": True}, "cannot be combined with stream")):
-        response = server.post(PATH, {"input": "x", "background": True, **more})
-        assert response.status_code == 400 and reason in response.text
+    response = server.post(PATH, {"input": "x", "background": True, "store": False})
+    assert response.status_code == 400 and "needs store" in response.text
+
+
+def test_a_stream_is_left_and_resumed(server: LiveServer, client: openai.OpenAI) -> None:
+    """The response is computed to its end, and its events can be read from any number on, then and later."""
+    options: dict[str, Any] = {"model": MODEL, "input": "the game", "temperature": 0, "max_output_tokens": 300}
+    options["extra_body"] = LONG
+    with client.responses.create(background=True, stream=True, **options) as stream:
+        first = [next(stream) for _ in range(4)]
+        assert [event.type for event in first[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    begun: Any = first[0]
+    rest = list(client.responses.retrieve(begun.response.id, stream=True, starting_after=first[-1].sequence_number))
+    numbers = [event.sequence_number for event in (*first, *rest)]
+    assert numbers == list(range(len(numbers)))
+    last: Any = rest[-1]
+    found = client.responses.retrieve(begun.response.id)
+    assert last.type == "response.incomplete" and last.response.output == found.output
+    text = "".join(event.delta for event in rest if event.type == "response.output_text.delta")
+    assert found.output_text.endswith(text) and len(text) > 100
+    again = list(client.responses.retrieve(begun.response.id, stream=True))
+    assert [event.to_dict(warnings=False) for event in again] == [
+        event.to_dict(warnings=False) for event in (*first, *rest)
+    ]
+    assert list(client.responses.retrieve(begun.response.id, stream=True, starting_after=10**6)) == []
+    at_once = list(client.responses.create(stream=True, **options))
+    kinds = list(dict.fromkeys(event.type for event in again))
+    kinds.remove("response.queued")
+    assert list(dict.fromkeys(event.type for event in at_once)) == kinds
+
+
+def test_followers_of_a_stream_see_its_end(server: LiveServer, client: openai.OpenAI) -> None:
+    options: dict[str, Any] = {"model": MODEL, "max_output_tokens": 400, "background": True, "stream": True}
+    with client.responses.create(input="the game", extra_body=LONG, **options) as stream:
+        begun: Any = next(stream)
+        assert client.responses.cancel(begun.response.id).status == "cancelled"
+        kinds = [event.type for event in stream]
+    assert "response.completed" not in kinds and "response.incomplete" not in kinds
+    wait_until(lambda: is_idle(server))
+    with client.responses.create(input="the game", extra_body=LONG, **options) as stream:
+        begun = next(stream)
+        client.responses.delete(begun.response.id)
+        list(stream)
+    events = list(client.responses.create(input="a " * 600, **options))
+    assert events[-1].type == "error" and "session_len" in events[-1].message
+    created: Any = events[0]
+    assert client.responses.retrieve(created.response.id).status == "failed"
+    wait_until(lambda: is_idle(server))
+
+
+def test_what_has_no_stream_says_so(client: openai.OpenAI) -> None:
+    response = client.responses.create(model=MODEL, input="x", max_output_tokens=1)
+    with pytest.raises(openai.BadRequestError, match="was not created with background=true and stream=true"):
+        client.responses.retrieve(response.id, stream=True)
+    with pytest.raises(openai.BadRequestError, match="starting_after requires stream"):
+        client.responses.retrieve(response.id, extra_query={"starting_after": 3})
+    with pytest.raises(openai.BadRequestError, match="unknown query parameter: 'colour'"):
+        client.responses.retrieve(response.id, extra_query={"colour": 3})
 
 
 def test_input_items(client: openai.OpenAI) -> None:

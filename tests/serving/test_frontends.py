@@ -245,6 +245,39 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
         assert httpx.get(f"{server.url}/v1/responses/{first['id']}", timeout=60).status_code == 404
 
 
+def read_lines(stream: httpx.Response) -> Iterator[dict[str, Any]]:
+    return (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: {"))
+
+
+def test_a_stream_in_the_background_is_resumed_at_the_other_front(server: Server) -> None:
+    body = {"input": "go on", "max_output_tokens": 40, "temperature": 0, "background": True, "stream": True}
+    with contextlib.ExitStack() as opened:
+        with server.only(0):
+            stream = httpx.stream("POST", f"{server.url}/v1/responses", json=body, timeout=120)
+            lines = read_lines(opened.enter_context(stream))
+            events = [next(lines) for _ in range(3)]
+        url = f"{server.url}/v1/responses/{events[0]['response']['id']}"
+        with server.only(1):
+            stream = httpx.stream("GET", url, params={"stream": True, "starting_after": 2}, timeout=120)
+            lines = read_lines(opened.enter_context(stream))
+        events += lines
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-1]["response"]["output"] == httpx.get(url, timeout=120).json()["output"]
+
+
+def test_a_request_is_aborted_at_the_other_front(server: Server) -> None:
+    with contextlib.ExitStack() as opened:
+        with server.only(0):
+            lines = opened.enter_context(streaming(server, CHAT, **LONG, rid="long"))
+            next(lines)
+        client = opened.enter_context(httpx.Client(base_url=server.url, timeout=120))
+        with server.only(1):
+            client.get("/health")  # a connection with this one
+        for rid, num in (("other", 0), ("long", 1), ("long", 0)):
+            assert client.post("/abort_request", json={"rid": rid}).json() == {"num_aborted": num}
+        assert "was aborted" in "".join(lines)
+
+
 def test_connections_are_shared_out(server: Server) -> None:
     """`test_accepting.py` counts them. Here a frontend that is late on a busy machine may get fewer than the other."""
     frontends = server.children(FRONT)

@@ -184,3 +184,26 @@ def test_store_is_bounded_in_number_and_bytes() -> None:
     assert not store.delete(b"", "large") and not store.delete(b"", "too large")
     put(store, "z", make_stored(10))
     assert store.delete(b"", "z") and store.get(b"", "z") is None
+
+
+def test_the_store_counts_what_is_replaced_once_and_events_with_it() -> None:
+    store: ResponseStore[StoredResponse] = ResponseStore(max_entries=3, max_bytes=100_000)
+    put(store, "other", make_stored(10))
+    for _ in range(50):
+        put(store, "a", make_stored(10))
+    assert store.get(b"", "other") is not None, "replacing a response takes no room"
+    store.add_events(b"", "a", [b"x" * 30_000, b"y"], is_last=False)
+    put(store, "a", make_stored(10))
+    found = store.read_events(b"", "a", 1)
+    assert found is not None and (found.events, found.is_over) == ([b"y"], False)
+    put(store, "b", make_stored(30_000))  # the least recently used one goes
+    assert store.get(b"", "other") is None and store.get(b"", "a") is not None
+    store.add_events(b"", "b", [], is_last=True)
+    found = store.read_events(b"", "b", 0)
+    assert found is not None and (found.events, found.is_over) == ([], True)
+    store.add_events(b"", "b", [b"z" * 2_000], is_last=False)
+    assert store.read_events(b"", "a", 0) is None
+    store.add_events(b"", "a", [b"z"], is_last=False)
+    assert store.delete(b"", "b") and store.read_events(b"", "b", 0) is None
+    put(store, "c", make_stored(45_000))
+    assert store.get(b"", "c") is not None, "nothing is left of those that are gone"

@@ -113,6 +113,17 @@ def test_responses_are_kept_for_all_within_limits() -> None:
     assert frontends.take(0, messages.FindResponse(11, b"o", "c")) == [(0, messages.FoundResponse(11, None))]
 
 
+def test_events_are_kept_for_all() -> None:
+    frontends = Frontends()
+    frontends.take(0, messages.StoreResponse(1, b"o", "a", b"a", 10))
+    assert frontends.answer(1, messages.ReadEvents(2, b"o", "a", 0)) == messages.FoundEvents(2, [], False)
+    frontends.take(0, messages.AddEvents(3, b"o", "a", [b"1", b"2"], False))
+    assert frontends.answer(1, messages.ReadEvents(4, b"o", "a", 1)) == messages.FoundEvents(4, [b"2"], False)
+    frontends.take(1, messages.AddEvents(5, b"o", "a", [], True))
+    assert frontends.answer(0, messages.ReadEvents(6, b"o", "a", 2)) == messages.FoundEvents(6, [], True)
+    assert frontends.answer(0, messages.ReadEvents(7, b"p", "a", 0)) == messages.FoundEvents(7, None, True)
+
+
 def test_a_turn_is_of_one_front_at_a_time() -> None:
     frontends = Frontends()
     begun = frontends.answer(0, messages.BeginTurn(1, KEY))
@@ -183,6 +194,20 @@ def test_nobody_waits_for_a_front_that_does_not_answer() -> None:
     frontends.sent.clear()
     frontends.shared_state.end_late_rounds()
     assert frontends.sent == [(0, messages.Done(2))]
+
+
+def test_requests_are_ended_in_all_fronts() -> None:
+    frontends, key = Frontends(), messages.Turn.of(b"key")
+    assert [messages.Turn.of(turn).restore() for turn in (b"key", "::1")] == [b"key", "::1"]
+    sent = frontends.take(1, messages.AbortRequests(1, key, "mine"))
+    number = sent[0][1].number
+    assert sent == [(index, messages.DoAbort(number, key, "mine")) for index in (0, 1)]
+    assert frontends.take(0, messages.RequestsAborted(number, 2)) == []
+    assert frontends.take(1, messages.RequestsAborted(number, 1)) == [(1, messages.AbortedRequests(1, 3))]
+    assert frontends.take(1, messages.RequestsAborted(number, 1)) == [], "too late"
+    frontends.take(1, messages.AbortRequests(2, messages.Turn.of("127.0.0.1"), None))
+    frontends.take(1, messages.RequestsAborted(number + 1, 1))
+    assert frontends.leave(0) == [(1, messages.AbortedRequests(2, 1))]
 
 
 def test_a_reset_ends_with_the_last_front_or_its_end() -> None:

@@ -16,6 +16,7 @@ from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.serving.frontends import state_messages as messages
 from seesay.serving.frontends.pulse import start_beating
 from seesay.serving.frontends.state_client import FrontLink, StateClient
+from seesay.serving.requests.submission import Answering
 from seesay.serving.traffic.metrics import ServerMetrics
 
 if TYPE_CHECKING:
@@ -63,8 +64,8 @@ def _serve(parent: Parent, start: messages.Start) -> None:
     template = start.chat_template_config
     clients = list[StateClient]()
 
-    def make_shared_state(metrics: ServerMetrics) -> StateClient:
-        clients.append(StateClient(parent.link, engine, metrics, created=start.created))
+    def make_shared_state(metrics: ServerMetrics, answering: Answering) -> StateClient:
+        clients.append(StateClient(parent.link, engine, metrics, answering, created=start.created))
         return clients[0]
 
     def say_ready() -> None:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from seesay.engine.process.waker import Waker
 from seesay.errors import SeesayError
 from seesay.serving.errors import ApiError
 from seesay.serving.frontends import state_messages as messages
-from seesay.serving.stored.response_store import StoredResponse
+from seesay.serving.stored.response_store import StoredEvents, StoredResponse
 from seesay.serving.stored.sessions import Conversation, SessionKey
 from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.metric_sums import Family
@@ -30,6 +30,7 @@ from seesay.serving.traffic.metric_sums import Family
 if TYPE_CHECKING:
     from seesay.engine.commands import Command, ModelStatus
     from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.submission import Answering
     from seesay.serving.traffic.metrics import ServerMetrics
 
 logger = logging.getLogger("seesay")
@@ -45,12 +46,15 @@ REPORT_S = 1.0
 class StateClient:
     """A `SharedState` in another process. A thread takes its messages; the methods are of one event loop."""
 
-    def __init__(self, link: FrontLink, engine: AsyncEngine, metrics: ServerMetrics, *, created: int) -> None:
+    def __init__(
+        self, link: FrontLink, engine: AsyncEngine, metrics: ServerMetrics, answering: Answering, *, created: int
+    ) -> None:
         self.created = created
         self.num_frontends_up = 1
         self._link = link
         self._engine = engine
         self._metrics = metrics
+        self._answering = answering
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Future[Any]] = {}  # by the number of the question
         self._turns: dict[int, Callable[[], object]] = {}  # cancels a running turn, by the number of its question
@@ -100,6 +104,14 @@ class StateClient:
     async def delete_response(self, owner: bytes, response_id: str) -> None:
         await self._ask(lambda number: messages.DeleteResponse(number, owner, response_id))
 
+    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
+        added = list(events)
+        await self._ask(lambda number: messages.AddEvents(number, owner, response_id, added, is_last))
+
+    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
+        found = await self._ask(lambda number: messages.ReadEvents(number, owner, response_id, start))
+        return None if found.events is None else StoredEvents(events=found.events, is_over=found.is_over)
+
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:
         number, loop, cancelled = next(self._numbers), asyncio.get_running_loop(), asyncio.Event()
@@ -129,6 +141,12 @@ class StateClient:
         answer = await self._ask(lambda number: messages.GatherFigures(number, own))
         figures: list[list[Family]] = answer.figures
         return figures
+
+    async def abort(self, turn: Hashable, rid: str | None) -> int:
+        asked = messages.Turn.of(turn)
+        answer = await self._ask(lambda number: messages.AbortRequests(number, asked, rid))
+        num: int = answer.num
+        return num
 
     async def reset_caches(self) -> None:
         await self._ask(messages.ResetCaches)
@@ -188,6 +206,8 @@ class StateClient:
                 self.num_frontends_up = num
             case messages.WantFigures(number):
                 self._report(number)
+            case messages.DoAbort(number, turn, rid):
+                self._link.send(messages.RequestsAborted(number, self._answering.abort(turn.restore(), rid)))
             case messages.DoReset(number):
                 threading.Thread(target=self._reset, args=(number,), name="seesay-reset", daemon=True).start()
             case messages.Start():

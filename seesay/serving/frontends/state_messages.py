@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from typing import Any
 
 import msgspec
@@ -115,6 +116,23 @@ class History(Piece):
         )
 
 
+class Turn(Piece):
+    """The `Caller.turn` of requests over HTTP: a key, or the address of a client without one."""
+
+    key: bytes
+    address: str
+
+    @classmethod
+    def of(cls, turn: Hashable) -> Turn:
+        if isinstance(turn, bytes):
+            return cls(turn, "")
+        assert isinstance(turn, str)
+        return cls(b"", turn)
+
+    def restore(self) -> Hashable:
+        return self.key or self.address
+
+
 # --- from a frontend --------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +157,13 @@ class CachesReset(Message):
     number: int
 
 
+class RequestsAborted(Message):
+    """An answer to `DoAbort`."""
+
+    number: int
+    num: int
+
+
 class Question(Message):
     """Something that the shared state answers with a message of the same number."""
 
@@ -160,6 +185,19 @@ class StoreResponse(Question):
 class DeleteResponse(Question):
     owner: bytes
     response_id: str
+
+
+class AddEvents(Question):
+    owner: bytes
+    response_id: str
+    events: list[bytes]
+    is_last: bool
+
+
+class ReadEvents(Question):
+    owner: bytes
+    response_id: str
+    start: int
 
 
 class BeginTurn(Question):
@@ -187,6 +225,13 @@ class GatherFigures(Question):
     own: list[Family]
 
 
+class AbortRequests(Question):
+    """Asks for requests of a caller to be ended in all frontends: those of an id, or all."""
+
+    turn: Turn
+    rid: str | None
+
+
 class ResetCaches(Question):
     """Asks for the caches of all frontends to be reset."""
 
@@ -199,15 +244,18 @@ Asked = (
     FindResponse
     | StoreResponse
     | DeleteResponse
+    | AddEvents
+    | ReadEvents
     | BeginTurn
     | EndTurn
     | CancelSession
     | ForgetSession
     | GatherFigures
+    | AbortRequests
     | ResetCaches
     | ReadStatus
 )
-ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | Asked | Do
+ToSupervisor = Hello | Listening | Beat | StartFailed | Figures | CachesReset | RequestsAborted | Asked | Do
 
 # --- to a frontend ----------------------------------------------------------------------------------------------------
 
@@ -235,6 +283,14 @@ class Done(Message):
 class FoundResponse(Message):
     number: int
     stored: bytes | None
+
+
+class FoundEvents(Message):
+    """Events of a response. None: it is not stored."""
+
+    number: int
+    events: list[bytes] | None
+    is_over: bool
 
 
 class BegunTurn(Message):
@@ -296,10 +352,24 @@ class DoReset(Message):
     number: int
 
 
+class DoAbort(Message):
+    number: int
+    turn: Turn
+    rid: str | None
+
+
+class AbortedRequests(Message):
+    """The answer to `AbortRequests`: how many were ended."""
+
+    number: int
+    num: int
+
+
 ToFrontend = (
     Start
     | Done
     | FoundResponse
+    | FoundEvents
     | BegunTurn
     | Refused
     | Status
@@ -308,4 +378,6 @@ ToFrontend = (
     | FrontsUp
     | WantFigures
     | DoReset
+    | DoAbort
+    | AbortedRequests
 )

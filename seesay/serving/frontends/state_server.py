@@ -25,15 +25,18 @@ RESET_S = 60.0
 """The caches of a frontend are waited for no longer."""
 
 
+_Gathering = messages.GatherFigures | messages.ResetCaches | messages.AbortRequests
+
+
 @dataclass(slots=True)
 class _Round:
-    """A question to several frontends, on behalf of one of them."""
+    """A question to several frontends, on behalf of one of them. num_aborted: what they answered so far."""
 
     asker: int
-    number: int
-    is_reset: bool
+    question: _Gathering
     left: set[int]
     deadline_s: float
+    num_aborted: int = 0
 
 
 @dataclass(slots=True)
@@ -127,11 +130,15 @@ class StateServer:
                 frontend.is_listening = True
             case messages.CachesReset(number):
                 self._note_answer(number, index)
-            case messages.GatherFigures(number, own):
+            case messages.RequestsAborted(number, num):
+                if (found := self._rounds.get(number)) is not None:
+                    found.num_aborted += num
+                self._note_answer(number, index)
+            case messages.GatherFigures(_, own):
                 frontend.figures = own  # what was once told stays counted, also when the frontend ends now
-                self._ask_all(index, number, is_reset=False)
-            case messages.ResetCaches(number):
-                self._ask_all(index, number, is_reset=True)
+                self._ask_all(index, message)
+            case messages.ResetCaches() | messages.AbortRequests():
+                self._ask_all(index, message)
             case Hello() | StartFailed() | messages.Beat() | Do():
                 raise TypeError(f"{type(message).__name__} is not expected now")
             case _:
@@ -149,6 +156,13 @@ class StateServer:
                 self._responses.put(owner, response_id, stored, num_bytes)
             case messages.DeleteResponse(_, owner, response_id):
                 self._responses.delete(owner, response_id)
+            case messages.AddEvents(_, owner, response_id, events, is_last):
+                self._responses.add_events(owner, response_id, events, is_last=is_last)
+            case messages.ReadEvents(number, owner, response_id, start):
+                found = self._responses.read_events(owner, response_id, start)
+                if found is None:
+                    return messages.FoundEvents(number, None, is_over=True)
+                return messages.FoundEvents(number, found.events, found.is_over)
             case messages.BeginTurn(number, key):
                 session = self._sessions.begin(key, lambda: self._send(index, messages.CancelTurn(number)))
                 frontend.turns[number] = session
@@ -168,15 +182,17 @@ class StateServer:
 
     # --- what all frontends are asked ---------------------------------------------------------------------------------
 
-    def _ask_all(self, asker: int, number: int, *, is_reset: bool) -> None:
-        """Ask the frontends for figures, those of the asker excepted, or for their caches to be reset."""
+    def _ask_all(self, asker: int, question: _Gathering) -> None:
+        """Ask the frontends for figures, those of the asker excepted, for their caches to be reset, or for requests to
+        be ended."""
+        is_reset = isinstance(question, messages.ResetCaches)
         asked = {index for index, frontend in self._frontends.items() if frontend.is_up}
-        if not is_reset:
+        if isinstance(question, messages.GatherFigures):
             asked.discard(asker)
         own, deadline_s = next(self._numbers), time.monotonic() + (self._reset_s if is_reset else self._gather_s)
-        self._rounds[own] = found = _Round(asker, number, is_reset, asked, deadline_s)
+        self._rounds[own] = found = _Round(asker, question, asked, deadline_s)
         for index in list(asked):
-            self._send(index, messages.DoReset(own) if is_reset else messages.WantFigures(own))
+            self._send(index, _pass_on(question, own))
         if not found.left:
             self._answer_round(self._rounds.pop(own))
 
@@ -188,15 +204,19 @@ class StateServer:
                 self._answer_round(self._rounds.pop(number))
 
     def _answer_round(self, found: _Round) -> None:
-        if found.is_reset:
-            self._send(found.asker, messages.Done(found.number))
+        number = found.question.number
+        if isinstance(found.question, messages.ResetCaches):
+            self._send(found.asker, messages.Done(number))
+            return
+        if isinstance(found.question, messages.AbortRequests):
+            self._send(found.asker, messages.AbortedRequests(number, found.num_aborted))
             return
         figures = [
             *(frontend.figures for frontend in self._frontends.values()),
             *self._ended.values(),
             self._own_figures(),
         ]
-        self._send(found.asker, messages.GatheredFigures(found.number, figures))
+        self._send(found.asker, messages.GatheredFigures(number, figures))
 
     def _own_figures(self) -> list[Family]:
         answering = {index for index, frontend in self._frontends.items() if frontend.is_up}
@@ -213,3 +233,14 @@ class StateServer:
             ),
             Family("seesay_engine_restarts", "counter", "engine processes that died or hung", engine_restarts),
         ]
+
+
+def _pass_on(question: _Gathering, number: int) -> messages.ToFrontend:
+    """Return what a frontend is asked in the round of this number."""
+    match question:
+        case messages.AbortRequests(_, turn, rid):
+            return messages.DoAbort(number, turn, rid)
+        case messages.ResetCaches():
+            return messages.DoReset(number)
+        case messages.GatherFigures():
+            return messages.WantFigures(number)

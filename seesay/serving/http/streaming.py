@@ -95,6 +95,8 @@ class EventStream(Response):
                 await send(
                     {"type": "http.response.body", "body": self._render_error(_as_api_error(error)), "more_body": True}
                 )
+        if not self._sent_at:  # there were no events
+            await self._start(send)
         self._sent_at = math.inf
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -10,9 +10,9 @@ from starlette.responses import JSONResponse, Response
 
 from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router
-from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.request_model import RequestModel
 from seesay.serving.requests.state import ServerState
+from seesay.serving.traffic.auth import turn_of
 
 
 class AbortRequest(RequestModel):
@@ -39,10 +39,10 @@ def make_router(state: ServerState) -> APIRouter:
 
     @router.post("/abort_request", response_model=Aborted)
     async def abort_request(body: AbortRequest, http: Request) -> Response:
-        """End requests of the same caller that this frontend answers. Unknown ids are ignored."""
+        """End requests of the same caller. Unknown ids are ignored."""
         if body.rid is None and not body.abort_all:
             raise bad_request("rid: give the id of a request, or abort_all", "rid")
         rid = None if body.abort_all else body.rid
-        return JSONResponse({"num_aborted": state.answering.abort(caller_of(http.scope), rid)})
+        return JSONResponse({"num_aborted": await state.shared.abort(turn_of(http.scope), rid)})
 
     return router

@@ -15,7 +15,7 @@ from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
 from seesay.serving.openai import stored_responses
-from seesay.serving.openai.background import BackgroundAnswers, Report
+from seesay.serving.openai.background import BackgroundAnswers, Progress
 from seesay.serving.openai.conversations import extend_conversation
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
@@ -61,7 +61,11 @@ def make_router(state: ServerState) -> APIRouter:
         reply = await off_loop(http, ResponseReply, state, earlier, body, http)
         if body.background:
             queued = reply.make_queued()
-            await background.start(owner_of(http.scope), queued, reply.answer_later)
+            owner = owner_of(http.scope)
+            if body.stream:
+                await background.start(owner, queued, reply.stream_later, reply.make_error_event)
+                return EventStream(background.follow(owner, queued.body["id"]), render_error=reply.make_error_event)
+            await background.start(owner, queued, reply.answer_later)
             return JSONResponse(queued.body)
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
@@ -143,6 +147,7 @@ class ResponseReply:
         self._id = make_id("resp_")
         self._created_at = int(time.time())
         self._num_events = 0
+        self._finished: dict[str, Any] = {}
 
     async def complete(self, answer: Answer) -> dict[str, Any]:
         """Return the `ResponseObject` as JSON, and store it unless the request has `store=false`."""
@@ -160,14 +165,27 @@ class ResponseReply:
         """Return the response before it is answered, for a request with background=true."""
         return StoredResponse(body=self._make_response("queued", []), messages=keep_media(self._messages, _PREVIOUS))
 
-    async def answer_later(self, report: Report) -> StoredResponse:
-        """Return the complete response. Calls `report` once the first token is there."""
+    async def stream_later(self, progress: Progress) -> StoredResponse:
+        """Return the complete response, and tell its events."""
+        queued, has_begun = self._make_response("queued", []), False
+        await progress.tell(self._event("created", response=queued))
+        await progress.tell(self._event("queued", response=queued))
+        async with aclosing(self.stream()) as events:
+            async for event in events:
+                if not has_begun:
+                    has_begun = True
+                    await progress.begin()
+                await progress.tell(event)
+        return self._make_stored(self._finished)
+
+    async def answer_later(self, progress: Progress) -> StoredResponse:
+        """Return the complete response."""
         parts: list[OutputDelta] = []
         answering, names = self._state.answering, self.reading.names
         async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
             async for _, delta in deltas:
                 if not parts:
-                    await report()
+                    await progress.begin()
                 parts.append(delta)
         return self._make_stored(await self.complete(Answer.join(parts)))
 
@@ -200,6 +218,7 @@ class ResponseReply:
             await self._state.shared.store_response(self._owner, self._id, self._make_stored(response))
         if self._wants_timings:
             response["seesay"] = make_details(tally)
+        self._finished = response
         return response
 
     def _make_response(self, status: str, output: list[dict[str, object]]) -> dict[str, Any]:
@@ -250,7 +269,8 @@ class ResponseReply:
                 if parser is None:
                     parser = self.reading.open(is_thinking=delta.is_thinking)
                     response = self._make_response("in_progress", [])
-                    yield self._event("created", response=response)
+                    if not self._body.background:  # there it was queued before
+                        yield self._event("created", response=response)
                     yield self._event("in_progress", response=response)
                 logprobs = self._spell(delta.token_ids, delta.logprobs or ())
                 for part in self._read(parser, delta):

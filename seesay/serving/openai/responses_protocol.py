@@ -220,8 +220,6 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
             raise bad_request("conversation cannot be combined with previous_response_id: give one", "conversation")
         if self.background and self.store is False:
             raise bad_request("background needs store, which is false", "background")
-        if self.background and self.stream:
-            raise bad_request("background cannot be combined with stream", "background", code="unsupported_parameter")
         if self.answer_format is not None:
             check_format(self.answer_format, self.field_names("input"))
         return self
@@ -354,6 +352,7 @@ class ResponseEvent(AnswerModel):
 
     type: Literal[
         "response.created",
+        "response.queued",
         "response.in_progress",
         "response.output_item.added",
         "response.content_part.added",
@@ -399,7 +398,7 @@ class StoredItem(AnswerModel):
     model_config = ConfigDict(extra="allow")
 
     id: str
-    type: Literal["message", "function_call", "function_call_output"]
+    type: str
 
 
 class ItemList(AnswerModel):

@@ -7,31 +7,53 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.bodies import make_api_router
 from seesay.serving.http.query import refuse_unknown
+from seesay.serving.http.streaming import EventStream, describe_events
 from seesay.serving.openai.background import RUNNING, BackgroundAnswers
 from seesay.serving.openai.item_pages import AskedPage
 from seesay.serving.openai.responses_protocol import DeletedResponse, ItemList, ResponseObject
+from seesay.serving.openai.wire import make_error_event
 from seesay.serving.requests.state import ServerState
 from seesay.serving.stored.response_store import StoredResponse
 from seesay.serving.traffic.auth import owner_of
 from seesay.values import MediaPart, Message, Modality
 
 _ID = "response_id"
+_STREAMS = "the response; with stream=true, events of `ResponseEvent` behind number starting_after"
 
 
 def make_router(state: ServerState, background: BackgroundAnswers) -> APIRouter:
     """Return the routes."""
     router = make_api_router("OpenAI")
 
-    @router.get("/v1/responses/{response_id}", response_model=ResponseObject)
-    async def retrieve_response(response_id: str, http: Request) -> Response:
-        """Return a stored response."""
-        return JSONResponse((await find_stored(state, http, response_id, _ID, status=404)).body)
+    @router.get(
+        "/v1/responses/{response_id}",
+        response_model=ResponseObject,
+        responses={200: {"description": _STREAMS, "content": describe_events("ResponseEvent")}},
+    )
+    async def retrieve_response(
+        response_id: str, http: Request, stream: bool = False, starting_after: int | None = Query(None, ge=0)
+    ) -> Response:
+        """Return a stored response, or the events of one that was created with background=true and stream=true, also
+        while it is being answered."""
+        more = ("include", "include[]", "include_obfuscation")
+        await refuse_unknown(http, "stream", "starting_after", *more, lists=more)
+        stored = await find_stored(state, http, response_id, _ID, status=404)
+        if not stream:
+            if starting_after is not None:
+                raise bad_request("starting_after requires stream=true", "starting_after")
+            return JSONResponse(stored.body)
+        owner = owner_of(http.scope)
+        found = await state.shared.read_events(owner, response_id, 0)
+        if found is None or not found.events:
+            raise bad_request("stream: this response was not created with background=true and stream=true", "stream")
+        start = 0 if starting_after is None else starting_after + 1
+        return EventStream(background.follow(owner, response_id, start), render_error=make_error_event)
 
     @router.delete("/v1/responses/{response_id}")
     async def delete_response(response_id: str, http: Request) -> DeletedResponse:

@@ -49,7 +49,7 @@ class ServerState:
         cls,
         engine: AsyncEngine,
         settings: ServerSettings,
-        make_shared_state: Callable[[ServerMetrics], SharedState] | None = None,
+        make_shared_state: Callable[[ServerMetrics, Answering], SharedState] | None = None,
     ) -> ServerState:
         """Return the state. `make_shared_state` makes the shared state that several frontends share. Raises
         `ConfigError` for media limits that the engine does not enforce, and for several frontend processes."""
@@ -79,9 +79,9 @@ class ServerState:
             metrics=metrics,
             answering=answering,
             defaults=SamplingDefaults(engine, settings),
-            shared=LocalState(engine, max_responses=settings.max_stored_responses)
+            shared=LocalState(engine, answering, max_responses=settings.max_stored_responses)
             if make_shared_state is None
-            else make_shared_state(metrics),
+            else make_shared_state(metrics, answering),
             files=None if settings.files_dir is None else FileStore(Path(settings.files_dir), settings.files_max_bytes),
             batches=None if settings.files_dir is None else BatchStore(Path(settings.files_dir)),
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -125,11 +125,11 @@ class Answering:
         for running in list(self._running):
             running.end(error)
 
-    def abort(self, caller: Caller, rid: str | None) -> int:
-        """End the requests of a caller that have this id, or all of them, and return how many."""
-        found = [batch for batch, own in self._running.items() if own.turn == caller.turn]
-        if rid is not None:
-            found = [batch for batch in found if rid in (self._running[batch].rid, self._running[batch].request_id)]
+    def abort(self, turn: Hashable, rid: str | None) -> int:
+        """End the requests of the caller with this `turn` that have this id, or all of them, and return how many. May
+        be called from any thread."""
+        running = [(batch, own) for batch, own in list(self._running.items()) if own.turn == turn]
+        found = [batch for batch, own in running if rid is None or rid in (own.rid, own.request_id)]
         for batch in found:
             batch.end(ApiError.from_error(RequestError(ErrorCode.ABORTED, "the request was aborted")))
         return len(found)

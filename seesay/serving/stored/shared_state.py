@@ -11,17 +11,18 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from seesay.serving.stored.response_store import ResponseStore, StoredResponse
+from seesay.serving.stored.response_store import ResponseStore, StoredEvents, StoredResponse
 from seesay.serving.stored.sessions import Conversation, Session, SessionKey, SessionStore
 from seesay.serving.traffic.metric_sums import Family
 
 if TYPE_CHECKING:
     from seesay.engine.commands import Command, ModelStatus
     from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.submission import Answering
 
 
 class SessionTurn(Protocol):
@@ -56,6 +57,14 @@ class SharedState(Protocol):
         """Delete a stored response."""
         ...
 
+    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
+        """Add events to the stream of a response that is stored. `is_last`: they end it."""
+        ...
+
+    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
+        """Return the events of a stored response of this owner from number `start` on."""
+        ...
+
     def turn(self, key: SessionKey) -> AbstractAsyncContextManager[SessionTurn]:
         """Begin a turn of a session, which ends with the block. Raises `ApiError` as `SessionStore.begin`."""
         ...
@@ -71,6 +80,10 @@ class SharedState(Protocol):
     async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
         """Return the figures of all frontends, of which `own` are those of the asking one, and of the shared state
         itself."""
+        ...
+
+    async def abort(self, turn: Hashable, rid: str | None) -> int:
+        """End requests in all frontends, as `Answering.abort`, and return how many."""
         ...
 
     async def reset_caches(self) -> None:
@@ -94,7 +107,8 @@ class SharedState(Protocol):
 class LocalState:
     """The shared state of a server that has one process."""
 
-    def __init__(self, engine: AsyncEngine, *, max_responses: int) -> None:
+    def __init__(self, engine: AsyncEngine, answering: Answering, *, max_responses: int) -> None:
+        self._answering = answering
         self.created = int(time.time())
         self.num_frontends_up = 1
         self._engine = engine
@@ -109,6 +123,12 @@ class LocalState:
 
     async def delete_response(self, owner: bytes, response_id: str) -> None:
         self._responses.delete(owner, response_id)
+
+    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
+        self._responses.add_events(owner, response_id, events, is_last=is_last)
+
+    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
+        return self._responses.read_events(owner, response_id, start)
 
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:
@@ -129,6 +149,9 @@ class LocalState:
 
     async def gather_figures(self, own: list[Family]) -> Sequence[Sequence[Family]]:
         return (own,)
+
+    async def abort(self, turn: Hashable, rid: str | None) -> int:
+        return self._answering.abort(turn, rid)
 
     async def reset_caches(self) -> None:
         await asyncio.to_thread(self._engine.reset_caches)

@@ -102,3 +102,13 @@ async def test_an_error(waits: bool) -> None:
         with pytest.raises(ApiError):
             await answer(stream, client)
         assert client.sent == []
+
+
+async def test_a_stream_without_events_is_an_answer() -> None:
+    async def nothing() -> AsyncGenerator[bytes, None]:
+        for event in list[bytes]():
+            yield event
+
+    client = Client()
+    await answer(EventStream(nothing(), render_error=render), client)
+    assert [message["type"] for message in client.sent] == ["http.response.start", "http.response.body"]
