@@ -124,7 +124,7 @@ class ChatMessage(_Turn):
 class ChatAnswer(_Turn):
     """A turn of the assistant. It has `content`, or `tool_calls`, or both."""
 
-    model_config = ConfigDict(json_schema_extra={"anyOf": [_HAS_CONTENT, _HAS_CALLS]})
+    model_config = ConfigDict(json_schema_extra={"allOf": [{"anyOf": [_HAS_CONTENT, _HAS_CALLS]}]})
 
     role: Literal["assistant"]
     content: str | list[Content] | None = None

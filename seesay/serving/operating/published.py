@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from seesay.serving.requests.fields import MAX_TOKEN_IDS
 from seesay.serving.requests.state import ServerState
 
 _STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
+_REFS = "#/components/schemas/"
 _TURNS = [{"role": "user", "content": "Calculate 3 + 4."}]
 _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": _TURNS, "max_tokens": 64},
@@ -69,6 +71,8 @@ def publish_schemas(app: FastAPI, state: ServerState) -> None:
             for name in ("HTTPValidationError", "ValidationError"):
                 components.pop(name, None)
             _limit(components, state)
+            schema = _name_apart(schema)
+            _name_operations(schema)
             app.openapi_schema = schema
         return app.openapi_schema
 
@@ -82,6 +86,52 @@ def _describe_streams(components: dict[str, object]) -> None:
         for name, definition in described.pop("$defs", {}).items():
             components.setdefault(name, definition)
         components[model.__name__] = described
+
+
+def _name_apart(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the document with names and titles of models that differ, as generators of clients need them: models of
+    the same name get the name of their module or API in front."""
+    components = schema["components"]["schemas"]
+    names = {old: _make_name(old) for old in components}
+    renamed: dict[str, Any] = _replace_refs(schema, {f"{_REFS}{old}": f"{_REFS}{new}" for old, new in names.items()})
+    renamed["components"]["schemas"] = {
+        names[old]: {**model, "title": names[old]} for old, model in renamed["components"]["schemas"].items()
+    }
+    return renamed
+
+
+def _name_operations(schema: dict[str, Any]) -> None:
+    """Name each operation as its function, or with its API in front where several have that name: generated clients
+    call their functions so."""
+    operations = [operation for item in schema["paths"].values() for operation in item.values()]
+    names = [_as_name(operation["summary"]) for operation in operations]
+    longer = [f"{_as_name(operation['tags'][0])}_{name}" for operation, name in zip(operations, names)]
+    for operation, name, long in zip(operations, names, longer):
+        if names.count(name) == 1:
+            operation["operationId"] = name
+        elif longer.count(long) == 1:
+            operation["operationId"] = long
+
+
+def _as_name(text: str) -> str:
+    return text.lower().replace(" ", "_")
+
+
+def _make_name(key: str) -> str:
+    *modules, name = key.replace("-", "").split("__")
+    if not modules:
+        return name
+    place = modules[-2] if modules[-1] == "protocol" else modules[-1]
+    return place.title().replace("_", "") + name
+
+
+def _replace_refs(node: Any, names: Mapping[str, str]) -> Any:
+    """Return a copy of a part of the document with other references."""
+    if isinstance(node, list):
+        return [_replace_refs(item, names) for item in node]
+    if isinstance(node, dict):
+        return {key: _replace_refs(value, names) for key, value in node.items()}
+    return names.get(node, node) if isinstance(node, str) else node
 
 
 def _limit(node: object, state: ServerState) -> None:

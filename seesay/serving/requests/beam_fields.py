@@ -13,6 +13,7 @@ from seesay.errors import ConfigError, show
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.grammar_fields import FIELD_NAMES
+from seesay.serving.requests.neutral_values import describe_values
 from seesay.serving.requests.request_model import RequestModel, is_same
 
 _OFF: Mapping[str, tuple[object, ...]] = {
@@ -43,7 +44,7 @@ _OFF: Mapping[str, tuple[object, ...]] = {
 
 def _refuse_beside_beams() -> JsonSchemaValue:
     searches = {"required": ["use_beam_search"], "properties": {"use_beam_search": {"const": True}}}
-    return {"if": searches, "then": {"properties": {name: {"enum": [None, *off]} for name, off in _OFF.items()}}}
+    return {"if": searches, "then": {"properties": {name: describe_values(off) for name, off in _OFF.items()}}}
 
 
 class BeamFields(RequestModel):

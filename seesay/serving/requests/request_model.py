@@ -13,6 +13,7 @@ from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.fields import StrictModel
+from seesay.serving.requests.neutral_values import describe_values
 
 Refused = Mapping[str, tuple[tuple[object, ...], str]]
 
@@ -43,7 +44,7 @@ class RequestModel(StrictModel):
         if cls.rules:
             schema["allOf"] = list(cls.rules)
         for name, (neutral, why) in cls.refused.items():
-            schema["properties"][name] = {"enum": [None, *neutral], "description": why}
+            schema["properties"][name] = {**describe_values(neutral), "description": why}
         return schema
 
     @model_validator(mode="before")

@@ -1,0 +1,123 @@
+"""Generate clients of the published OpenAPI document, compile them, and ask a server with them.
+
+    python -m tools.generated_clients [FOLDER]
+
+Needs a network for pip and npm, and Node 20; the tools go into FOLDER (default: a temporary one). The server has the
+built-in model. Prints a line per step, and ends with 1 at the first that fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+
+from seesay import serve
+
+_PYTHON_TOOLS = ("openapi-spec-validator", "openapi-python-client", "ruff")
+_NODE_TOOLS = ("openapi-typescript@7", "openapi-fetch", "typescript@5", "@types/node@20")
+_ASK_PYTHON = """
+import json, sys
+from seesay_client import Client, models
+from seesay_client.api.anthropic import create_message
+from seesay_client.api.native import native_generate
+from seesay_client.api.open_ai import create_chat_completion, create_completion, create_response, openai_list_models
+
+client = Client(base_url=sys.argv[1], timeout=60, raise_on_unexpected_status=True)
+turn = models.ChatMessage(role=models.ChatMessageRole.USER, content=sys.argv[2])
+chat = models.ChatCompletionRequest(messages=[turn], max_tokens=16, temperature=0)
+print(create_chat_completion.sync(client=client, body=chat).choices[0].message.content)
+body = models.ResponseRequest(input_=sys.argv[2], max_output_tokens=16, temperature=0)
+print(create_response.sync(client=client, body=body).output[0].content[0].text)
+message = models.MessagesRequest.from_dict({"messages": [turn.to_dict()], "max_tokens": 16, "temperature": 0})
+print(create_message.sync(client=client, body=message).content[0].text)
+assert create_completion.sync(client=client, body=models.CompletionRequest(prompt="a", max_tokens=3)).choices
+assert native_generate.sync(client=client, body=models.NativeGenerateRequest(prompt="a", max_tokens=3)).output_ids
+assert openai_list_models.sync(client=client).data
+"""
+_ASK_TYPESCRIPT = """
+import createClient from "openapi-fetch";
+import type { paths, components } from "./api";
+type Chunk = components["schemas"]["ChatCompletionChunk"];
+const [, , baseUrl = "", question = ""] = process.argv;
+const client = createClient<paths>({ baseUrl });
+const body = { messages: [{ role: "user" as const, content: question }], max_tokens: 16, temperature: 0 };
+async function main(): Promise<void> {
+  const whole = await client.POST("/v1/chat/completions", { body });
+  if (whole.data === undefined || !("choices" in whole.data)) throw new Error(JSON.stringify(whole.error));
+  console.log(whole.data.choices[0]?.message.content);
+  const streamed = await client.POST("/v1/chat/completions", { body: { ...body, stream: true }, parseAs: "text" });
+  const lines = String(streamed.data).split("\\n").filter((line) => line.startsWith("data: {"));
+  const chunks = lines.map((line) => JSON.parse(line.slice(6)) as Chunk);
+  console.log(chunks.map((chunk) => chunk.choices[0]?.delta.content ?? "").join(""));
+}
+void main();
+"""
+_QUESTION = "Calculate 3 + 4."
+
+
+def run(command: Sequence[str | Path], folder: Path) -> str:
+    """Run a command, and return what it prints. Ends this program if it fails."""
+    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=900)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def check(name: str, found: str, expected: str) -> None:
+    """Print a line of the report. Ends this program if something else was found."""
+    if found.strip() != expected:
+        sys.exit(f"{name}: expected {expected!r}, got:\n{found}")
+    print(f"{name}: ok", flush=True)
+
+
+def check_python(folder: Path, url: str, answer: str) -> None:
+    """Validate the document; generate, compile and use a client by openapi-python-client."""
+    run([sys.executable, "-m", "venv", folder / "venv"], folder)
+    programs = folder / "venv" / "bin"
+    run([programs / "pip", "install", "--quiet", *_PYTHON_TOOLS], folder)
+    check("openapi-spec-validator", run([programs / "openapi-spec-validator", "openapi.json"], folder), "openapi.json: OK")
+    command = [programs / "openapi-python-client", "generate", "--path", "openapi.json", "--output-path", "out"]
+    os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"  # it formats by ruff
+    check("openapi-python-client", run([*command, "--overwrite", "--fail-on-warning"], folder), "Generating out")
+    check("compiled", run([programs / "python", "-m", "compileall", "-q", "out"], folder), "")
+    (folder / "out" / "ask.py").write_text(_ASK_PYTHON, encoding="utf-8")
+    found = run([programs / "python", "ask.py", url, _QUESTION], folder / "out")
+    check("asked by Python", found, "\n".join([answer] * 3))
+
+
+def check_typescript(folder: Path, url: str, answer: str) -> None:
+    """Generate, compile and use a client by openapi-typescript."""
+    (folder / "package.json").write_text("{}", encoding="utf-8")
+    run(["npm", "install", "--no-audit", "--no-fund", *_NODE_TOOLS], folder)
+    run(["npx", "openapi-typescript", "openapi.json", "--output", "api.ts"], folder)
+    (folder / "ask.ts").write_text(_ASK_TYPESCRIPT, encoding="utf-8")
+    options = ["--strict", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
+    check("openapi-typescript", run(["npx", "tsc", *options, "ask.ts", "api.ts"], folder), "")
+    check("asked by TypeScript", run(["node", "ask.js", url, _QUESTION], folder), "\n".join([answer] * 2))
+
+
+def main(folder: Path) -> None:
+    with serve("seesay-demo", server_name="127.0.0.1", server_port=0) as server:
+        document = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
+        (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
+        body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 16, "temperature": 0}
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+        text = answer["choices"][0]["message"]["content"]
+        check_python(folder, server.url, text)
+        check_typescript(folder, server.url, text)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
+        main(Path(sys.argv[1]).resolve())
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(Path(temporary))
