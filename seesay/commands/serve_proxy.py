@@ -35,6 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     key_options.add_admin_keys(group, "keys that change the nodes (default: none, this machine alone changes them)")
     server_options.add_ssl(group)
     server_options.add_limits(parser.add_argument_group("load"), max_concurrent_requests=4096)
+    server_options.add_tracing(parser.add_argument_group("traces"))
     options.add_log_options(parser, default="WARNING")
 
 
@@ -53,6 +54,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         max_body_bytes=arguments.max_body_bytes,
         max_total_body_bytes=arguments.max_total_body_bytes,
         drain_timeout_s=arguments.drain_timeout,
+        otlp_traces_endpoint=arguments.otlp_traces_endpoint,
         log_level=arguments.log_level,
         max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
         ssl_certfile=certfile,

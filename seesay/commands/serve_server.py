@@ -37,6 +37,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_media_options(parser)
     _add_file_options(parser)
     engine_options.add_engine_options(parser)
+    server_options.add_tracing(parser.add_argument_group("traces"))
     options.add_log_options(parser, default="WARNING")
 
 
@@ -302,6 +303,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         files_dir=_find_files_dir(arguments),
         files_max_bytes=arguments.files_max_bytes,
         max_file_bytes=arguments.max_file_bytes,
+        otlp_traces_endpoint=arguments.otlp_traces_endpoint,
         log_level=arguments.log_level,
         max_log_len=200 if arguments.max_log_len is None else arguments.max_log_len,
         media=_make_media_limits(arguments),

@@ -28,6 +28,15 @@ def add_ssl(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_tracing(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--otlp-traces-endpoint",
+        metavar="URL",
+        help="send OpenTelemetry spans of requests to this collector, such as http://localhost:4318/v1/traces "
+        "(default: none; which requests, by the environment variables of OpenTelemetry)",
+    )
+
+
 def read_ssl_files() -> tuple[str, str]:
     """Return the files of `--ssl`. Raises ConfigError."""
     files = []

@@ -62,6 +62,7 @@ class TokenReport:
 
     num_cached_tokens: of the prompt, from the prefix cache.
     encode_queue_s: the longest that a media item waited for its batch; encode_s: seconds in which items were encoded.
+    encoding_at_s, encoded_at_s: when towers began with its items, and had all of them. None: no tower ran.
     computing_at_s: when its first row was launched; first_token_at_s: when its first token was known. None: never.
     encoded_items: indexes of the media items for which a tower ran.
     logits float32 [n, vocab], hidden_states float32 [n, hidden], pooled float32 [hidden]: when they were asked for.
@@ -70,6 +71,8 @@ class TokenReport:
     num_cached_tokens: int = 0
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
+    encoding_at_s: float | None = None
+    encoded_at_s: float | None = None
     computing_at_s: float | None = None
     first_token_at_s: float | None = None
     encoded_items: tuple[int, ...] = ()

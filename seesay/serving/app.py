@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -102,9 +103,16 @@ def create_app(
 
 @asynccontextmanager
 async def _run_beside(app: FastAPI) -> AsyncIterator[None]:
-    """Run batches while the app is served."""
+    """Run batches while the app is served, and send what is left of traces at the end."""
     async with running_batches(app):
         yield
+    await close_tracing(app)
+
+
+async def close_tracing(app: FastAPI) -> None:
+    """Send the spans of the app's requests that were not sent yet."""
+    if (tracing := app.state.server.tracing) is not None:
+        await asyncio.to_thread(tracing.close)
 
 
 def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Middleware]:
@@ -112,7 +120,9 @@ def _make_middleware(state: ServerState, routes: Sequence[BaseRoute]) -> list[Mi
     before admission, so that the body of a request with a wrong key is not read."""
     settings = state.settings
     layers = make_cors(settings)
-    layers.append(Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics))
+    layers.append(
+        Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics, tracing=state.tracing)
+    )
     layers.append(Middleware(HeadMiddleware))
     layers.append(Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys))
     layers.append(Middleware(AdmissionMiddleware, gate=state.gate, settings=settings))

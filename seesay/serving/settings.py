@@ -10,6 +10,7 @@ from typing import Literal
 from seesay.config import MediaLimits
 from seesay.config.checks import check_types
 from seesay.errors import ConfigError
+from seesay.serving.tracing import read_endpoint
 from seesay.system.liveness import LIMIT_S
 from seesay.system.log import LEVELS
 from seesay.templates.parsers.choose import check_parser_names
@@ -59,6 +60,8 @@ class ServerSettings:
     files_dir: folder of uploaded files and of batches (`/v1/files`, `/v1/batches`), for one server; None: these routes
         are refused. files_max_bytes: most bytes of all files together.
     max_file_bytes: largest file that is uploaded.
+    otlp_traces_endpoint: an OpenTelemetry collector to which spans of requests are sent over OTLP/HTTP, such as
+        http://localhost:4318/v1/traces; needs the extra `otel`. None: no traces.
     log_level, max_log_len: as in `pipeline`. Prompts are logged at INFO and DEBUG only, cut to max_log_len characters.
     media: limits on the size and the sources of pictures and videos. Give the engine the same limits.
     ssl_certfile, ssl_keyfile, ssl_keyfile_password: serve https.
@@ -102,6 +105,7 @@ class ServerSettings:
     files_dir: str | None = None
     files_max_bytes: int = 10 << 30
     max_file_bytes: int = 200 << 20
+    otlp_traces_endpoint: str | None = None
     log_level: str = "WARNING"
     max_log_len: int | None = 200
     media: MediaLimits = field(default_factory=MediaLimits.for_server)
@@ -115,6 +119,8 @@ class ServerSettings:
         self._check_numbers()
         self._check_keys()
         self._check_names()
+        if self.otlp_traces_endpoint is not None:
+            read_endpoint(self.otlp_traces_endpoint)
         if (self.ssl_keyfile is not None) and self.ssl_certfile is None:
             raise ConfigError("ssl_keyfile requires ssl_certfile")
         if "*" in self.cors_origins and self.cors_credentials:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from seesay.values.answers import FinishReason, OutputDelta, StageTimings, Usage, find_prompt_logprobs, join_deltas
+from seesay.values.answers import (
+    FinishReason,
+    OutputDelta,
+    StageMoments,
+    StageTimings,
+    Usage,
+    find_prompt_logprobs,
+    join_deltas,
+)
 from seesay.values.media import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -44,6 +52,7 @@ __all__ = [
     "MultimodalInput",
     "OutputDelta",
     "RenderedPrompt",
+    "StageMoments",
     "StageTimings",
     "TextPart",
     "ThoughtRule",

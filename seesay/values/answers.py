@@ -47,6 +47,24 @@ class StageTimings:
     total_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMoments:
+    """When a request reached its stages, as readings of `time.perf_counter()`, for traces; None: it did not.
+
+    received_at_s: it was submitted. prepared_at_s: its prompt and its media were ready. encoding_at_s, encoded_at_s:
+    towers began with its media, and had all of them. computing_at_s: its first row was launched. first_token_at_s: its
+    first token was known. ended_at_s: its last one was.
+    """
+
+    received_at_s: float
+    prepared_at_s: float
+    ended_at_s: float
+    encoding_at_s: float | None = None
+    encoded_at_s: float | None = None
+    computing_at_s: float | None = None
+    first_token_at_s: float | None = None
+
+
 @dataclass(slots=True, kw_only=True)  # one for each token: a frozen one takes three times as long to make
 class OutputDelta:
     """New output of one request; immutable. Every request ends in exactly one delta whose `finish_reason` is
@@ -58,7 +76,7 @@ class OutputDelta:
     prompt_logprobs: if requested, in one delta, not after the first that has tokens.
     mean_logprob: mean log-probability of all tokens of the answer, the one that ended it included, if log-probabilities
         were requested.
-    usage, timings, logits, last_hidden_state, mean_logprob, media: in the final delta only.
+    usage, timings, moments, logits, last_hidden_state, mean_logprob, media: in the final delta only.
     pooled: float32 [hidden], in the final delta of a request with `pooling`: the hidden state behind the final norm, of
         the last position or its mean over all, text and media. Such a request has no other output.
     error: set when `finish_reason` is 'error'.
@@ -74,6 +92,7 @@ class OutputDelta:
     stop_reason: str | int | None = None
     usage: Usage | None = None
     timings: StageTimings | None = None
+    moments: StageMoments | None = None
     logits: Any = None
     last_hidden_state: Any = None
     prompt_logprobs: PromptLogprobs | None = None

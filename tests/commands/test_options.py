@@ -47,7 +47,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         "--cache-block-seq-len 14 --max-prefill-token-num 15 --max-step-ms 18 --no-enable-prefix-caching "
         "--eager-mode --no-jump-ahead --no-unpacked-copy --revision r --download-dir d --disable-vision-encoder "
         "--trust-remote-code --vision-max-batch-size 16 --encoder-device cpu --tp 2 --expert-parallel "
-        "--files-dir f --files-max-bytes 20 --max-file-bytes 19 --dp 2 --devices 0,1"
+        "--files-dir f --files-max-bytes 20 --max-file-bytes 19 --dp 2 --devices 0,1 --otlp-traces-endpoint http://c:1"
     )
     arguments = parse(
         *line.split(),
@@ -65,7 +65,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
         tool_call_parser="hermes", reasoning_parser="qwen3",
         log_level="INFO", max_log_len=11, files_dir="f", files_max_bytes=20, max_file_bytes=19,
-        num_replicas=2, devices=(0, 1),
+        num_replicas=2, devices=(0, 1), otlp_traces_endpoint="http://c:1",
         media=MediaLimits.for_server(
             allow_private_hosts=True, timeout_s=8, max_bytes=9, max_pixels=90, max_items=10,
             allowed_local_media_path=str(tmp_path), allowed_media_domains=("a.b",),

@@ -70,6 +70,7 @@ class LiveRequest:
     thought: ThoughtRule | None = None
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
+    encoding_since_s: float | None = None
     encoded_until_s: float = 0.0
     computing_at: float | None = None
     first_token_at: float | None = None
@@ -121,6 +122,7 @@ class LiveRequest:
             self.encode_queue_s = max(self.encode_queue_s, timing.queue_s)
             # Media of one batch share its time, and batches of a GPU overlap: no second counts twice.
             ended_s = timing.started_s + timing.encode_s
+            self.encoding_since_s = min(timing.started_s, self.encoding_since_s or timing.started_s)
             self.encode_s += max(0.0, ended_s - max(timing.started_s, self.encoded_until_s))
             self.encoded_until_s = max(ended_s, self.encoded_until_s)
             if self.computing_at is not None:  # its first row was launched behind the tower
@@ -213,6 +215,8 @@ class LiveRequest:
             num_cached_tokens=seq.num_cached_tokens,
             encode_queue_s=self.encode_queue_s,
             encode_s=self.encode_s,
+            encoding_at_s=self.encoding_since_s,
+            encoded_at_s=self.encoded_until_s or None,
             computing_at_s=self.computing_at,
             first_token_at_s=self.first_token_at,
             encoded_items=tuple(sorted(self.encoded_items)),

@@ -17,6 +17,7 @@ from seesay.values import (
     MediaPlace,
     MediaReport,
     OutputDelta,
+    StageMoments,
     StageTimings,
     Usage,
 )
@@ -42,7 +43,7 @@ class LiveAnswer:
     media_places: of each media item in the request, for errors.
     thought: the thought with which the answer begins or may begin; None where none is to come.
     load_features: by index of a media item that was sent without arrays, how its features are made after all.
-    received_at: a `time.perf_counter()` reading; other times are seconds.
+    received_at, prepared_at: `time.perf_counter()` readings; other times are seconds.
     """
 
     request_id: int
@@ -53,6 +54,7 @@ class LiveAnswer:
     streams: bool
     keeps_stop: bool
     received_at: float
+    prepared_at: float = field(default_factory=time.perf_counter)
     thought: ThoughtTracker | None = None
     media: tuple[MediaReport, ...] = ()
     media_places: Sequence[MediaPlace | None] = ()
@@ -172,7 +174,7 @@ class LiveAnswer:
             error = locate(error, place)
         if self.has_stopped and error is None:
             reason, stop = "stop", self.detokenizer.stop
-        report = output.report or TokenReport()
+        report, now = output.report or TokenReport(), time.perf_counter()
         return replace(
             self._make_delta(),
             finish_reason=reason,
@@ -183,7 +185,8 @@ class LiveAnswer:
                 reasoning_tokens=0 if self.thought is None else self.thought.num_tokens,
                 cached_tokens=report.num_cached_tokens,
             ),
-            timings=self._make_timings(report),
+            timings=self._make_timings(report, now),
+            moments=self._make_moments(report, now),
             logits=self._cut(report.logits, self.params.output_logits),
             last_hidden_state=self._cut(report.hidden_states, self.params.output_last_hidden_state),
             mean_logprob=self._find_mean_logprob(),
@@ -209,8 +212,18 @@ class LiveAnswer:
             replace(media, is_cached=index not in report.encoded_items) for index, media in enumerate(self.media)
         )
 
-    def _make_timings(self, report: TokenReport) -> StageTimings:
-        now = time.perf_counter()
+    def _make_moments(self, report: TokenReport, now: float) -> StageMoments:
+        return StageMoments(
+            received_at_s=self.received_at,
+            prepared_at_s=self.prepared_at,
+            encoding_at_s=report.encoding_at_s,
+            encoded_at_s=report.encoded_at_s,
+            computing_at_s=report.computing_at_s,
+            first_token_at_s=report.first_token_at_s,
+            ended_at_s=now,
+        )
+
+    def _make_timings(self, report: TokenReport, now: float) -> StageTimings:
         first, computing = report.first_token_at_s, report.computing_at_s
         return StageTimings(
             fetch_s=self.fetch_s,

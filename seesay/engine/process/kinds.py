@@ -182,6 +182,8 @@ class Report(Piece):
     num_cached_tokens: int
     encode_queue_s: float
     encode_s: float
+    encoding_at_s: float | None
+    encoded_at_s: float | None
     computing_at_s: float | None
     first_token_at_s: float | None
     encoded_items: tuple[int, ...]

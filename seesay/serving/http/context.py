@@ -19,6 +19,7 @@ from seesay.serving.requests.left_out import show_left_out
 from seesay.serving.requests.submission import ClientGoneError
 from seesay.serving.requests.unknown_fields import HEADER as IGNORED_HEADER
 from seesay.serving.requests.unknown_fields import list_names
+from seesay.serving.tracing import Tracing
 
 logger = logging.getLogger("seesay.access")
 
@@ -44,8 +45,11 @@ class ContextMiddleware:
     """Give each request an id (the client's `x-request-id` if it is short and plain), and turn exceptions into errors
     in the envelope of the path. An exception that is not an `ApiError` is a bug, and is logged with the id."""
 
-    def __init__(self, app: ASGIApp, *, envelopes: Envelopes, metrics: HttpMetrics) -> None:
+    def __init__(
+        self, app: ASGIApp, *, envelopes: Envelopes, metrics: HttpMetrics, tracing: Tracing | None = None
+    ) -> None:
         self._app = app
+        self._tracing = tracing
         self._envelopes = envelopes
         self._metrics = metrics
 
@@ -57,6 +61,7 @@ class ContextMiddleware:
         scope.setdefault("state", {})["request_id"] = request_id
         media_request_id.set(request_id)
         started_at = time.perf_counter()
+        trace = None if self._tracing is None else self._tracing.begin(scope)
         status = 0
 
         async def send_with_id(message: Message) -> None:
@@ -73,7 +78,7 @@ class ContextMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, send_with_id)
+            await self._app(scope, receive if trace is None else trace.watch(receive), send_with_id)
         except ClientGoneError:
             status = _CLIENT_CLOSED
         except Exception as error:
@@ -87,6 +92,8 @@ class ContextMiddleware:
             elapsed_s = time.perf_counter() - started_at
             self._metrics.observe_http(_endpoint_of(scope), status, elapsed_s)
             self._metrics.observe_ignored(_endpoint_of(scope), len(scope["state"].get("ignored_fields", ())))
+            if trace is not None:
+                trace.end(scope, status)
             logger.info("%s %s %s %d %.3f s", request_id, scope["method"], scope["path"], status, elapsed_s)
 
 

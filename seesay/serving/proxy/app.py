@@ -6,7 +6,8 @@ import ipaddress
 import json
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -19,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from seesay.serving.anthropic import messages
-from seesay.serving.app import add_error_handlers, make_cors
+from seesay.serving.app import add_error_handlers, close_tracing, make_cors
 from seesay.serving.docs_page import DOCS_PATHS, add_docs_page
 from seesay.serving.errors import ApiError, Envelopes
 from seesay.serving.http.context import ContextMiddleware
@@ -30,6 +31,7 @@ from seesay.serving.proxy.metrics import ProxyMetrics
 from seesay.serving.proxy.node import Node, read_url
 from seesay.serving.proxy.nodes import Nodes
 from seesay.serving.settings import ServerSettings
+from seesay.serving.tracing import Tracing, open_tracing
 from seesay.serving.traffic.admission import AdmissionMiddleware, Gate, shutting_down
 from seesay.serving.traffic.auth import ADMIN_PATHS, ApiKeyMiddleware, require_admin
 from seesay.serving.traffic.metric_sums import Family, Figures, add_up, read_families
@@ -50,6 +52,7 @@ class ProxyState:
     envelopes: Envelopes
     metrics: ProxyMetrics
     answering: Forwarder
+    tracing: Tracing | None
 
     @classmethod
     def build(cls, settings: ServerSettings, nodes: Nodes) -> ProxyState:
@@ -65,6 +68,7 @@ class ProxyState:
             envelopes=envelopes,
             metrics=metrics,
             answering=answering,
+            tracing=open_tracing(settings.otlp_traces_endpoint),
         )
 
 
@@ -104,9 +108,10 @@ def create_proxy_app(
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        lifespan=_close_behind,
         middleware=[
             *make_cors(settings),
-            Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics),
+            Middleware(ContextMiddleware, envelopes=state.envelopes, metrics=state.metrics, tracing=state.tracing),
             Middleware(HeadMiddleware),
             Middleware(ApiKeyMiddleware, keys=settings.api_keys, admin_keys=settings.admin_keys),
             Middleware(AdmissionMiddleware, gate=state.gate, settings=settings),
@@ -119,6 +124,12 @@ def create_proxy_app(
     _add_operating_routes(app, state, gather_figures)
     add_error_handlers(app, state.envelopes)
     return app
+
+
+@asynccontextmanager
+async def _close_behind(app: FastAPI) -> AsyncIterator[None]:
+    yield
+    await close_tracing(app)
 
 
 class _Dispatch:

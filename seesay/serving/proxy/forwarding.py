@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import time
+from contextlib import AbstractContextManager, nullcontext
 
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +19,7 @@ from seesay.serving.proxy.node import Node
 from seesay.serving.proxy.nodes import Nodes
 from seesay.serving.proxy.upstream import Exchange, Headers, NodeLostError
 from seesay.serving.requests.submission import ClientGoneError, unless_gone
+from seesay.serving.tracing import Sent
 
 logger = logging.getLogger("seesay")
 
@@ -72,13 +74,14 @@ class Forwarder:
         num_lost = 0
         while num_lost < MAX_LOST and (node := self._nodes.choose(wish, tried)) is not None:
             tried.append(node)
-            with node.running():
+            with node.running(), _sending(scope, node) as sent:
                 try:
-                    exchange = await node.connections.send(scope["method"], _target_of(scope), _headers_of(scope), body)
+                    exchange = await node.connections.send(scope["method"], _target_of(scope), sent.headers, body)
                 except NodeLostError as error:
                     num_lost += error.was_sent
                     self._note_failure(node, str(error), is_down=error.is_gone)
                     continue
+                sent.status = exchange.answer.status
                 try:
                     if exchange.answer.status == 503 and self._nodes.choose(wish, tried) is not None:
                         self._note_failure(node, "status 503", is_down=False)
@@ -167,6 +170,12 @@ def _headers_of(scope: Scope) -> Headers:
     headers = [pair for pair in scope["headers"] if pair[0] not in _NOT_SENT]
     client = (scope.get("client") or ("",))[0].encode()  # whose turn it is, where the node has no keys
     return [*headers, (b"x-request-id", request_id_of(scope).encode()), (b"x-forwarded-for", client)]
+
+
+def _sending(scope: Scope, node: Node) -> AbstractContextManager[Sent]:
+    """Return the context in which a request is sent to a node: a span, where requests are traced."""
+    headers, trace = _headers_of(scope), scope["state"].get("trace")
+    return nullcontext(Sent(headers)) if trace is None else trace.sending(node.name, headers)
 
 
 def _make_error(num_lost: int) -> ApiError:

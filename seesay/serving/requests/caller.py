@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.types import Scope
 
+from seesay.serving.tracing import RequestTrace
 from seesay.serving.traffic.auth import turn_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """request_id: id of the HTTP request. turn: requests with equal turns count as one client; clients take turns.
-    rid: the id that the body gives."""
+    rid: the id that the body gives. trace: the span of the HTTP request, where requests are traced."""
 
     request_id: str | None = None
     turn: Hashable = None
     rid: str | None = None
+    trace: RequestTrace | None = field(default=None, compare=False)
 
 
 NOBODY = Caller()
@@ -25,4 +27,5 @@ NOBODY = Caller()
 
 def caller_of(scope: Scope, rid: str | None = None) -> Caller:
     """Return the sender of an HTTP request that has passed the middleware."""
-    return Caller(request_id=scope["state"]["request_id"], turn=turn_of(scope), rid=rid)
+    state = scope["state"]
+    return Caller(request_id=state["request_id"], turn=turn_of(scope), rid=rid, trace=state.get("trace"))

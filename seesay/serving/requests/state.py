@@ -16,6 +16,7 @@ from seesay.serving.settings import ServerSettings
 from seesay.serving.stored.batch_store import BatchStore
 from seesay.serving.stored.file_store import FileStore
 from seesay.serving.stored.shared_state import LocalState, SharedState
+from seesay.serving.tracing import Tracing, open_tracing
 from seesay.serving.traffic.admission import Gate
 from seesay.serving.traffic.metrics import ServerMetrics
 
@@ -43,6 +44,7 @@ class ServerState:
     files: FileStore | None = None
     batches: BatchStore | None = None
     envelopes: Envelopes = field(default_factory=Envelopes)
+    tracing: Tracing | None = None
 
     @classmethod
     def build(
@@ -83,6 +85,7 @@ class ServerState:
             if make_shared_state is None
             else make_shared_state(metrics, answering),
             files=None if settings.files_dir is None else FileStore(Path(settings.files_dir), settings.files_max_bytes),
+            tracing=open_tracing(settings.otlp_traces_endpoint),
             batches=None if settings.files_dir is None else BatchStore(Path(settings.files_dir)),
         )
 

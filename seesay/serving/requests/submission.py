@@ -176,6 +176,8 @@ class Answering:
                     if delta.finish_reason is not None:
                         self._places.give_back(ticket)
                         self._metrics.observe_answer(requests[index], delta)
+                        if caller.trace is not None:
+                            caller.trace.add_answer(index, delta)
                         if delta.finish_reason in ("error", "abort"):
                             raise self._explain(delta, caller.request_id, names, index)
                     yield index, delta
