@@ -36,7 +36,7 @@ $(VENV)/.base: pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.base
-	@echo "Installing the test extras into $(VENV): about 170 MB more, about 2 minutes"
+	@echo "Installing the test extras into $(VENV): about 270 MB more, about 2 minutes"
 	@$(INSTALL) '.[dev]'
 	@touch $@
 

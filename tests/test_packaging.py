@@ -21,13 +21,21 @@ PACKAGE = Path(seesay.__file__).parent
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
 EXTRAS = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
 CLIP = PACKAGE / "ui" / "examples" / "motion.mp4"
-USED = ("serve", "ui", "video", "timm", "grammar")
+MODULES = {
+    "opentelemetry-sdk": "opentelemetry.sdk",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
+}
+USED = ("serve", "ui", "video", "timm", "grammar", "otel")
 
 
 def packages_of(extra: str) -> list[str]:
     """Names of the packages that an extra adds itself."""
     names = [re.split(r"[^\w-]", requirement)[0] for requirement in EXTRAS[extra]]
     return [name for name in names if name != "seesay"]
+
+
+def module_of(package: str) -> str:
+    return MODULES.get(package, package.replace("-", "_"))
 
 
 def imported_modules(folder: Path) -> set[str]:
@@ -51,7 +59,7 @@ def test_extras_are_used() -> None:
     in_package = imported_modules(PACKAGE) | {"httptools", "python_multipart"}
     for extra in (*USED, "bench"):
         for package in packages_of(extra):
-            assert package.replace("-", "_") in in_package, f"{package} of [{extra}] is imported nowhere"
+            assert module_of(package).partition(".")[0] in in_package, f"{package} of [{extra}] is imported nowhere"
 
 
 def test_check_env_knows_the_extras() -> None:
@@ -66,7 +74,7 @@ def test_the_package_is_typed() -> None:
 
 def run_without(extras: tuple[str, ...], code: str) -> subprocess.CompletedProcess[str]:
     """Run Python code where the packages of `extras` cannot be imported."""
-    hidden = [name.replace("-", "_") for extra in extras for name in packages_of(extra)]
+    hidden = [module_of(name) for extra in extras for name in packages_of(extra)]
     hidden += ["starlette"] if "serve" in extras else []
     hidden += ["decord"] if "video" in extras else []  # which the tests compare with
     lines = f"import sys, json\nsys.modules.update(dict.fromkeys(json.loads({json.dumps(hidden)!r})))\n{code}"
@@ -105,6 +113,7 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None
         (USED, "from seesay.ui import run_local; run_local()", "ui"),
         (("ui",), "from seesay.ui import run_local; run_local()", "ui"),
         (USED, "import seesay; seesay.load_video('CLIP')", "video"),
+        (("otel",), "from seesay.serving.tracing import open_tracing; open_tracing('http://a:1')", "otel"),
     ],
     ids=str,
 )

@@ -27,6 +27,7 @@ _EXTRAS = {
     "video": ("av",),
     "timm": ("timm",),
     "grammar": ("llguidance",),
+    "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")
 _LABEL_WIDTH = 14
