@@ -15,7 +15,7 @@ from shell_lines import check_shell, find_seesay, parse_seesay, read_text
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-PAGES = ("deploying", "several_servers", "tracing", "batch", "benchmarking")
+PAGES = ("deploying", "several_servers", "tracing", "batch", "benchmarking", "accuracy")
 
 
 def test_systemd_unit(tmp_path: Path) -> None:
