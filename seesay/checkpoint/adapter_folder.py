@@ -29,6 +29,15 @@ _MATCH_TIMEOUT_S = 1.0
 _PREFIX = "base_model.model."
 _KEY = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
 _ID_BITS = 63
+_SPELLINGS = (
+    ("", ""),
+    ("model.language_model.", "language_model.model."),
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model.language_model."),
+    ("model.", "model.language_model."),
+    ("model.", "language_model.model."),
+)
+"""Beginnings of modules' names in Transformers, and what checkpoints have in their place."""
 _NEUTRAL = {
     "peft_type": "LORA",
     "bias": "none",
@@ -79,6 +88,12 @@ class AdapterFolder:
             modules[module] = LowRank(a, b, scales.find(module, len(a)))
         base = config.get("base_model_name_or_path")
         return cls(path, base if isinstance(base, str) and base else None, modules)
+
+    def spell(self, module: str) -> Iterator[str]:
+        """Yield the names that a module may have in the base model's checkpoint, the likeliest first."""
+        for beginning, other in _SPELLINGS:
+            if module.startswith(beginning):
+                yield f"{other}{module.removeprefix(beginning)}"
 
     def make_id(self) -> int:
         """Return a number from 1 on that stands for the content: adapters that change a model alike have the same."""

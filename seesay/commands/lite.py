@@ -137,6 +137,22 @@ def _run(name: str, arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_merge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="folder or hub id of the plain base model")
+    parser.add_argument("adapter", metavar="ADAPTER", help="folder or hub id of the adapter")
+    parser.add_argument(
+        "--work-dir", default="./work_dir", metavar="FOLDER", help="for the result (default: ./work_dir)"
+    )
+
+
+def _run_merge(arguments: argparse.Namespace) -> int:
+    from seesay import lite
+
+    folder = lite.merge(arguments.model, arguments.adapter, arguments.work_dir)
+    sys.stdout.write(f"written to {folder}\n")
+    return 0
+
+
 def _make(name: str, summary: str, add_options: _AddOptions | None, example: str) -> Command:
     return Command(
         name=name,
@@ -150,7 +166,7 @@ def _make(name: str, summary: str, add_options: _AddOptions | None, example: str
 
 COMMAND = Command(
     name="lite",
-    summary="quantize a checkpoint: int4 by AWQ or GPTQ, int8 by SmoothQuant, FP8",
+    summary="quantize a checkpoint (int4 by AWQ or GPTQ, int8 by SmoothQuant, FP8), or merge an adapter into one",
     children=(
         _make(
             "auto_awq",
@@ -181,6 +197,14 @@ COMMAND = Command(
             "write statistics of the inputs of linear layers",
             None,
             "Qwen/Qwen2.5-VL-7B-Instruct --work-dir statistics",
+        ),
+        Command(
+            name="merge",
+            summary="merge a LoRA adapter into its base model",
+            add_arguments=_add_merge_arguments,
+            run=_run_merge,
+            usage="MODEL ADAPTER [OPTIONS]",
+            examples="  seesay lite merge Qwen/Qwen2.5-VL-7B-Instruct adapters/polite --work-dir qwen2.5-vl-polite\n",
         ),
     ),
     examples="""\

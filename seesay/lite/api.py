@@ -20,6 +20,7 @@ from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet, open_dataset
 from seesay.lite.eight_bits import EightBits, QuantDtype
 from seesay.lite.gptq import GptqMethod
 from seesay.lite.included import INCLUDED, included_calibration
+from seesay.lite.merging import merge as merge
 from seesay.lite.method import Method
 from seesay.lite.opened import check_model
 from seesay.lite.report import Report

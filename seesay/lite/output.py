@@ -18,7 +18,7 @@ from seesay.checkpoint.tensors import INDEX_FILE, SINGLE_FILE
 from seesay.lite.work_folder import copy_files
 
 MAX_SHARD_BYTES = 4 << 30
-_SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
+SUFFIXES = (".json", ".jinja", ".txt", ".model", ".tiktoken")
 """Files of processors, tokenizers, chat templates and generation. Code of a checkpoint is not copied."""
 
 
@@ -47,7 +47,7 @@ def write_checkpoint(
         weight_map = {name: file for file, names in files.items() for name in names}
         total = sum(homes[name].find(name).num_bytes for name in homes)
         _write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
-    copy_files(source.path, folder, _SUFFIXES, leave_out=("config.json", INDEX_FILE))
+    copy_files(source.path, folder, SUFFIXES, leave_out=("config.json", INDEX_FILE))
     _write_json(folder / "config.json", config)
     for file in files:
         shutil.copymode(folder / "config.json", folder / file)  # safetensors makes files that only their owner can read

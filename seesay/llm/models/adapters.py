@@ -18,15 +18,6 @@ from seesay.errors import CheckpointError
 from seesay.llm.models.decoder import AdapterRows
 
 _HEAD = "lm_head"
-_SPELLINGS = (
-    ("", ""),
-    ("model.language_model.", "language_model.model."),
-    ("model.language_model.", "model."),
-    ("language_model.model.", "model.language_model."),
-    ("model.", "model.language_model."),
-    ("model.", "language_model.model."),
-)
-"""Beginnings of modules' names in Transformers, and what checkpoints have in their place."""
 
 
 class _Summand(NamedTuple):
@@ -106,11 +97,9 @@ class Adapters:
 
     def _find_name(self, folder: AdapterFolder, module: str) -> str:
         """Return the decoder's name of a module of the base model."""
-        for beginning, other in _SPELLINGS:
-            if module.startswith(beginning):
-                name = self._name_of(f"{other}{module.removeprefix(beginning)}.weight")
-                if name is not None:
-                    return name.removesuffix(".weight")
+        for spelled in folder.spell(module):
+            if (name := self._name_of(f"{spelled}.weight")) is not None:
+                return name.removesuffix(".weight")
         base = "" if folder.base is None else f" (it was made for {folder.base})"
         raise CheckpointError(
             f"{folder.path}: {module!r} belongs to no layer of the language model{base}: adapters of other parts are "
