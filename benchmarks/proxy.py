@@ -43,7 +43,7 @@ NUM_AT_ONCE = 8
 def running_nodes(num: int) -> Iterator[list[str]]:
     """Echo nodes in processes of their own. Yields their URLs."""
     processes = [
-        subprocess.Popen([sys.executable, str(ECHO_NODE), f"n{index}", "0"], stdout=subprocess.PIPE)
+        subprocess.Popen([sys.executable, str(ECHO_NODE), f"n{index}", "0", "0"], stdout=subprocess.PIPE)
         for index in range(num)
     ]
     try:

@@ -1,4 +1,5 @@
-"""A node that answers with what it was sent, as the body says: `python echo_node.py NAME PORT`. Prints its port.
+"""A node that answers with what it was sent, as the body says: `python echo_node.py NAME PORT SLOW_S`. Prints its port.
+Each answer takes `SLOW_S` seconds at least.
 
 Fields of a body: `wait_s` before the answer; `stream`: events, `num_events` of them, `pause_s` apart; `status`; `die`:
 the process dies before it answers; `die_before`: so does the one that removes this file; `die_after`: the process dies
@@ -30,8 +31,8 @@ def _die() -> None:
 
 
 class Node:
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, slow_s: float) -> None:
+        self.name, self.slow_s = name, slow_s
         self.status = 200
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -86,7 +87,7 @@ class Node:
                 _die()
         if orders.get("die"):
             _die()
-        await asyncio.sleep(orders.get("wait_s", 0))
+        await asyncio.sleep(max(orders.get("wait_s", 0), self.slow_s))
         if orders.get("stream"):
             await self._stream(orders, send)
             return
@@ -130,9 +131,9 @@ class EchoProcess:
     process: subprocess.Popen[bytes]
 
 
-def start_node(name: str, port: int = 0) -> EchoProcess:
+def start_node(name: str, port: int = 0, *, slow_s: float = 0.0) -> EchoProcess:
     """Start a node, and wait until it listens."""
-    process = subprocess.Popen([sys.executable, __file__, name, str(port)], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, __file__, name, str(port), str(slow_s)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout as out:
         return EchoProcess(name, f"http://127.0.0.1:{int(out.readline())}", process)
@@ -158,7 +159,9 @@ def main() -> None:
         sock.bind(("127.0.0.1", int(sys.argv[2])))
         sock.listen(1024)
         print(sock.getsockname()[1], flush=True)
-        config = uvicorn.Config(Node(sys.argv[1]), log_level="error", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            Node(sys.argv[1], float(sys.argv[3])), log_level="error", access_log=False, lifespan="off"
+        )
         uvicorn.Server(config).run(sockets=[sock])
 
 

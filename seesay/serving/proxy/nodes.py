@@ -12,7 +12,7 @@ from contextlib import suppress
 from seesay.serving.errors import ApiError
 from seesay.serving.proxy.affinity import Wish
 from seesay.serving.proxy.node import Node
-from seesay.serving.proxy.strategies import STRATEGIES, rank
+from seesay.serving.proxy.strategies import STRATEGIES, prefer
 from seesay.serving.proxy.upstream import NodeLostError
 from seesay.system.liveness import LIMIT_S
 
@@ -73,7 +73,7 @@ class Nodes:
         home = self._nodes.get(self._homes.get(wish.stored_id or "", ""))
         if home in nodes or not nodes:
             return home if nodes else None
-        return rank(nodes, wish.session)[0] if wish.session else self._choose(nodes, wish.key)
+        return prefer(nodes, wish.session) if wish.session else self._choose(nodes, wish.key)
 
     def _candidates(self, model: str | None, tried: Collection[Node]) -> list[Node]:
         nodes = [node for node in self._nodes.values() if node.is_up and node not in tried]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from seesay.serving.proxy.node import Node
 
-LOAD_BOUND = 1.25
+LOAD_BOUND = 1.15
 """A node with more than so many times the mean number of running requests is passed over."""
 _ALWAYS_ALLOWED = 4
 """Running requests that a node may have in any case."""
@@ -29,18 +29,16 @@ def _choose_observed(nodes: Sequence[Node], _: bytes) -> Node:
 
 
 def _choose_affine(nodes: Sequence[Node], key: bytes) -> Node:
+    if not key:
+        return min(random.sample(nodes, len(nodes)), key=lambda node: node.num_running)
     bound = max(_ALWAYS_ALLOWED, math.ceil(LOAD_BOUND * (1 + sum(node.num_running for node in nodes)) / len(nodes)))
-    if key:
-        for node in rank(nodes, key):
-            if node.num_running < bound:
-                return node
-    return min(random.sample(nodes, len(nodes)), key=lambda node: node.num_running)
+    return prefer([node for node in nodes if node.num_running < bound], key)
 
 
-def rank(nodes: Sequence[Node], key: bytes) -> list[Node]:
-    """Return the nodes in the order in which `key` prefers them (rendezvous hashing): a node that comes or goes changes
-    nothing in the order of the others."""
-    return sorted(nodes, key=lambda node: hashlib.blake2b(key + node.name.encode(), digest_size=8).digest())
+def prefer(nodes: Sequence[Node], key: bytes) -> Node:
+    """Return the node that `key` prefers (rendezvous hashing): a node that comes or goes changes nothing in the order
+    of the others."""
+    return min(nodes, key=lambda node: hashlib.blake2b(key + node.name.encode(), digest_size=8).digest())
 
 
 def _speeds(nodes: Sequence[Node]) -> list[float]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -105,6 +106,25 @@ def test_openai_client(proxy: Command) -> None:
         model="seesay-demo", input="Again.", previous_response_id=first.id, max_output_tokens=4
     )
     assert again.previous_response_id == first.id and client.responses.retrieve(first.id).id == first.id
+
+
+def test_anthropic_client(proxy: Command) -> None:
+    """Answers, streams, counts and errors of Anthropic's API, too."""
+    with anthropic.Anthropic(base_url=proxy.url, api_key="k", max_retries=0, timeout=120) as client:
+        data = make_data_url(seed=2).partition(",")[2]
+        picture: Any = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+        messages: Any = [{"role": "user", "content": [picture, {"type": "text", "text": "What is it?"}]}]
+        asked: Any = {"model": "seesay-demo", "messages": messages, "max_tokens": 12, "extra_body": {"temperature": 0}}
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            text = "".join(stream.text_stream)
+            assert stream.get_final_message().usage.output_tokens == whole.usage.output_tokens
+        assert whole.content[0].type == "text" and text == whole.content[0].text != ""
+        counted = client.messages.count_tokens(model="seesay-demo", messages=messages)
+        assert counted.input_tokens == whole.usage.input_tokens
+        with pytest.raises(anthropic.NotFoundError, match="does not exist"):
+            client.messages.create(**{**asked, "model": "other"})
+        assert [model.id for model in client.models.list()] == ["seesay-demo"]
 
 
 def test_pictures_meet_their_cache(proxy: Command) -> None:
