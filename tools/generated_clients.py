@@ -64,7 +64,8 @@ _QUESTION = "Calculate 3 + 4."
 
 def run(command: Sequence[str | Path], folder: Path) -> str:
     """Run a command, and return what it prints. Ends this program if it fails."""
-    done = subprocess.run([str(part) for part in command], cwd=folder, capture_output=True, text=True, timeout=900)
+    parts = [str(part) for part in command]
+    done = subprocess.run(parts, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
@@ -82,10 +83,11 @@ def check_python(folder: Path, url: str, answer: str) -> None:
     run([sys.executable, "-m", "venv", folder / "venv"], folder)
     programs = folder / "venv" / "bin"
     run([programs / "pip", "install", "--quiet", *_PYTHON_TOOLS], folder)
-    check("openapi-spec-validator", run([programs / "openapi-spec-validator", "openapi.json"], folder), "openapi.json: OK")
-    command = [programs / "openapi-python-client", "generate", "--path", "openapi.json", "--output-path", "out"]
+    found = run([programs / "openapi-spec-validator", "openapi.json"], folder)
+    check("openapi-spec-validator", found, "openapi.json: OK")
+    generate = ("generate", "--path", "openapi.json", "--output-path", "out", "--overwrite", "--fail-on-warning")
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"  # it formats by ruff
-    check("openapi-python-client", run([*command, "--overwrite", "--fail-on-warning"], folder), "Generating out")
+    check("openapi-python-client", run([programs / "openapi-python-client", *generate], folder), "Generating out")
     check("compiled", run([programs / "python", "-m", "compileall", "-q", "out"], folder), "")
     (folder / "out" / "ask.py").write_text(_ASK_PYTHON, encoding="utf-8")
     found = run([programs / "python", "ask.py", url, _QUESTION], folder / "out")
@@ -105,13 +107,13 @@ def check_typescript(folder: Path, url: str, answer: str) -> None:
 
 def main(folder: Path) -> None:
     with serve("seesay-demo", server_name="127.0.0.1", server_port=0) as server:
-        document = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
+        document = httpx.get(f"{server.api_server_url}/openapi.json", timeout=60).json()
         (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
         body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 16, "temperature": 0}
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+        answer = httpx.post(f"{server.api_server_url}/v1/chat/completions", json=body, timeout=60).json()
         text = answer["choices"][0]["message"]["content"]
-        check_python(folder, server.url, text)
-        check_typescript(folder, server.url, text)
+        check_python(folder, server.api_server_url, text)
+        check_typescript(folder, server.api_server_url, text)
 
 
 if __name__ == "__main__":

@@ -276,3 +276,28 @@ def test_every_object_is_closed(schemas: dict[str, Any]) -> None:
     assert len(seen) > 20
     for name in seen:
         assert components[name.rpartition("/")[2]].get("additionalProperties") is False, name
+
+
+async def test_generators_of_clients_can_read_the_document(http: httpx.AsyncClient) -> None:
+    """Names that differ, and values of one type: `tools/generated_clients.py` tries the generators themselves."""
+    document = (await http.get("/openapi.json")).json()
+    models = document["components"]["schemas"]
+    assert [name for name in models if not name.isalnum()] == []
+    assert {name: model["title"] for name, model in models.items()} == {name: name for name in models}
+    operations = [operation for item in document["paths"].values() for operation in item.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names) and "create_chat_completion" in names
+
+    def check(node: Any, where: str) -> None:
+        if isinstance(node, list):
+            for index, item in enumerate(node):
+                check(item, f"{where}[{index}]")
+        if isinstance(node, dict):
+            if isinstance(node.get("enum"), list) and "not" not in where.split("/"):
+                assert len({type(value) for value in node["enum"]}) == 1, where
+            if str(node.get("$ref", "")).startswith("#/components/schemas/"):
+                assert node["$ref"].rpartition("/")[2] in models, where
+            for key, value in node.items():
+                check(value, f"{where}/{key}")
+
+    check(document["components"], "")

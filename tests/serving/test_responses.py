@@ -143,7 +143,7 @@ def test_fields_that_come_back(server: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("items", "param"),
     [
-        ([3], "input[0]"), ([{"type": "item_reference", "id": "x"}], "input[0].type"),
+        ([3], "input[0]"), ([{"type": "item_reference", "id": "x"}], "input[0].id"),
         ([{"type": "function_call_output", "call_id": "x", "output": "y"}], "input[0].call_id"),
         ([{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}], "input[1].role"),
         ([{"role": "user", "content": "a", "odd": 1}], "input[0].odd"), ([], "input"),
@@ -159,6 +159,29 @@ def test_bad_items_are_located(server: LiveServer, items: Any, param: str) -> No
     response = server.post(PATH, {"input": items})
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_items_of_stored_responses_are_named_by_their_ids(server: LiveServer) -> None:
+    """What the AI SDK of Vercel sends in a loop of tools: the answer is that to the items themselves."""
+    options: dict[str, Any] = {"max_output_tokens": 4, "temperature": 0}
+    first = server.post(PATH, {"input": "the game", **options}).json()
+    [said] = first["output"]
+
+    def ask(*items: Any, **headers: str) -> Any:
+        turns = [{"role": "user", "content": "the game"}, *items, {"role": "user", "content": "and?"}]
+        return server.post(PATH, {"input": turns, **options}, headers=headers)
+
+    reference = {"type": "item_reference", "id": said["id"]}
+    named, whole, without = ask(reference).json(), ask(said).json(), ask().json()
+    assert named["output"][0]["content"] == whole["output"][0]["content"]
+    assert named["usage"]["input_tokens"] == whole["usage"]["input_tokens"] > without["usage"]["input_tokens"]
+    for wrong in (
+        {**reference, "id": said["id"] + "1"}, {**reference, "id": "msg_1"}, {**reference, "id": first["id"]},
+        {**reference, "id": 3}, {**reference, "odd": 1},
+    ):  # fmt: skip
+        response = ask(wrong)
+        assert response.status_code == 400 and response.json()["error"]["param"].startswith("input[1]."), wrong
+    assert ask(reference, authorization="Bearer other").status_code == 400
 
 
 def make_stored(size: int) -> StoredResponse:

@@ -28,8 +28,8 @@ def nullable(schema: Any) -> dict[str, Any]:
     return {"anyOf": [schema, NULL]}
 
 
-def prefixed(prefix: str) -> dict[str, Any]:
-    return {"type": "string", "pattern": f"^{prefix}[0-9a-f]{{24}}$"}
+def prefixed(prefix: str, digits: int = 24) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^{prefix}[0-9a-f]{{{digits}}}$"}
 
 
 BYTES = array({"type": "integer", "minimum": 0, "maximum": 255})
@@ -135,7 +135,7 @@ ERROR = obj(error=obj(message=STRING, type=STRING, param=nullable(STRING), code=
 OUTPUT_TEXT = obj(type=const("output_text"), text=STRING, annotations=array({}), logprobs=array(TOKEN_LOGPROB))
 OUTPUT_MESSAGE = obj(
     type=const("message"),
-    id=prefixed("msg_"),
+    id=prefixed("msg_", 28),
     status={"enum": ["in_progress", "completed", "incomplete"]},
     role=const("assistant"),
     content=array(OUTPUT_TEXT),
@@ -143,7 +143,7 @@ OUTPUT_MESSAGE = obj(
 STATUS = {"enum": ["in_progress", "completed", "incomplete"]}
 FUNCTION_CALL = obj(
     type=const("function_call"),
-    id=prefixed("fc_"),
+    id=prefixed("fc_", 28),
     call_id=prefixed("call_"),
     name=STRING,
     arguments=STRING,
@@ -151,7 +151,7 @@ FUNCTION_CALL = obj(
 )
 REASONING = obj(
     type=const("reasoning"),
-    id=prefixed("rs_"),
+    id=prefixed("rs_", 28),
     summary=array({}),
     content=array(obj(type=const("reasoning_text"), text=STRING)),
 )

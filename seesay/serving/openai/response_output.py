@@ -23,8 +23,10 @@ def make_no_event(_kind: str, **_fields: object) -> bytes:
 class OutputWriter:
     """Makes the items of one response while its answer arrives. `items` are those that are complete."""
 
-    def __init__(self, make_event: MakeEvent) -> None:
+    def __init__(self, make_event: MakeEvent, make_item_id: Callable[[str, int], str]) -> None:
+        """`make_item_id`: of the prefix and the number of an item."""
         self._make_event = make_event
+        self._make_id = make_item_id
         self.items: list[dict[str, Any]] = []
         self._item: dict[str, Any] | None = None
         self._pieces: list[str] = []
@@ -39,7 +41,7 @@ class OutputWriter:
                 return self._write_text("reasoning", part.text, ())
             case CallStart():
                 call = {"call_id": make_id("call_"), "name": part.name, "arguments": ""}
-                return [*self.end(), *self._begin({"type": "function_call", "id": make_id("fc_"), **call})]
+                return [*self.end(), *self._begin("fc_", {"type": "function_call", **call})]
             case CallArguments():
                 self._pieces.append(part.text)
                 return [self._make_event("function_call_arguments.delta", **self._place, delta=part.text)]
@@ -88,10 +90,9 @@ class OutputWriter:
         if self._item is None or self._item["type"] != kind:
             events += self.end()
             if kind == "message":
-                item = {"type": kind, "id": make_id("msg_"), "role": "assistant", "content": []}
+                events += self._begin("msg_", {"type": kind, "role": "assistant", "content": []})
             else:
-                item = {"type": kind, "id": make_id("rs_"), "summary": [], "content": []}
-            events += self._begin(item)
+                events += self._begin("rs_", {"type": kind, "summary": [], "content": []})
             part = _make_part(name, "", [])
             events.append(self._make_event("content_part.added", **self._place, content_index=0, part=part))
         if text or logprobs:
@@ -101,9 +102,10 @@ class OutputWriter:
             events.append(self._make_event(f"{name}.delta", **self._place, content_index=0, delta=text, **more))
         return events
 
-    def _begin(self, item: dict[str, Any]) -> list[bytes]:
-        self._item = item
-        begun = {**item, "status": "in_progress"}
+    def _begin(self, prefix: str, item: dict[str, Any]) -> list[bytes]:
+        """Begin an item, whose id has this prefix."""
+        self._item = {"id": self._make_id(prefix, len(self.items)), **item}
+        begun = {**self._item, "status": "in_progress"}
         return [self._make_event("output_item.added", output_index=len(self.items), item=begun)]
 
 

@@ -17,6 +17,7 @@ from seesay.serving.http.streaming import EventStream, describe_events, make_eve
 from seesay.serving.openai import stored_responses
 from seesay.serving.openai.background import BackgroundAnswers, Progress
 from seesay.serving.openai.conversations import extend_conversation
+from seesay.serving.openai.item_references import make_item_id, resolve_references
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.response_items import read_input
 from seesay.serving.openai.response_output import OutputWriter, Status, make_no_event
@@ -56,9 +57,7 @@ def make_router(state: ServerState) -> APIRouter:
     )
     async def create_response(body: ResponseRequest, http: Request) -> Response:
         """Answer a text or a conversation, pictures included."""
-        state.check_model(body.model)
-        earlier = await _find_earlier(state, http, body)
-        reply = await off_loop(http, ResponseReply, state, earlier, body, http)
+        reply = await _read(state, http, body)
         if body.background:
             queued = reply.make_queued()
             owner = owner_of(http.scope)
@@ -77,14 +76,20 @@ def make_router(state: ServerState) -> APIRouter:
     @router.post("/v1/responses/input_tokens", response_model=InputTokens)
     async def count_input_tokens(body: ResponseRequest, http: Request) -> Response:
         """Count the tokens in the prompt of a request, pictures included. No answer is generated."""
-        state.check_model(body.model)
-        earlier = await _find_earlier(state, http, body)
-        reply = await off_loop(http, ResponseReply, state, earlier, body, http)
+        reply = await _read(state, http, body)
         count = await count_tokens(state, reply.request, reply.reading.names)
         return JSONResponse(InputTokens(input_tokens=count).model_dump())
 
     router.include_router(stored_responses.make_router(state, background))
     return router
+
+
+async def _read(state: ServerState, http: Request, body: ResponseRequest) -> ResponseReply:
+    """Return the answer to a request, which is not computed yet. Raises `ApiError` for one that cannot be answered."""
+    state.check_model(body.model)
+    earlier = await _find_earlier(state, http, body)
+    whole = await resolve_references(state, http, body)
+    return await off_loop(http, ResponseReply, state, earlier, whole, http)
 
 
 async def _find_earlier(state: ServerState, http: Request, body: ResponseRequest) -> tuple[Message, ...]:
@@ -151,7 +156,7 @@ class ResponseReply:
 
     async def complete(self, answer: Answer) -> dict[str, Any]:
         """Return the `ResponseObject` as JSON, and store it unless the request has `store=false`."""
-        writer = OutputWriter(make_no_event)
+        writer = OutputWriter(make_no_event, self._make_item_id)
         parser = self.reading.open(is_thinking=answer.last.is_thinking)
         whole = replace(
             answer.last, text=answer.text, token_ids=tuple(answer.token_ids), logprobs=tuple(answer.logprobs)
@@ -261,7 +266,7 @@ class ResponseReply:
     async def stream(self) -> AsyncGenerator[bytes, None]:
         """Yield the events that OpenAI's client expects, from `response.created` to `response.completed` or
         `.incomplete`."""
-        writer = OutputWriter(self._event)
+        writer = OutputWriter(self._event, self._make_item_id)
         parser: AnswerParser | None = None
         answering, names = self._state.answering, self.reading.names
         async with aclosing(answering.deltas([self.request], caller=self._caller, names=names)) as deltas:
@@ -292,6 +297,9 @@ class ResponseReply:
         """Return the event that ends a failed response."""
         data = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         return make_event({**data, "sequence_number": self._take_number()}, name="error")
+
+    def _make_item_id(self, prefix: str, index: int) -> str:
+        return make_item_id(prefix, self._id, index)
 
     def _event(self, kind: str, **data: object) -> bytes:
         name = f"response.{kind}"

@@ -121,7 +121,16 @@ class InputReasoning(StrictModel):
     status: str | None = None
 
 
-AnyInput = InputItem | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput | InputReasoning
+class InputReference(StrictModel):
+    """An item of the output of a stored response."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
+AnyInput = (
+    InputReference | InputItem | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput | InputReasoning
+)
 
 
 class ResponseStreamOptions(StrictModel):

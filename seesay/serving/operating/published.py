@@ -119,10 +119,8 @@ def _as_name(text: str) -> str:
 
 def _make_name(key: str) -> str:
     *modules, name = key.replace("-", "").split("__")
-    if not modules:
-        return name
-    place = modules[-2] if modules[-1] == "protocol" else modules[-1]
-    return place.title().replace("_", "") + name
+    place = modules[-2] if modules[-1:] == ["protocol"] else "".join(modules[-1:])
+    return (place.title() + name).replace("_", "")
 
 
 def _replace_refs(node: Any, names: Mapping[str, str]) -> Any:

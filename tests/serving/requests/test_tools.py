@@ -468,7 +468,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]}, "input[0]"),
     (RESPONSES, {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}]},
      "input[0].arguments"),
-    (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+    (RESPONSES, {"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id"),
     (RESPONSES, {"input": [{"type": "reasoning", "content": [{"type": "odd"}]}]}, "input[0].content[0]"),
     (MESSAGES, {"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
     (MESSAGES, {"tools": [{"name": "f"}]}, "tools[0].input_schema"),
