@@ -22,8 +22,9 @@ from seesay.engine.process.waker import Waker
 from seesay.errors import SeesayError
 from seesay.serving.errors import ApiError
 from seesay.serving.frontends import state_messages as messages
-from seesay.serving.stored.response_store import StoredEvents, StoredResponse
+from seesay.serving.frontends.remote_responses import RemoteResponses
 from seesay.serving.stored.sessions import Conversation, SessionKey
+from seesay.serving.stored.shared_responses import SharedResponses
 from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.metric_sums import Family
 
@@ -51,6 +52,7 @@ class StateClient:
     ) -> None:
         self.created = created
         self.num_frontends_up = 1
+        self.responses: SharedResponses = RemoteResponses(self._ask)
         self._link = link
         self._engine = engine
         self._metrics = metrics
@@ -92,25 +94,6 @@ class StateClient:
             self._link.send(message)
         except LinkClosedError:  # the supervisor has ended, and so will this process
             raise ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down") from None
-
-    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
-        answer = await self._ask(lambda number: messages.FindResponse(number, owner, response_id))
-        return None if answer.stored is None else messages.decode_response(answer.stored)
-
-    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        data = messages.encode_response(stored)
-        await self._ask(lambda number: messages.StoreResponse(number, owner, response_id, data, stored.num_bytes))
-
-    async def delete_response(self, owner: bytes, response_id: str) -> None:
-        await self._ask(lambda number: messages.DeleteResponse(number, owner, response_id))
-
-    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
-        added = list(events)
-        await self._ask(lambda number: messages.AddEvents(number, owner, response_id, added, is_last))
-
-    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
-        found = await self._ask(lambda number: messages.ReadEvents(number, owner, response_id, start))
-        return None if found.events is None else StoredEvents(events=found.events, is_over=found.is_over)
 
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:

@@ -170,33 +170,32 @@ class Question(Message):
     number: int
 
 
-class FindResponse(Question):
+class AboutResponse(Question):
+    """A question about a stored response, or its events."""
+
     owner: bytes
     response_id: str
 
 
-class StoreResponse(Question):
-    owner: bytes
-    response_id: str
+class FindResponse(AboutResponse):
+    """Asks for a response."""
+
+
+class StoreResponse(AboutResponse):
     stored: bytes
     num_bytes: int
 
 
-class DeleteResponse(Question):
-    owner: bytes
-    response_id: str
+class DeleteResponse(AboutResponse):
+    """Asks to delete a response."""
 
 
-class AddEvents(Question):
-    owner: bytes
-    response_id: str
+class AddEvents(AboutResponse):
     events: list[bytes]
     is_last: bool
 
 
-class ReadEvents(Question):
-    owner: bytes
-    response_id: str
+class ReadEvents(AboutResponse):
     start: int
 
 

@@ -124,16 +124,13 @@ class StateServer:
         match message:
             case messages.Figures(families, number):
                 frontend.figures = families
-                if number is not None:
-                    self._note_answer(number, index)
+                self._note_answer(number, index)
             case messages.Listening():
                 frontend.is_listening = True
             case messages.CachesReset(number):
                 self._note_answer(number, index)
             case messages.RequestsAborted(number, num):
-                if (found := self._rounds.get(number)) is not None:
-                    found.num_aborted += num
-                self._note_answer(number, index)
+                self._note_answer(number, index, num_aborted=num)
             case messages.GatherFigures(_, own):
                 frontend.figures = own  # what was once told stays counted, also when the frontend ends now
                 self._ask_all(index, message)
@@ -150,19 +147,8 @@ class StateServer:
     def _answer(self, index: int, frontend: _Frontend, question: messages.Question) -> messages.ToFrontend:
         """Return the answer to a question about responses or sessions. Raises `ApiError`."""
         match question:
-            case messages.FindResponse(number, owner, response_id):
-                return messages.FoundResponse(number, self._responses.get(owner, response_id))
-            case messages.StoreResponse(_, owner, response_id, stored, num_bytes):
-                self._responses.put(owner, response_id, stored, num_bytes)
-            case messages.DeleteResponse(_, owner, response_id):
-                self._responses.delete(owner, response_id)
-            case messages.AddEvents(_, owner, response_id, events, is_last):
-                self._responses.add_events(owner, response_id, events, is_last=is_last)
-            case messages.ReadEvents(number, owner, response_id, start):
-                found = self._responses.read_events(owner, response_id, start)
-                if found is None:
-                    return messages.FoundEvents(number, None, is_over=True)
-                return messages.FoundEvents(number, found.events, found.is_over)
+            case messages.AboutResponse():
+                return _answer_about_response(self._responses, question)
             case messages.BeginTurn(number, key):
                 session = self._sessions.begin(key, lambda: self._send(index, messages.CancelTurn(number)))
                 frontend.turns[number] = session
@@ -196,9 +182,9 @@ class StateServer:
         if not found.left:
             self._answer_round(self._rounds.pop(own))
 
-    def _note_answer(self, number: int, index: int) -> None:
-        found = self._rounds.get(number)
-        if found is not None:
+    def _note_answer(self, number: int | None, index: int, *, num_aborted: int = 0) -> None:
+        if number is not None and (found := self._rounds.get(number)) is not None:
+            found.num_aborted += num_aborted
             found.left.discard(index)
             if not found.left:
                 self._answer_round(self._rounds.pop(number))
@@ -244,3 +230,21 @@ def _pass_on(question: _Gathering, number: int) -> messages.ToFrontend:
             return messages.DoReset(number)
         case messages.GatherFigures():
             return messages.WantFigures(number)
+
+
+def _answer_about_response(store: ResponseStore[bytes], question: messages.AboutResponse) -> messages.ToFrontend:
+    match question:
+        case messages.FindResponse(number, owner, response_id):
+            return messages.FoundResponse(number, store.get(owner, response_id))
+        case messages.StoreResponse(_, owner, response_id, stored, num_bytes):
+            store.put(owner, response_id, stored, num_bytes)
+        case messages.DeleteResponse(_, owner, response_id):
+            store.delete(owner, response_id)
+        case messages.AddEvents(_, owner, response_id, events, is_last):
+            store.add_events(owner, response_id, events, is_last=is_last)
+        case messages.ReadEvents(number, owner, response_id, start):
+            found = store.read_events(owner, response_id, start)
+            if found is None:
+                return messages.FoundEvents(number, None, is_over=True)
+            return messages.FoundEvents(number, found.events, found.is_over)
+    return messages.Done(question.number)

@@ -65,7 +65,7 @@ class BackgroundAnswers:
             why = f"{most} background responses are being answered (max_queue); try again later"
             raise ApiError(429, why, kind="rate_limit_error", code="queue_full", retry_after_s=1)
         place = (owner, queued.body["id"])
-        await self._state.shared.store_response(*place, queued)
+        await self._state.shared.responses.store(*place, queued)
         self._news[place] = asyncio.Event()
         task = asyncio.create_task(self._run(place, queued, answer, make_error))
         self._tasks[place] = task
@@ -80,7 +80,7 @@ class BackgroundAnswers:
         place = (owner, response_id)
         while True:
             news = self._news.get(place)  # before the events are read, so that none is missed
-            found = await self._state.shared.read_events(*place, start)
+            found = await self._state.shared.responses.read_events(*place, start)
             if found is None:
                 return
             for event in found.events:
@@ -97,8 +97,8 @@ class BackgroundAnswers:
         """Cancel a response that is not there yet. Returns what is stored then."""
         place = (owner, stored.body["id"])
         cancelled = _with_status(stored, "cancelled")
-        await self._state.shared.store_response(*place, cancelled)
-        await self._state.shared.add_events(*place, (), is_last=True)
+        await self._state.shared.responses.store(*place, cancelled)
+        await self._state.shared.responses.add_events(*place, (), is_last=True)
         if (task := self._tasks.get(place)) is not None:
             task.cancel()
         return cancelled
@@ -120,17 +120,17 @@ class BackgroundAnswers:
             if make_error is not None:
                 await self.tell(place, make_error(failure))
         if await self.is_wanted(place):
-            await self._state.shared.store_response(*place, found)
-        await self._state.shared.add_events(*place, (), is_last=True)
+            await self._state.shared.responses.store(*place, found)
+        await self._state.shared.responses.add_events(*place, (), is_last=True)
 
     async def begin(self, place: _Place, queued: StoredResponse) -> None:
         """Store that a response has begun."""
         if await self.is_wanted(place):
-            await self._state.shared.store_response(*place, _with_status(queued, "in_progress"))
+            await self._state.shared.responses.store(*place, _with_status(queued, "in_progress"))
 
     async def tell(self, place: _Place, event: bytes) -> None:
         """Store an event, and wake those who follow the response."""
-        await self._state.shared.add_events(*place, [event], is_last=False)
+        await self._state.shared.responses.add_events(*place, [event], is_last=False)
         news, self._news[place] = self._news[place], asyncio.Event()
         news.set()
 
@@ -153,7 +153,7 @@ class BackgroundAnswers:
 
     async def is_wanted(self, place: _Place) -> bool:
         """Return whether a response is stored and not cancelled."""
-        stored = await self._state.shared.find_response(*place)
+        stored = await self._state.shared.responses.find(*place)
         return stored is not None and stored.body["status"] in RUNNING
 
 

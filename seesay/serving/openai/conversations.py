@@ -72,7 +72,7 @@ def make_router(state: ServerState) -> APIRouter:
         return await find_stored(state, http, conversation_id, _ID, status=404, kind="conversation")
 
     async def store(http: Request, stored: StoredResponse) -> Response:
-        await state.shared.store_response(owner_of(http.scope), stored.body["id"], stored)
+        await state.shared.responses.store(owner_of(http.scope), stored.body["id"], stored)
         return JSONResponse(stored.body)
 
     @router.post("/v1/conversations", response_model=Conversation)
@@ -99,7 +99,7 @@ def make_router(state: ServerState) -> APIRouter:
     async def delete_conversation(conversation_id: str, http: Request) -> DeletedConversation:
         """Delete a conversation. Responses that were part of it stay."""
         await find(http, conversation_id)
-        await state.shared.delete_response(owner_of(http.scope), conversation_id)
+        await state.shared.responses.delete(owner_of(http.scope), conversation_id)
         return DeletedConversation(id=conversation_id)
 
     @router.get("/v1/conversations/{conversation_id}/items", response_model=ItemList)
@@ -151,10 +151,10 @@ async def extend_conversation(
     state: ServerState, owner: bytes, conversation_id: str, turn: tuple[Message, ...]
 ) -> None:
     """Add the messages of a turn to a conversation, if it is still stored."""
-    stored = await state.shared.find_response(owner, conversation_id)
+    stored = await state.shared.responses.find(owner, conversation_id)
     if stored is not None:
         whole = replace(stored, messages=(*stored.messages, *keep_media(turn, "conversation")))
-        await state.shared.store_response(owner, conversation_id, whole)
+        await state.shared.responses.store(owner, conversation_id, whole)
 
 
 def _read(state: ServerState, items: Any, earlier: tuple[Message, ...]) -> tuple[Message, ...]:

@@ -220,7 +220,7 @@ class ResponseReply:
             turn = (*self._asked, _as_message(items))
             await extend_conversation(self._state, self._owner, conversation_id, turn)
         if self._stores and not self._body.background:
-            await self._state.shared.store_response(self._owner, self._id, self._make_stored(response))
+            await self._state.shared.responses.store(self._owner, self._id, self._make_stored(response))
         if self._wants_timings:
             response["seesay"] = make_details(tally)
         self._finished = response

@@ -49,7 +49,7 @@ def make_router(state: ServerState, background: BackgroundAnswers) -> APIRouter:
                 raise bad_request("starting_after requires stream=true", "starting_after")
             return JSONResponse(stored.body)
         owner = owner_of(http.scope)
-        found = await state.shared.read_events(owner, response_id, 0)
+        found = await state.shared.responses.read_events(owner, response_id, 0)
         if found is None or not found.events:
             raise bad_request("stream: this response was not created with background=true and stream=true", "stream")
         start = 0 if starting_after is None else starting_after + 1
@@ -59,7 +59,7 @@ def make_router(state: ServerState, background: BackgroundAnswers) -> APIRouter:
     async def delete_response(response_id: str, http: Request) -> DeletedResponse:
         """Delete a stored response. One that is being answered in the background is ended."""
         await find_stored(state, http, response_id, _ID, status=404)
-        await state.shared.delete_response(owner_of(http.scope), response_id)
+        await state.shared.responses.delete(owner_of(http.scope), response_id)
         return DeletedResponse(id=response_id)
 
     @router.post("/v1/responses/{response_id}/cancel", response_model=ResponseObject)
@@ -94,7 +94,7 @@ async def find_stored(
     kind: Literal["response", "conversation"] = "response",
 ) -> StoredResponse:
     """Return a stored response or conversation of the caller. Raises `ApiError` of this status that names `param`."""
-    stored = await state.shared.find_response(owner_of(http.scope), response_id)
+    stored = await state.shared.responses.find(owner_of(http.scope), response_id)
     if stored is None or stored.body["object"] != kind:
         raise ApiError(
             status, f"{param}: {response_id[:60]!r} is not stored, or no longer", param=param, code="not_found"

@@ -81,7 +81,7 @@ class ServerState:
             metrics=metrics,
             answering=answering,
             defaults=SamplingDefaults(engine, settings),
-            shared=LocalState(engine, answering, max_responses=settings.max_stored_responses)
+            shared=LocalState(engine, answering.abort, max_responses=settings.max_stored_responses)
             if make_shared_state is None
             else make_shared_state(metrics, answering),
             files=None if settings.files_dir is None else FileStore(Path(settings.files_dir), settings.files_max_bytes),

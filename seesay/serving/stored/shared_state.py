@@ -11,18 +11,17 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from seesay.serving.stored.response_store import ResponseStore, StoredEvents, StoredResponse
 from seesay.serving.stored.sessions import Conversation, Session, SessionKey, SessionStore
+from seesay.serving.stored.shared_responses import LocalResponses, SharedResponses
 from seesay.serving.traffic.metric_sums import Family
 
 if TYPE_CHECKING:
     from seesay.engine.commands import Command, ModelStatus
     from seesay.engine.front.engine import AsyncEngine
-    from seesay.serving.requests.submission import Answering
 
 
 class SessionTurn(Protocol):
@@ -44,26 +43,7 @@ class SharedState(Protocol):
     """The time at which the server was started."""
     num_frontends_up: int
     """The processes that answer on the server's port, this one included."""
-
-    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
-        """Return a stored response of this owner."""
-        ...
-
-    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        """Store a response, so that later requests find it."""
-        ...
-
-    async def delete_response(self, owner: bytes, response_id: str) -> None:
-        """Delete a stored response."""
-        ...
-
-    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
-        """Add events to the stream of a response that is stored. `is_last`: they end it."""
-        ...
-
-    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
-        """Return the events of a stored response of this owner from number `start` on."""
-        ...
+    responses: SharedResponses
 
     def turn(self, key: SessionKey) -> AbstractAsyncContextManager[SessionTurn]:
         """Begin a turn of a session, which ends with the block. Raises `ApiError` as `SessionStore.begin`."""
@@ -107,28 +87,16 @@ class SharedState(Protocol):
 class LocalState:
     """The shared state of a server that has one process."""
 
-    def __init__(self, engine: AsyncEngine, answering: Answering, *, max_responses: int) -> None:
-        self._answering = answering
+    def __init__(
+        self, engine: AsyncEngine, abort: Callable[[Hashable, str | None], int], *, max_responses: int
+    ) -> None:
+        """`abort`: that of the `Answering`."""
+        self._abort = abort
         self.created = int(time.time())
         self.num_frontends_up = 1
         self._engine = engine
-        self._responses: ResponseStore[StoredResponse] = ResponseStore(max_responses)
+        self.responses: SharedResponses = LocalResponses(max_responses)
         self._sessions = SessionStore()
-
-    async def find_response(self, owner: bytes, response_id: str) -> StoredResponse | None:
-        return self._responses.get(owner, response_id)
-
-    async def store_response(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        self._responses.put(owner, response_id, stored, stored.num_bytes)
-
-    async def delete_response(self, owner: bytes, response_id: str) -> None:
-        self._responses.delete(owner, response_id)
-
-    async def add_events(self, owner: bytes, response_id: str, events: Sequence[bytes], *, is_last: bool) -> None:
-        self._responses.add_events(owner, response_id, events, is_last=is_last)
-
-    async def read_events(self, owner: bytes, response_id: str, start: int) -> StoredEvents | None:
-        return self._responses.read_events(owner, response_id, start)
 
     @asynccontextmanager
     async def turn(self, key: SessionKey) -> AsyncIterator[SessionTurn]:
@@ -151,7 +119,7 @@ class LocalState:
         return (own,)
 
     async def abort(self, turn: Hashable, rid: str | None) -> int:
-        return self._answering.abort(turn, rid)
+        return self._abort(turn, rid)
 
     async def reset_caches(self) -> None:
         await asyncio.to_thread(self._engine.reset_caches)
