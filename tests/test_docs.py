@@ -163,7 +163,13 @@ def test_pages_have_examples_with_outputs() -> None:
             has_output = example.expected is not None
             prints = "print(" in example.code if example.language == "python" else not NOT_RUN.search(example.code)
             assert has_output == prints, f"{page}: {example.code}"
-        assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {"python", "bash", "text", "toml"}
+        assert set(re.findall(r"^```(\w+)$", text, re.M)) <= {
+            "python",
+            "bash",
+            "text",
+            "toml",
+            "ts",
+        }  # ts: tools/generated_clients.py
 
 
 def test_every_page_with_python_is_run() -> None:

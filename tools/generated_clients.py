@@ -96,13 +96,18 @@ def check_python(folder: Path, url: str, answer: str) -> None:
 
 def check_typescript(folder: Path, url: str, answer: str) -> None:
     """Generate, compile and use a client by openapi-typescript."""
-    (folder / "package.json").write_text("{}", encoding="utf-8")
+    (folder / "package.json").write_text('{"type": "module"}', encoding="utf-8")
     run(["npm", "install", "--no-audit", "--no-fund", *_NODE_TOOLS], folder)
     run(["npx", "openapi-typescript", "openapi.json", "--output", "api.ts"], folder)
     (folder / "ask.ts").write_text(_ASK_TYPESCRIPT, encoding="utf-8")
-    options = ["--strict", "--target", "es2022", "--module", "nodenext", "--moduleResolution", "nodenext"]
-    check("openapi-typescript", run(["npx", "tsc", *options, "ask.ts", "api.ts"], folder), "")
+    page = (Path(__file__).parents[1] / "docs" / "server.md").read_text(encoding="utf-8")
+    example = page.partition("```ts\n")[2].partition("```")[0]
+    (folder / "example.ts").write_text(example.replace("http://localhost:23333", url), encoding="utf-8")
+    options = ["--strict", "--target", "es2022", "--lib", "es2023,dom,dom.asynciterable"]
+    options += ["--module", "es2022", "--moduleResolution", "bundler"]
+    check("openapi-typescript", run(["npx", "tsc", *options, "ask.ts", "example.ts", "api.ts"], folder), "")
     check("asked by TypeScript", run(["node", "ask.js", url, _QUESTION], folder), "\n".join([answer] * 2))
+    print(f"the example of docs/server.md prints {run(['node', 'example.js'], folder).split()}", flush=True)
 
 
 def main(folder: Path) -> None:
