@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.character_set import LAST, CharacterSet
-from seesay.grammars.rules import Node, Rules, find_alive, find_reached, list_rules, prune
+from seesay.grammars.rules import Node, Rules, list_rules, settle
 
 MAX_DEPTH = 64
 _NAME = r"[A-Za-z_][\w.-]*"
@@ -25,16 +25,7 @@ _SURROGATES = range(0xD800, 0xE000)
 def read_ebnf(source: str, where: str) -> Rules:
     """Return the rules that the first one, 'root', needs. Raises `RequestError` that begins with `where` for a fault,
     and for a rule from which no text can be made."""
-    rules = _Parser(source, where).read()
-    if "root" not in rules:
-        raise _refuse(where, "the EBNF has no rule 'root'")
-    rules = find_reached(rules, "root")
-    alive = find_alive(rules)
-    dead = next((name for name in rules if name not in alive), None)
-    if dead is not None:
-        why = "because each of its alternatives needs such a rule again, or a character of an empty set"
-        raise _refuse(where, f"from the rule {dead[:60]!r} no text can be made, {why}: add an alternative that ends")
-    return {name: prune(node, alive) for name, node in rules.items()}
+    return settle(_Parser(source, where).read(), "root", lambda why: _refuse(where, why), "the EBNF")
 
 
 def _refuse(where: str, why: str) -> RequestError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from seesay.grammars.character_set import ALL, CharacterSet
@@ -104,3 +104,17 @@ def find_regular(rules: Rules) -> Rules:
 def is_regular(node: Node, regular: Iterable[str]) -> bool:
     """Return whether a part names regular rules alone."""
     return all(name in regular for name in list_rules(node))
+
+
+def settle(rules: Rules, root: str, refuse: Callable[[str], Exception], what: str) -> Rules:
+    """Return the rules that the root needs, itself first, without alternatives from which no text can be made. Raises
+    what `refuse` makes of a reason where there is no root, or a rule has no other alternatives."""
+    if root not in rules:
+        raise refuse(f"{what} has no rule {root!r}")
+    rules = find_reached(rules, root)
+    alive = find_alive(rules)
+    dead = next((name for name in rules if name not in alive), None)
+    if dead is not None:
+        why = "because each of its alternatives needs such a rule again, or a character of an empty set"
+        raise refuse(f"from the rule {dead[:60]!r} no text can be made, {why}: add an alternative that ends")
+    return {name: prune(node, alive) for name, node in rules.items()}

@@ -11,6 +11,7 @@ from seesay.errors import ErrorCode, RequestError, show
 from seesay.grammars.character_set import CharacterSet
 from seesay.grammars.ebnf import read_ebnf
 from seesay.grammars.lark import write_rules
+from seesay.grammars.quoted_text import KEYWORD, find_text_grammar, read_quoted
 from seesay.grammars.regex import escape_text, rewrite_regex
 from seesay.grammars.rules import Node
 from seesay.grammars.schemas.json_program import write_json
@@ -194,7 +195,18 @@ class _Writer:
     def _make_json(self, format: dict[str, Any], place: str) -> Node:
         if "style" in format and format["style"] != "json":
             raise _refuse(f"{place}.style", f"must be 'json', got {show(format['style'])}")
+        found = find_text_grammar(format.get("json_schema"))
+        if found is not None:
+            return self._make_quoted(*found, place)
         return self._add(write_json(json.dumps(format.get("json_schema")))[0])
+
+    def _make_quoted(self, name: str, grammar: Mapping[str, Any], place: str) -> Node:
+        """A JSON string whose text follows a grammar, or an object with one property that is such a string."""
+        rules = read_quoted(grammar, f"response_format.{place[:200]}.{KEYWORD}")
+        root, lines = write_rules(rules, f"g{len(self._lines)}")
+        self._lines += lines
+        before, behind = (f"{{{json.dumps(name, ensure_ascii=False)}: ", "}") if name else ("", "")
+        return Node("sequence", [_spell(f'{before}"'), Node("rule", name=root), _spell(f'"{behind}')])
 
     def _make_grammar(self, format: dict[str, Any], place: str) -> Node:
         source = _read_text(format, "grammar", place)

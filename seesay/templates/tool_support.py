@@ -160,6 +160,8 @@ def _bring_call(call: object, takes_objects: bool, takes_long_ids: bool) -> obje
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
         return call
     call_id, arguments = call.get("id"), function.get("arguments")
+    if call.get("type") == "custom":  # of a tool that takes a text, which the template does not know
+        call = {**call, "type": "function"}
     if not takes_long_ids and isinstance(call_id, str):
         call = {**call, "id": _shorten(call_id)}
     if takes_objects and isinstance(arguments, str):

@@ -64,6 +64,19 @@ class ToolCall(AnswerModel):
     function: CalledFunction
 
 
+class CalledCustomTool(AnswerModel):
+    """input: the text that the tool takes, cut off where the answer was."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(AnswerModel):
+    id: str
+    type: Literal["custom"] = "custom"
+    custom: CalledCustomTool
+
+
 class AnswerMessage(AnswerModel):
     """content: null where the answer has calls and no text. reasoning_content (extension): the model's thought."""
 
@@ -71,7 +84,7 @@ class AnswerMessage(AnswerModel):
     content: str | None
     refusal: None = None
     reasoning_content: str | None = Field(None, exclude_if=lambda value: value is None)
-    tool_calls: list[ToolCall] | None = Field(None, exclude_if=lambda value: value is None)
+    tool_calls: list[ToolCall | CustomToolCall] | None = Field(None, exclude_if=lambda value: value is None)
 
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -144,13 +157,21 @@ class FunctionDelta(AnswerModel):
     arguments: str
 
 
+class CustomDelta(AnswerModel):
+    """name: in the first delta of a call. input: a piece of the text."""
+
+    name: str | None = None
+    input: str
+
+
 class ToolCallDelta(AnswerModel):
     """index: of the call in its message. id, type: in the first delta of a call."""
 
     index: int
     id: str | None = None
-    type: Literal["function"] | None = None
-    function: FunctionDelta
+    type: Literal["function", "custom"] | None = None
+    function: FunctionDelta | None = Field(None, exclude_if=lambda value: value is None)
+    custom: CustomDelta | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class ChunkDelta(AnswerModel):

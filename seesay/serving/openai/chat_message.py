@@ -21,10 +21,16 @@ def make_message(answer: ReadAnswer, *, begin: str = "") -> dict[str, Any]:
         message["reasoning_content"] = answer.reasoning
     if answer.calls:
         message["tool_calls"] = [
-            {"id": make_id("call_"), "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {"id": make_id("call_"), **_make_call(call.name, call.arguments, takes_text=call.takes_text)}
             for call in answer.calls
         ]
     return message
+
+
+def _make_call(name: str, text: str, *, takes_text: bool) -> dict[str, object]:
+    if takes_text:
+        return {"type": "custom", "custom": {"name": name, "input": text}}
+    return {"type": "function", "function": {"name": name, "arguments": text}}
 
 
 def find_finish_reason(finish_reason: str, *, has_calls: bool) -> str:
@@ -38,6 +44,7 @@ class MessageStream:
     def __init__(self, reading: AnswerReading, *, is_thinking: bool) -> None:
         self._parser = reading.open(is_thinking=is_thinking)
         self.has_calls = False
+        self._custom: set[int] = set()
 
     def feed(self, delta: OutputDelta) -> list[dict[str, Any]]:
         """Return the deltas that the engine's `delta` makes, its final one included."""
@@ -56,11 +63,14 @@ class MessageStream:
                     deltas.append({"reasoning_content": part.text})
                 case CallStart():
                     self.has_calls = True
-                    function = {"name": part.name, "arguments": ""}
-                    call = {"index": part.index, "id": make_id("call_"), "type": "function", "function": function}
-                    deltas.append({"tool_calls": [call]})
+                    if part.takes_text:
+                        self._custom.add(part.index)
+                    call = _make_call(part.name, "", takes_text=part.takes_text)
+                    deltas.append({"tool_calls": [{"index": part.index, "id": make_id("call_"), **call}]})
                 case CallArguments():
-                    deltas.append({"tool_calls": [{"index": part.index, "function": {"arguments": part.text}}]})
+                    is_custom = part.index in self._custom
+                    piece = {"custom": {"input": part.text}} if is_custom else {"function": {"arguments": part.text}}
+                    deltas.append({"tool_calls": [{"index": part.index, **piece}]})
                 case CallEnd():
                     pass
         return deltas

@@ -103,6 +103,22 @@ class ToolCall(StrictModel):
     index: Any = Field(None, description=_NOTHING)
 
 
+class CalledCustomTool(StrictModel):
+    """input: the text, as the model wrote it."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(StrictModel):
+    """A call of a custom tool that an assistant's turn holds. The model reads it as one with the argument `input`."""
+
+    id: str = Field(min_length=1)
+    type: Literal["custom"]
+    custom: CalledCustomTool
+    index: Any = Field(None, description=_NOTHING)
+
+
 class _Turn(StrictModel):
     name: str | None = None
     reasoning_content: str | None = None
@@ -128,7 +144,7 @@ class ChatAnswer(_Turn):
 
     role: Literal["assistant"]
     content: str | list[Content] | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: list[Annotated[ToolCall | CustomToolCall, Field(discriminator="type")]] | None = None
     tool_call_id: None = Field(None, description=_NOTHING)
     parsed: Any = Field(None, description=_NOTHING)
 

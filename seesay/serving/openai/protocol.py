@@ -13,7 +13,7 @@ from pydantic.json_schema import JsonSchemaValue
 
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.message_parts import ChatMessages
-from seesay.serving.openai.tool_fields import HAS_CHOICE, ChatToolChoice, ChatTools
+from seesay.serving.openai.tool_fields import HAS_CHOICE, TOOL_TYPES, ChatToolChoice, ChatTools
 from seesay.serving.requests.beam_fields import BeamFields
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.fields import (
@@ -233,7 +233,7 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
 
     @classmethod
     def drop_extra(cls, body: dict[str, Any]) -> Sequence[str]:
-        return drop_server_tools(body, ("function",))
+        return drop_server_tools(body, TOOL_TYPES)
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

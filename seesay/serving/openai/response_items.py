@@ -3,7 +3,6 @@ and name the item at fault."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from seesay.config import MediaLimits
 from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.content import check_media
+from seesay.serving.requests.custom_tools import write_arguments
 from seesay.serving.requests.tools import read_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
@@ -92,7 +92,7 @@ class _Conversation:
         if unknown := sorted(set(item) - _ITEM_KEYS[kind]):
             raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
         if kind == "custom_tool_call":
-            self._add_call({**item, "arguments": _write_input(item, where)}, where)
+            self._add_call({**item, "arguments": _write_input(item, where)}, where, kind="custom")
         elif kind in ("function_call_output", "custom_tool_call_output"):
             self._add_result(item, where)
         elif kind == "function_call":
@@ -122,7 +122,7 @@ class _Conversation:
             self._end_turn()
         self._begin_turn().parts += parts
 
-    def _add_call(self, item: Mapping[str, Any], where: str) -> None:
+    def _add_call(self, item: Mapping[str, Any], where: str, *, kind: str = "function") -> None:
         for key in ("call_id", "name", "arguments"):
             if not isinstance(item.get(key), str) or (key != "arguments" and not item[key]):
                 raise bad_request(f"{where}.{key} must be a string, got {show(item.get(key))}", f"{where}.{key}")
@@ -133,7 +133,7 @@ class _Conversation:
         self._waiting[call_id] = where
         arguments = read_arguments(item["arguments"], f"{where}.arguments")
         function = {"name": item["name"], "arguments": arguments}
-        turn.calls.append({"id": call_id, "type": "function", "function": function})
+        turn.calls.append({"id": call_id, "type": kind, "function": function})
 
     def _add_result(self, item: Mapping[str, Any], where: str) -> None:
         self._end_turn()
@@ -169,7 +169,7 @@ def _write_input(item: Mapping[str, object], where: str) -> str:
     text = item.get("input")
     if not isinstance(text, str):
         raise bad_request(f"{where}.input must be a string, got {show(text)}", f"{where}.input")
-    return json.dumps({"input": text}, ensure_ascii=False)
+    return write_arguments(text)
 
 
 def _read_reasoning(item: Mapping[str, object], where: str) -> list[str]:

@@ -12,6 +12,11 @@ Status = Literal["completed", "incomplete"]
 MakeEvent = Callable[..., bytes]
 """Makes the event of a type (without `response.`) and its fields."""
 
+_CALLS = {
+    "function_call": ("arguments", "function_call_arguments", "fc_"),
+    "custom_tool_call": ("input", "custom_tool_call_input", "ctc_"),
+}
+"""By the type of an item: the field of its text, the events about that, the prefix of its id."""
 _TEXT_NAMES = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
@@ -40,11 +45,15 @@ class OutputWriter:
             case ReasoningText():
                 return self._write_text("reasoning", part.text, ())
             case CallStart():
-                call = {"call_id": make_id("call_"), "name": part.name, "arguments": ""}
-                return [*self.end(), *self._begin("fc_", {"type": "function_call", **call})]
+                kind = "custom_tool_call" if part.takes_text else "function_call"
+                field, _, prefix = _CALLS[kind]
+                call = {"call_id": make_id("call_"), "name": part.name, field: ""}
+                return [*self.end(), *self._begin(prefix, {"type": kind, **call})]
             case CallArguments():
+                assert self._item is not None
                 self._pieces.append(part.text)
-                return [self._make_event("function_call_arguments.delta", **self._place, delta=part.text)]
+                _, event, _ = _CALLS[self._item["type"]]
+                return [self._make_event(f"{event}.delta", **self._place, delta=part.text)]
             case CallEnd():
                 return self.end()
 
@@ -53,10 +62,11 @@ class OutputWriter:
         if self._item is None:
             return []
         text = "".join(self._pieces)
-        if self._item["type"] == "function_call":
-            done = {"name": self._item["name"], "arguments": text}
-            events = [self._make_event("function_call_arguments.done", **self._place, **done)]
-            item = {**self._item, "arguments": text}
+        if self._item["type"] in _CALLS:
+            field, event, _ = _CALLS[self._item["type"]]
+            named = {"name": self._item["name"]} if field == "arguments" else {}
+            events = [self._make_event(f"{event}.done", **self._place, **named, **{field: text})]
+            item = {**self._item, field: text}
         else:
             name = _TEXT_NAMES[self._item["type"]]
             part = _make_part(name, text, self._logprobs)

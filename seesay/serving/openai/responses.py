@@ -28,6 +28,7 @@ from seesay.serving.openai.wire import make_details, make_id, wants_timings
 from seesay.serving.requests.answer_reading import AnswerReading
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import keep_media
+from seesay.serving.requests.custom_tools import write_arguments
 from seesay.serving.requests.prompts import count_tokens
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Answer, Tally
@@ -312,6 +313,8 @@ class ResponseReply:
 
 def _echo_tool(tool: Any) -> dict[str, Any]:
     """Return a tool of the request with the fields that OpenAI's schema requires."""
+    if tool["type"] == "custom":
+        return {"format": {"type": "text"}, **tool}
     return {"parameters": None, "strict": None, "description": None, **tool}
 
 
@@ -324,11 +327,13 @@ def _as_message(items: Sequence[Mapping[str, Any]]) -> Message:
     texts: dict[str, list[str]] = {"message": [], "reasoning": []}
     calls = []
     for item in items:
-        if item["type"] != "function_call":
+        is_custom = item["type"] == "custom_tool_call"
+        if item["type"] in texts:
             texts[item["type"]] += [part["text"] for part in item["content"]]
         elif item["status"] == "completed":
-            function = {"name": item["name"], "arguments": item["arguments"]}
-            calls.append({"id": item["call_id"], "type": "function", "function": function})
+            arguments = write_arguments(item["input"]) if is_custom else item["arguments"]
+            function = {"name": item["name"], "arguments": arguments}
+            calls.append({"id": item["call_id"], "type": "custom" if is_custom else "function", "function": function})
     extra: dict[str, Any] = {"tool_calls": calls} if calls else {}
     if texts["reasoning"]:
         extra["reasoning_content"] = "\n".join(texts["reasoning"])

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
-from seesay.serving.openai.tool_fields import HAS_CHOICE, ResponseToolChoice, ResponseTools
+from seesay.serving.openai.tool_fields import HAS_CHOICE, TOOL_TYPES, ResponseToolChoice, ResponseTools
 from seesay.serving.requests.fields import Metadata, StrictModel, needs
 from seesay.serving.requests.grammar_fields import Format, check_format
 from seesay.serving.requests.request_model import Refused, pick_hints
@@ -216,7 +216,7 @@ class ResponseRequest(ThoughtLimitFields, EngineFields):
         if isinstance(include, list) and all(isinstance(name, str) for name in include):
             body["include"] = [name for name in include if name == LOGPROBS] or None
             others = [f"include.{name}" for name in include if name != LOGPROBS]
-        return [*others, *drop_server_tools(body, ("function",))]
+        return [*others, *drop_server_tools(body, TOOL_TYPES)]
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -276,6 +276,17 @@ class OutputCall(AnswerModel):
     status: Literal["in_progress", "completed", "incomplete"]
 
 
+class OutputCustomCall(AnswerModel):
+    """A call of a custom tool. input: the text, cut off where the status is incomplete."""
+
+    type: Literal["custom_tool_call"] = "custom_tool_call"
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: Literal["in_progress", "completed", "incomplete"]
+
+
 class OutputReasoningText(AnswerModel):
     type: Literal["reasoning_text"] = "reasoning_text"
     text: str
@@ -291,7 +302,7 @@ class OutputReasoning(AnswerModel):
     status: Literal["in_progress", "completed", "incomplete"]
 
 
-OutputItem = OutputMessage | OutputCall | OutputReasoning
+OutputItem = OutputMessage | OutputCall | OutputCustomCall | OutputReasoning
 
 
 class InputTokensDetails(AnswerModel):
@@ -372,6 +383,8 @@ class ResponseEvent(AnswerModel):
         "response.reasoning_text.done",
         "response.function_call_arguments.delta",
         "response.function_call_arguments.done",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
         "response.output_item.done",
         "response.completed",
         "response.incomplete",
@@ -386,6 +399,7 @@ class ResponseEvent(AnswerModel):
     part: OutputText | OutputReasoningText | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
     delta: str | None = None
     text: str | None = None
     logprobs: list[TokenLogprob] | None = None

@@ -18,6 +18,7 @@ from seesay.serving.openai.background import RUNNING, BackgroundAnswers
 from seesay.serving.openai.item_pages import AskedPage
 from seesay.serving.openai.responses_protocol import DeletedResponse, ItemList, ResponseObject
 from seesay.serving.openai.wire import make_error_event
+from seesay.serving.requests.custom_tools import read_text
 from seesay.serving.requests.state import ServerState
 from seesay.serving.stored.response_store import StoredResponse
 from seesay.serving.traffic.auth import owner_of
@@ -108,7 +109,18 @@ def make_items(messages: Sequence[Message], response_id: str, deleted: Container
     written = [item for message in messages for item in _write_items(message)]
     suffix = response_id.partition("_")[2]
     numbers = (number for number in itertools.count() if number not in deleted)
-    return [{"id": f"item_{suffix}_{number}", **item} for number, item in zip(numbers, written)]
+    calls = [call for message in messages for call in message.extra.get("tool_calls", ())]
+    custom_ids = {call.get("id") for call in calls if call.get("type") == "custom"}
+    items = (_as_custom(item) if item.get("call_id") in custom_ids else item for item in written)
+    return [{"id": f"item_{suffix}_{number}", **item} for number, item in zip(numbers, items)]
+
+
+def _as_custom(item: dict[str, Any]) -> dict[str, Any]:
+    """Return a call, or the result of one, as of a custom tool."""
+    if item["type"] == "function_call_output":
+        return {**item, "type": "custom_tool_call_output"}
+    said = {key: value for key, value in item.items() if key != "arguments"}
+    return {**said, "type": "custom_tool_call", "input": read_text(item["arguments"])}
 
 
 def remove_item(messages: Sequence[Message], index: int) -> tuple[Message, ...]:

@@ -14,6 +14,7 @@ from seesay.errors import ConfigError, RequestError
 from seesay.grammars.program import make_program
 from seesay.install_command import install_command
 from seesay.serving.errors import bad_request
+from seesay.serving.requests.custom_tools import CustomCalls
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.tools import Function, Tools
 from seesay.templates.parsers.answer_parser import AnswerParser
@@ -99,6 +100,8 @@ class AnswerReading:
             streams_calls=bool(self.tools.callable) and self.grammar is not None,
             calls_alone=self.calls_alone,
         )
+        if self.tools.custom_names:
+            parser = CustomCalls(parser, self.tools.custom_names)
         return parser if self.tools.is_parallel else _OneCall(parser)
 
 
@@ -152,12 +155,14 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
     package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
     for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
-    must_hold = is_forced or other is not None or tools.allowed is not None
+    is_custom = any(function.takes_text for function in tools.callable)
+    must_hold = is_forced or other is not None or tools.allowed is not None or is_custom
     if importlib.util.find_spec("llguidance") is None:
         if must_hold:
-            what = "forced and allowed functions, and tools beside a grammar, need llguidance"
+            what = "forced and allowed functions, custom tools, and tools beside a grammar, need llguidance"
             why = f"{what}: {install_command('grammar')}"
-            raise bad_request(f"tool_choice: {why}", "tool_choice")
+            name = "tools" if is_custom else "tool_choice"
+            raise bad_request(f"{name}: {why}", name)
         return None
     held = [_hold(function, is_forced=is_forced) for function in tools.callable]
     if not must_hold and all(function.strict is False for function in tools.callable):
@@ -168,6 +173,8 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
 def _hold(function: Function, *, is_forced: bool) -> dict[str, object]:
     """Return the function with a schema that a grammar can honour: its own, or that of any object."""
     held = function.as_json()
+    if function.takes_text:  # whose grammar was read with the request
+        return held
     root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
     if function.strict is False and (root is not None or not is_forced):
         held["function"]["parameters"] = _ANY_OBJECT
@@ -194,11 +201,13 @@ def _hold(function: Function, *, is_forced: bool) -> dict[str, object]:
 
 @dataclass(slots=True)
 class Call:
-    """A call of a function. `arguments` is JSON text, cut off unless `is_complete`."""
+    """A call of a function. `arguments` is JSON text, cut off unless `is_complete`; of a custom tool, which
+    `takes_text`, its text."""
 
     name: str
     arguments: str = ""
     is_complete: bool = False
+    takes_text: bool = False
 
 
 @dataclass(slots=True)
@@ -229,7 +238,7 @@ class ReadAnswer:
                 case ReasoningText():
                     self.reasoning += part.text
                 case CallStart():
-                    self.calls.append(Call(part.name))
+                    self.calls.append(Call(part.name, takes_text=part.takes_text))
                 case CallArguments():
                     self.calls[part.index].arguments += part.text
                 case CallEnd():

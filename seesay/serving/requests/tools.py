@@ -32,7 +32,8 @@ Mode = Literal["none", "auto", "required"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """A function that the model may call. `strict` is None where the request does not say. `place` is its path in the
-    request, and `schema_key` the key of its parameters there, for errors."""
+    request, and `schema_key` the key of its parameters there, for errors. takes_text: it is a custom tool
+    (`custom_tools`)."""
 
     name: str
     description: str
@@ -40,6 +41,7 @@ class Function:
     strict: bool | None
     place: str
     schema_key: str
+    takes_text: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Return the function in the form in which chat templates expect it, which is OpenAI's."""
@@ -63,6 +65,11 @@ class Tools:
             return ()
         return tuple(f for f in self.functions if self.allowed is None or f.name in self.allowed)
 
+    @property
+    def custom_names(self) -> frozenset[str]:
+        """The names of the custom tools."""
+        return frozenset(function.name for function in self.functions if function.takes_text)
+
     def for_template(self, template: ChatTemplate | None) -> dict[str, Any]:
         """Return the template option that has the functions: none of them where none may be called. Raises `ApiError`
         400 for a template that does not tell the model of them. None: a template that is not known yet."""
@@ -80,7 +87,14 @@ class Tools:
 
 
 def make_function(
-    name: Any, description: Any, parameters: Any, strict: Any, *, place: str, schema_key: str = "parameters"
+    name: Any,
+    description: Any,
+    parameters: Any,
+    strict: Any,
+    *,
+    place: str,
+    schema_key: str = "parameters",
+    takes_text: bool = False,
 ) -> Function:
     """Return a function from the values of a request. `place` is the path of the object that has them. Raises
     `ApiError` 400 that names the one at fault."""
@@ -104,6 +118,7 @@ def make_function(
         strict=strict,
         place=place,
         schema_key=schema_key,
+        takes_text=takes_text,
     )
 
 

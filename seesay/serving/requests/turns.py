@@ -7,6 +7,7 @@ from typing import Any
 
 from seesay.errors import show
 from seesay.serving.errors import bad_request
+from seesay.serving.requests.custom_tools import write_arguments
 from seesay.serving.requests.tools import read_arguments
 from seesay.serving.requests.unknown_fields import refuse_unknown_fields
 
@@ -16,7 +17,8 @@ _ROLES_OF_FIELDS = {"tool_calls": "assistant", "tool_call_id": "tool"}
 
 def check_turns(messages: Sequence[Mapping[str, object]], param: str) -> None:
     """Check that names are texts, that tool calls are well-formed and the assistant's, and that the tool messages after
-    a turn with calls answer each of them once. Completes arguments that were cut off, in place. Raises `ApiError` 400
+    a turn with calls answer each of them once. Completes arguments that were cut off, and gives calls of custom tools
+    the form of others, in place. Raises `ApiError` 400
     that names the field at fault."""
     waiting: dict[str, str] = {}  # id → place of each call without a result so far
     for index, message in enumerate(messages):
@@ -69,20 +71,29 @@ def _read_calls(calls: object, where: str) -> dict[str, str]:
     return found
 
 
-def _read_call(call: object, where: str) -> str:
-    fields = _read_object(call, ("id", "type", "function"), where)
-    if fields["type"] != "function":
-        raise bad_request(f"{where}.type must be 'function', got {show(fields['type'])}", f"{where}.type")
+def _read_call(call: Any, where: str) -> str:
+    is_custom = isinstance(call, dict) and call.get("type") == "custom"
+    fields = _read_object(call, ("id", "type", "custom" if is_custom else "function"), where)
+    if fields["type"] not in ("function", "custom"):
+        raise bad_request(f"{where}.type must be 'function' or 'custom', got {show(fields['type'])}", f"{where}.type")
     if not isinstance(fields["id"], str) or not fields["id"]:
         raise bad_request(f"{where}.id must be a non-empty string, got {show(fields['id'])}", f"{where}.id")
-    function = fields["function"]
-    _read_object(function, ("name", "arguments"), f"{where}.function")
-    for name, value in function.items():
-        if not isinstance(value, str):
-            place = f"{where}.function.{name}"
-            raise bad_request(f"{place} must be a string, got {show(value)}", place)
+    if is_custom:
+        custom = _read_texts(fields["custom"], ("name", "input"), f"{where}.custom")
+        call["function"] = {"name": custom["name"], "arguments": write_arguments(custom["input"])}
+        del call["custom"]
+        return fields["id"]
+    function = _read_texts(fields["function"], ("name", "arguments"), f"{where}.function")
     function["arguments"] = read_arguments(function["arguments"], f"{where}.function.arguments")
     return fields["id"]
+
+
+def _read_texts(value: dict[str, Any], names: Sequence[str], where: str) -> dict[str, Any]:
+    _read_object(value, names, where)
+    for name, text in value.items():
+        if not isinstance(text, str):
+            raise bad_request(f"{where}.{name} must be a string, got {show(text)}", f"{where}.{name}")
+    return value
 
 
 def _read_object(value: object, names: Sequence[str], where: str) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ ValueKind = Literal["text", "quoted", "json", "any"]
 """How a value is written without quotes around it: a plain text; a text that may be quoted as in JSON; JSON; JSON, or
 else a text."""
 
-_CONSTRAINTS = frozenset({"pattern", "format", "minLength", "maxLength", "enum", "const"})
+_CONSTRAINTS = frozenset({"pattern", "format", "minLength", "maxLength", "enum", "const", "x-grammar"})
 _MAX_REFERENCES = 16
 
 

@@ -25,10 +25,11 @@ class ReasoningText:
 
 @dataclass(frozen=True, slots=True)
 class CallStart:
-    """A call of the function `name` begins."""
+    """A call of the function `name` begins. takes_text: it is of a custom tool, and its arguments are a text."""
 
     index: int
     name: str
+    takes_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)

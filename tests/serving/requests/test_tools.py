@@ -411,7 +411,7 @@ REFUSED_SCHEMA = {"not": {"pattern": "a"}}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"tools": {}}, "tools"),
     (CHAT, {"tools": [3]}, "tools[0]"),
-    (CHAT, {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type"),
+    (CHAT, {"tools": [{"type": "odd", "custom": {"name": "f"}}]}, "tools[0].type"),
     (CHAT, {"tools": [{"type": "function"}]}, "tools[0].function"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}, "odd": 1}]}, "tools[0].odd"),
     (CHAT, chat(name="two words"), "tools[0].function.name"),
