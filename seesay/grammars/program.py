@@ -13,7 +13,7 @@ from seesay.grammars.regex import escape_text, rewrite_regex
 from seesay.grammars.schemas.json_program import write_json
 from seesay.grammars.structural_tag import write_tag
 
-_LARK = re.compile(r"(?m)^\s*(%llguidance\b|start(\[[^\]]*\])?\s*:(?!:))")
+_LARK = re.compile(r"(?m)^\s*(%llguidance\b|[?!]*start(\[[^\]]*\])?\s*:(?!:))")
 """Found in grammars in Lark's form, and never in EBNF."""
 
 
