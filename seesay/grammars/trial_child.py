@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,10 +33,13 @@ from seesay.grammars.program import make_program
 
 CPU_S = 3
 """Most processor time of one compilation."""
-WALL_S = 30.0
+WALL_S = 60.0
 """Its longest duration, on a busy machine."""
 MEMORY_BYTES = 512 << 20
 """Most memory that it takes beside what the process has."""
+PATIENCE_S = 0.1
+"""A compilation that takes longer leaves the processors to others, by its niceness: what is small is compiled first."""
+NICENESS = 10
 MAX_FORKS = 8
 """More than one owner may have at a time (`engine.front`): who has a small grammar waits for none of another's."""
 BEAT, BEAT_S = -1, 1.0
@@ -54,8 +58,20 @@ class _Trial:
     number: int
     pid: int
     pipe: int
-    until_s: float
+    started_s: float
+    is_nice: bool = False
     data: bytes = b""
+
+    @property
+    def until_s(self) -> float:
+        return self.started_s + WALL_S
+
+    def yield_processors(self) -> None:
+        """Let others run first, if it takes long."""
+        if not self.is_nice and time.monotonic() >= self.started_s + PATIENCE_S:
+            self.is_nice = True
+            with suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 def main() -> None:
@@ -85,13 +101,16 @@ def main() -> None:
         while len(trials) < MAX_FORKS and not asked.empty():
             trial = _start(table, *asked.get())
             trials[trial.pipe] = trial
-        ready, _, _ = select.select([wake_read, *trials], [], [], BEAT_S if trials else None)
+        is_patient = all(trial.is_nice for trial in trials.values())
+        limit_s = (BEAT_S if is_patient else PATIENCE_S) if trials else None
+        ready, _, _ = select.select([wake_read, *trials], [], [], limit_s)
         if trials and time.monotonic() >= beat_at_s:
             beat_at_s = time.monotonic() + BEAT_S
             write_frame(sink, (BEAT, "", "", []))
         if wake_read in ready:
             os.read(wake_read, 4096)
         for trial in list(trials.values()):
+            trial.yield_processors()
             if trial.pipe in ready:
                 piece = os.read(trial.pipe, 65536)
                 trial.data += piece
@@ -109,12 +128,13 @@ def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool
     if pid == 0:
         _try(table, Grammar(kind=kind, source=source, is_open=is_open), writing)
     os.close(writing)
-    return _Trial(number, pid, reading, time.monotonic() + WALL_S)
+    return _Trial(number, pid, reading, time.monotonic())
 
 
 def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
     """Compile within limits, say how that ended, and end this fork."""
     error, program = "", Grammar(kind="lark", source="")
+    gc.disable()  # of what a compilation leaves behind, nothing outlives this fork
     try:
         used = int(Path("/proc/self/statm").read_bytes().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, used + MEMORY_BYTES))

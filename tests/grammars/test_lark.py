@@ -165,5 +165,5 @@ def test_faults_are_named(definition: str, error: str) -> None:
 
 @pytest.mark.parametrize("grammar", [{"syntax": "gbnf", "definition": "x"}, {"syntax": "lark", "definition": ""}])
 def test_other_syntaxes_and_empty_grammars_are_refused(grammar: Mapping[str, str]) -> None:
-    with pytest.raises(RequestError, match="^here: (syntax|definition) must be"):
+    with pytest.raises(RequestError, match=r"^here: (syntax|definition) must be"):
         read_quoted(grammar, "here")

@@ -22,6 +22,7 @@ class References:
         self._resources: SchemaObject = {"": root}
         self._anchors: dict[tuple[str, str], tuple[Any, str]] = {}
         self._dynamic: list[str] = []
+        self._found: dict[tuple[str, str], tuple[str, Any, str]] = {}
         for schema, base in self._walk(root, ""):
             self._note(schema, base)
 
@@ -75,6 +76,12 @@ class References:
     def find(self, reference: str, base: str, place: str) -> tuple[str, Any, str]:
         """Return (a name of the schema that a reference names, the schema, the base of what is inside). Raises
         `RequestError` for one that is not in the document."""
+        found = self._found.get((reference, base))
+        if found is None:
+            found = self._found[reference, base] = self._look_up(reference, base, place)
+        return found
+
+    def _look_up(self, reference: str, base: str, place: str) -> tuple[str, Any, str]:
         address, fragment = urldefrag(urljoin(base, reference))
         if address not in self._resources and reference.startswith("#"):
             address = base if base in self._resources else ""

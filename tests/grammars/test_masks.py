@@ -1,0 +1,70 @@
+"""Masks are computed by threads of llguidance, beside Python's."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+from grammars.byte_grammar import END
+
+from seesay.config.grammar import Grammar
+from seesay.grammars.masks import CompiledGrammars, MaskRow, MaskThreads
+from seesay.grammars.program import make_program
+
+TOKENS = [bytes([byte]) for byte in range(256)] + [
+    bytes(token) for token in itertools.product(b"abcdefghijklmnopqrstuvwxyz ", repeat=3)
+]
+
+
+class _Watched(MaskThreads):
+    """Counts how often another thread of Python ran while masks were computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_ticks = self.num_beside = 0
+
+    def _fill(self, wanted: list[tuple[Any, int]], bits: Any) -> None:
+        before = self.num_ticks
+        super()._fill(wanted, bits)
+        self.num_beside += self.num_ticks - before
+
+
+def test_masks_are_computed_without_the_gil() -> None:
+    """While a thread holds it for as long as it likes, nobody else's code in Python runs."""
+    grammars = CompiledGrammars(lambda: TOKENS)
+    watched, stop = _Watched(), threading.Event()
+
+    def tick() -> None:
+        while not stop.is_set():
+            watched.num_ticks += 1
+            time.sleep(1e-4)
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=tick)
+    try:
+        sys.setswitchinterval(1000)  # the GIL changes hands only where it is given away
+        thread.start()
+        until_s = time.monotonic() + 60
+        for number in itertools.count():
+            text = {"type": "string", "pattern": f"^[a-z]{{1,{20 + number}}}( [a-z]+)*$"}
+            program = make_program(Grammar(kind="json_schema", source=json.dumps({"properties": {"a": text}})))
+            compiled = grammars.find(program).result(60)
+            rows = [
+                MaskRow(compiled.make_matcher([END]), np.array(list(b'{"a": "' + b"a" * row), dtype=np.int64))
+                for row in range(16)
+            ]
+            watched.fill(rows, len(TOKENS))
+            assert all(row.error is None and row.is_masked for row in rows)
+            if watched.num_beside or time.monotonic() > until_s:
+                break
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+        thread.join()
+        grammars.close()
+    assert watched.num_beside
