@@ -17,6 +17,8 @@ from seesay.grammars.rules import Node
 from seesay.grammars.schemas.json_program import write_json
 
 MAX_DEPTH = 32
+LENIENT = "x-lenient"
+"""A keyword of the root of a schema, with which it is held as far as it can be, and open, as with `strict: false`."""
 _JSON_PIECE = re.compile(r'"[^"\\]*"|[:,] |.', re.DOTALL)
 _KEYS: Mapping[str, frozenset[str]] = {
     "any_text": frozenset({"excludes"}),
@@ -198,7 +200,9 @@ class _Writer:
         found = find_text_grammar(format.get("json_schema"))
         if found is not None:
             return self._make_quoted(*found, place)
-        return self._add(write_json(json.dumps(format.get("json_schema")))[0])
+        schema = format.get("json_schema")
+        is_open = isinstance(schema, Mapping) and schema.get(LENIENT) is True
+        return self._add(write_json(json.dumps(schema), is_open=is_open, is_lenient=is_open)[0])
 
     def _make_quoted(self, name: str, grammar: Mapping[str, Any], place: str) -> Node:
         """A JSON string whose text follows a grammar, or an object with one property that is such a string."""

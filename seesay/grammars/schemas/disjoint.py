@@ -12,11 +12,18 @@ _MAX_DEPTH = 6
 Find = Callable[[str], Any]
 
 
-def are_disjoint(options: Sequence[Any], find: Find) -> bool:
-    """Return whether this is certain. `find` resolves a `$ref`."""
+def find_overlaps(options: Sequence[Any], find: Find, within: set[Any] | None = None) -> list[list[int]]:
+    """Return for each schema the others that may match a value that it matches. `find` resolves a `$ref`. within: the
+    types that a value has in any case."""
+    indexes = range(len(options))
     if len(options) > _MAX_OPTIONS:
-        return False
-    return all(_differ(first, second, find, 0) for first, second in combinations(options, 2))
+        return [[other for other in indexes if other != index] for index in indexes]
+    found: list[list[int]] = [[] for _ in options]
+    for first, second in combinations(indexes, 2):
+        if not _differ(options[first], options[second], find, 0, within):
+            found[first].append(second)
+            found[second].append(first)
+    return found
 
 
 def list_values(schema: Any, find: Find) -> list[Any] | None:
@@ -64,19 +71,19 @@ def _resolve(schema: Any, find: Find) -> Mapping[str, Any]:
     return {}
 
 
-def _differ(first: Any, second: Any, find: Find, depth: int) -> bool:
+def _differ(first: Any, second: Any, find: Find, depth: int, within: set[Any] | None = None) -> bool:
     first, second = _resolve(first, find), _resolve(second, find)
     if depth > _MAX_DEPTH:
         return False
     for one, other in ((first, second), (second, first)):
         for key in ("anyOf", "oneOf"):
             options = one.get(key)
-            if isinstance(options, list) and all(_differ(option, other, find, depth + 1) for option in options):
+            if isinstance(options, list) and all(_differ(option, other, find, depth + 1, within) for option in options):
                 return True
         parts = one.get("allOf")
-        if isinstance(parts, list) and any(_differ(part, other, find, depth + 1) for part in parts):
+        if isinstance(parts, list) and any(_differ(part, other, find, depth + 1, within) for part in parts):
             return True
-    kinds = types_of(first), types_of(second)
+    kinds = types_of(first) or within, types_of(second) or within
     if kinds[0] is not None and kinds[1] is not None and not kinds[0] & kinds[1]:
         return True
     values = _values_of(first), _values_of(second)

@@ -15,7 +15,7 @@ from seesay.errors import RequestError, show
 from seesay.grammars.productive import find_dead_definition
 from seesay.grammars.schemas.arrays import write_array
 from seesay.grammars.schemas.closing import find_named
-from seesay.grammars.schemas.disjoint import are_disjoint
+from seesay.grammars.schemas.disjoint import find_overlaps, types_of
 from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
 from seesay.grammars.schemas.negation import Negation
 from seesay.grammars.schemas.objects import write_object
@@ -238,7 +238,7 @@ class SchemaWriter:
         if key in ("allOf", "anyOf", "oneOf"):
             options = read_list(schema, key, spot.place)
             if key == "oneOf":
-                return self._write_one_of(options, spot, coerces=schema.get("x-coerce") is True)
+                return self._write_one_of(schema, spot)
             written = [self.write(option, spot.at(f"{key}[{i}]")) for i, option in enumerate(options)]
             return all_of(written) if key == "allOf" else any_of(written)
         try:
@@ -273,26 +273,34 @@ class SchemaWriter:
             held = _both({"required": [name]}, self.write(needs, spot))
         return any_of([{"properties": {name: False}}, held])
 
-    def _write_one_of(self, options: list[Any], spot: Spot, *, coerces: bool) -> Schema:
+    def _write_one_of(self, schema: SchemaObject, spot: Spot) -> Schema:
+        options = schema["oneOf"]
         written = [self.write(option, spot.at(f"oneOf[{i}]")) for i, option in enumerate(options)]
-        if len(written) == 1 or coerces or self._coerces:
+        if len(written) == 1 or schema.get("x-coerce") is True or self._coerces:
             return any_of(written)
-        if are_disjoint(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1]):
+        within = types_of(schema) if "type" in schema else None
+        overlaps = find_overlaps(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1], within)
+        if not any(overlaps):
             return any_of(written)
         try:
-            return self._write_exclusive(options, written, spot)
+            return self._write_exclusive(options, written, overlaps, spot)
         except RequestError as error:
             why = "oneOf is supported where it is known which values match two of its schemas; otherwise use anyOf, or"
             self.attempt("oneOf", spot, refuse(spot.place, f"{why} x-coerce: true beside it ({error.message[-200:]})"))
             return any_of(written)
 
-    def _write_exclusive(self, options: list[Any], written: list[Schema], spot: Spot) -> Schema:
-        if len(options) > _MAX_EXCLUSIVE:
+    def _write_exclusive(
+        self, options: list[Any], written: list[Schema], overlaps: list[list[int]], spot: Spot
+    ) -> Schema:
+        """Each of the schemas without those that overlap it."""
+        if sum(map(bool, overlaps)) > _MAX_EXCLUSIVE:
             raise refuse(spot.place, f"oneOf has more than {_MAX_EXCLUSIVE} schemas that may match the same value")
-        without = [self._negation.write(option, spot.at(f"oneOf[{i}]"), "oneOf") for i, option in enumerate(options)]
-        return any_of(
-            [all_of([one, *(without[j] for j in range(len(options)) if j != i)]) for i, one in enumerate(written)]
-        )
+        without = {
+            i: self._negation.write(option, spot.at(f"oneOf[{i}]"), "oneOf")
+            for i, option in enumerate(options)
+            if overlaps[i]
+        }
+        return any_of([all_of([one, *(without[j] for j in overlaps[i])]) for i, one in enumerate(written)])
 
     def _write_reference(self, schema: SchemaObject, spot: Spot) -> Schema:
         seen: set[str] = set()

@@ -157,7 +157,7 @@ class _Reply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        self.request = state.fit_model(request, self.reading.names, http)
+        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",

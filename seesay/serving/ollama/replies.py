@@ -87,7 +87,7 @@ class _Reply:
             streams=self.is_streamed,
             **{**body.request_options(), "adapter_name": plain_name(state, body.model)},
         )
-        self.request = state.fit_model(request, self.reading.names, http)
+        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
         self._model = body.model
         self._caller = caller_of(http.scope)
 

@@ -116,7 +116,7 @@ class ChatReply:
         )
         if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
             raise bad_request(f"n={self._num_choices} is too large for a conversation with so many media", "n")
-        request = state.fit_model(request, self.reading.names, http)
+        request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
         self.requests = choices_of(request, self._num_choices)
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))

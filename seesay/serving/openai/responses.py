@@ -146,7 +146,7 @@ class ResponseReply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        self.request = state.fit_model(request, self.reading.names, http)
+        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)

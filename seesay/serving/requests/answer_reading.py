@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from seesay.config.grammar import read_grammar
 from seesay.errors import ConfigError, RequestError
 from seesay.grammars.program import make_program
+from seesay.grammars.structural_tag import LENIENT
 from seesay.install_command import install_command
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.custom_tools import CustomCalls
@@ -37,7 +38,8 @@ class AnswerReading:
 
     tools: the functions that may be called. template_options: the option of the chat template that has them. grammar:
         the `response_format` that the answers follow, which holds calls to their schemas; None for free text. names:
-        the client's, for errors; those of a grammar that was made of the tools name these.
+        the client's, for errors; those of a grammar that was made of the tools name these. left_out: what it does not
+        hold of the schemas of tools, with the places.
     """
 
     format: AnswerFormat
@@ -46,6 +48,7 @@ class AnswerReading:
     grammar: Mapping[str, Any] | None
     names: FieldNames
     calls_alone: bool = False
+    left_out: tuple[str, ...] = ()
 
     @classmethod
     def choose(
@@ -73,13 +76,15 @@ class AnswerReading:
                 "tools",
                 code="unsupported_parameter",
             )
+        grammar, left_out = _make_grammar(format, tools, None if is_free else _read_form(answer_format, names))
         return cls(
             format=format,
             tools=tools,
             template_options=options,
-            grammar=_make_grammar(format, tools, None if is_free else _read_form(answer_format, names)),
+            grammar=grammar,
             names=names.naming({"response_format": "tools"}),
             calls_alone=not is_free,
+            left_out=left_out,
         )
 
     @property
@@ -150,10 +155,12 @@ def _read_honoured(answer_format: Mapping[str, object] | None) -> Grammar:
     return grammar
 
 
-def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Mapping[str, object] | None:
-    """Return the grammar of the calls. other: the form of an answer that is not calls; None for free text. Without the
-    package that compiles grammars, calls are free where they are not forced. Raises `ApiError` 400 where they are, and
-    for a schema that must be honoured and cannot be."""
+def _make_grammar(
+    format: AnswerFormat, tools: Tools, other: Form | None
+) -> tuple[Mapping[str, object] | None, tuple[str, ...]]:
+    """Return the grammar of the calls, and what it does not hold of their schemas. other: the form of an answer that is
+    not calls; None for free text. Without the package that compiles grammars, calls are free where they are not forced.
+    Raises `ApiError` 400 where they are, and for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
     is_custom = any(function.takes_text for function in tools.callable)
     must_hold = is_forced or other is not None or tools.allowed is not None or is_custom
@@ -163,37 +170,51 @@ def _make_grammar(format: AnswerFormat, tools: Tools, other: Form | None) -> Map
             why = f"{what}: {install_command('grammar')}"
             name = "tools" if is_custom else "tool_choice"
             raise bad_request(f"{name}: {why}", name)
-        return None
-    held = [_hold(function, is_forced=is_forced) for function in tools.callable]
+        return None, ()
     if not must_hold and all(function.strict is False for function in tools.callable):
-        return None
-    return format.call_grammar(held, "required" if is_forced else "auto", tools.is_parallel, other)
+        return None, tuple(f"schema at {function.place}.{function.schema_key}" for function in tools.callable)
+    held = [_hold(function, is_forced=is_forced) for function in tools.callable]
+    schemas = [schema for schema, _ in held]
+    grammar = format.call_grammar(schemas, "required" if is_forced else "auto", tools.is_parallel, other)
+    return grammar, tuple(place for _, left_out in held for place in left_out)
 
 
-def _hold(function: Function, *, is_forced: bool) -> dict[str, object]:
-    """Return the function with a schema that a grammar can honour: its own, or that of any object."""
+def _hold(function: Function, *, is_forced: bool) -> tuple[dict[str, object], Sequence[str]]:
+    """Return the function with a schema that a grammar can honour, and what that leaves out of its own: nothing if it
+    is strict, or forced and does not say; else as little as possible."""
     held = function.as_json()
     if function.takes_text:  # whose grammar was read with the request
-        return held
+        return held, ()
     root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
-    if function.strict is False and (root is not None or not is_forced):
-        held["function"]["parameters"] = _ANY_OBJECT
-        return held
+    where = f"{function.place}.{function.schema_key}"
     is_held = bool(function.strict) or (is_forced and function.strict is None)
     if root is not None and is_held:
-        where = f"{function.place}.{function.schema_key}.{root}"
         what = "strict" if function.strict else "a forced call"
-        why = f"{where} is not supported with {what}: the root of the schema must itself be an object with properties"
-        raise bad_request(why, where)
+        why = f"{where}.{root} is not supported with {what}: the root of the schema must itself be an object with"
+        raise bad_request(f"{why} properties", f"{where}.{root}")
     try:
-        _read_honoured({"type": "json_schema", "schema": held["function"]["parameters"]})
+        if function.strict is not False:
+            _read_honoured({"type": "json_schema", "schema": held["function"]["parameters"]})
+            return held, ()
     except (ConfigError, RequestError) as error:
         if is_held:
-            where = f"{function.place}.{function.schema_key}"
             names = FieldNames(options={"response_format": where, "response_format.schema": where})
             raise names.explain(error) from error
-        held["function"]["parameters"] = _ANY_OBJECT
-    return held
+    held["function"]["parameters"], left_out = _hold_leniently(function.parameters, root)
+    return held, [each.replace(" at $", f" at {where}", 1) for each in left_out]
+
+
+def _hold_leniently(schema: Mapping[str, Any], root: str | None) -> tuple[Mapping[str, Any], Sequence[str]]:
+    """Return a schema that is held as far as it can be, and the keywords that are not, with their places."""
+    if root is not None:
+        return _ANY_OBJECT, ["schema at $"]
+    try:
+        grammar = read_grammar({"type": "json_schema", "schema": schema, "strict": False})
+        assert grammar is not None
+        left_out = make_program(grammar).left_out
+    except (ConfigError, RequestError):
+        return _ANY_OBJECT, ["schema at $"]
+    return {**schema, LENIENT: True}, left_out
 
 
 # --- what was read ---------------------------------------------------------------------------------------------------

@@ -20,18 +20,22 @@ _MAX_NAMED = 16
 _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\] /#$-]")
 
 
-def note_left_out(http: Request, answer_format: Mapping[str, object] | None) -> None:
-    """Note what a `response_format` with `strict: false` leaves out, so that the answer's header says it. A schema that
-    is refused is left to those who compile it."""
+def note_left_out(http: Request, answer_format: Mapping[str, object] | None, of_tools: tuple[str, ...] = ()) -> None:
+    """Note what a `response_format` with `strict: false` leaves out, and what the schemas of tools do, so that the
+    answer's header says it."""
+    if left_out := (*_find_left_out(answer_format), *of_tools):
+        http.scope["state"]["schema_left_out"] = left_out
+
+
+def _find_left_out(answer_format: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Return what a format leaves out. A schema that is refused is left to those who compile it."""
     grammar = read_grammar(answer_format)
     if grammar is None or not grammar.is_open or importlib.util.find_spec("llguidance") is None:
-        return
+        return ()
     try:
-        left_out = make_program(grammar).left_out
+        return make_program(grammar).left_out
     except RequestError:
-        return
-    if left_out:
-        http.scope["state"]["schema_left_out"] = left_out
+        return ()
 
 
 def show_left_out(left_out: tuple[str, ...]) -> str:

@@ -119,11 +119,14 @@ class ServerState:
                 code="unsupported_parameter",
             )
 
-    def fit_model(self, request: GenerationRequest, names: FieldNames, http: Request) -> GenerationRequest:
+    def fit_model(
+        self, request: GenerationRequest, names: FieldNames, http: Request, *, left_out: tuple[str, ...] = ()
+    ) -> GenerationRequest:
         """Return the request that thinks as far as the model does. Where nothing thinks and unknown fields are ignored,
         its fields about thinking are too. Raises `ApiError` 400, in the client's `names`, where the model cannot think
-        as the request wants. Notes what the schema of the answer does not hold."""
-        note_left_out(http, request.gen_config.response_format)
+        as the request wants. Notes what the schema of the answer does not hold, and `left_out`, which those of tools
+        do not."""
+        note_left_out(http, request.gen_config.response_format, left_out)
         try:
             self.engine.check_thinking(request)
         except RequestError as error:

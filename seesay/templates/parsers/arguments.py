@@ -14,6 +14,9 @@ ValueKind = Literal["text", "quoted", "json", "any"]
 else a text."""
 
 _CONSTRAINTS = frozenset({"pattern", "format", "minLength", "maxLength", "enum", "const", "x-grammar"})
+_SAYS_NOTHING = {"type", "title", "description", "$schema", "additionalProperties", "x-lenient"}
+_OF_ROOT = ("$defs", "definitions", "x-lenient")
+"""Keywords of a schema that concern its parts: definitions, and how strictly it is held."""
 _MAX_REFERENCES = 16
 
 
@@ -45,9 +48,7 @@ def list_arguments(schema: Mapping[str, Any]) -> list[Argument]:
 
 def takes_any(schema: Mapping[str, object]) -> bool:
     """Whether the schema of an object allows all arguments."""
-    return schema.keys() <= {"type", "title", "description", "$schema", "additionalProperties"} and schema.get(
-        "additionalProperties"
-    ) in (None, True)
+    return schema.keys() <= _SAYS_NOTHING and schema.get("additionalProperties") in (None, True)
 
 
 def resolve(schema: object) -> object:
@@ -96,7 +97,7 @@ def _with_definitions(schema: object, root: Mapping[str, object]) -> Any:
     """Return a part of a schema with the definitions of the whole."""
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: root[key] for key in ("$defs", "definitions") if key in root and key not in schema}
+    found = {key: root[key] for key in _OF_ROOT if key in root and key not in schema}
     return {**schema, **found}
 
 

@@ -42,6 +42,18 @@ HONOURED: list[tuple[str, Any, list[Any]]] = [
     (
         "oneOf",
         {
+            "type": "object",
+            "properties": {"kind": STR},
+            "oneOf": [
+                {"required": ["kind"], "properties": {"kind": {"const": "a"}, "x": {"pattern": "p"}}},
+                {"required": ["kind"], "properties": {"kind": {"const": "b"}, "x": {"pattern": "q"}}},
+            ],
+        },
+        [{"kind": "a", "x": "p"}, {"kind": "b", "x": "q"}],
+    ),
+    (
+        "oneOf",
+        {
             "oneOf": [
                 obj(properties={"kind": {"const": "a"}, "x": INT}, required=["kind"]),
                 obj(properties={"kind": {"enum": ["b", "c"]}, "x": STR}, required=["kind"]),

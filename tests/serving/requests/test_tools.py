@@ -19,6 +19,7 @@ from templates.tool_templates import HERMES
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.requests.left_out import HEADER as LEFT_OUT
 from seesay.serving.requests.tools import read_arguments
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -172,6 +173,40 @@ def test_a_forced_call_of_a_function_that_is_not_strict_follows_its_schema_where
     assert arguments.startswith("{")
     if is_followed:
         Look.model_validate_json(arguments)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("strict", "choice", "named"),
+    [
+        (None, "auto", "uniqueItems at tools[1].{}parameters.properties.a"),
+        (False, "required", "uniqueItems at tools[1].{}parameters.properties.a"),
+        (False, "auto", "schema at tools[0].{0}parameters, schema at tools[1].{0}parameters"),
+    ],
+)
+def test_what_the_schemas_of_tools_do_not_hold_is_named(
+    live: LiveServer, strict: bool | None, choice: str, named: str, stream: bool
+) -> None:
+    """Beside a function whose schema is held; where nothing has to be held, no schema is."""
+    unique = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+    schema = {"type": "object", "properties": {"a": unique}}
+    functions = [{"name": "held", "strict": strict}, {"name": "partly", "parameters": schema, "strict": strict}]
+    tools = [{"type": "function", "function": function} for function in functions]
+    body = {"messages": HI, "max_tokens": 1, "tools": tools, "tool_choice": choice, "stream": stream}
+    chat = live.post(CHAT, body)
+    assert chat.status_code == 200 and chat.headers[LEFT_OUT] == named.format("function."), chat.text
+    body = {"input": "hi", "max_output_tokens": 1, "tools": [{"type": "function", **one} for one in functions]}
+    response = live.post(RESPONSES, {**body, "tool_choice": choice, "stream": stream})
+    assert response.status_code == 200 and response.headers[LEFT_OUT] == named.format(""), response.text
+
+
+def test_a_lenient_schema_holds_what_it_can(live: LiveServer) -> None:
+    parameters = {**SCHEMA, "not": {"properties": {"far": {"pattern": "x"}}}}
+    tool = {"type": "function", "function": {**FUNCTION, "parameters": parameters, "strict": False}}
+    body = {"messages": HI, "tools": [tool], "tool_choice": NAMED, "parallel_tool_calls": False, "max_tokens": 200}
+    answer = live.post(CHAT, body)
+    Look.model_validate_json(answer.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
+    assert answer.headers[LEFT_OUT] == "not at tools[0].function.parameters"
 
 
 def test_several_answers_with_calls(live: LiveServer) -> None:
