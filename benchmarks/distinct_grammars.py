@@ -44,10 +44,10 @@ def make_form(row: int) -> dict[str, Any]:
 
 
 def make_configs(num_rows: int, num_tokens: int, *, has_grammars: bool) -> list[GenerationConfig]:
-    drawn: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_k": 0}
-    limits = {"max_new_tokens": num_tokens, "min_new_tokens": num_tokens}
+    fixed: dict[str, Any] = {"max_new_tokens": num_tokens, "min_new_tokens": num_tokens}
+    fixed |= {"do_sample": True, "temperature": 1.0, "top_k": 0}
     return [
-        GenerationConfig(response_format=make_form(row) if has_grammars else None, random_seed=row, **limits, **drawn)
+        GenerationConfig(response_format=make_form(row) if has_grammars else None, random_seed=row, **fixed)
         for row in range(num_rows)
     ]
 

@@ -157,16 +157,16 @@ class Orders:
     ) -> bool:
         if not names:
             return self._text("}", then)
-        for name in names:
-            rest = tuple(other for other in names if other != name)
-            if self._text(
-                f"{comma}{json.dumps(name, ensure_ascii=False)}: ",
-                lambda name=name, rest=rest: self._write(
-                    value[name], lambda: self._write_properties(value, rest, ", ", then)
-                ),
-            ):
-                return True
-        return False
+        return any(self._write_property(value, name, names, comma, then) for name in names)
+
+    def _write_property(
+        self, value: dict[str, Any], name: str, names: tuple[str, ...], comma: str, then: Callable[[], bool]
+    ) -> bool:
+        rest = tuple(other for other in names if other != name)
+        return self._text(
+            f"{comma}{json.dumps(name, ensure_ascii=False)}: ",
+            lambda: self._write(value[name], lambda: self._write_properties(value, rest, ", ", then)),
+        )
 
     def _write_items(self, value: list[Any], at: int, then: Callable[[], bool]) -> bool:
         if at == len(value):

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,9 +102,7 @@ def main() -> None:
         while len(trials) < MAX_FORKS and not asked.empty():
             trial = _start(table, *asked.get())
             trials[trial.pipe] = trial
-        is_patient = all(trial.is_nice for trial in trials.values())
-        limit_s = (BEAT_S if is_patient else PATIENCE_S) if trials else None
-        ready, _, _ = select.select([wake_read, *trials], [], [], limit_s)
+        ready, _, _ = select.select([wake_read, *trials], [], [], _find_limit_s(trials.values()))
         if trials and time.monotonic() >= beat_at_s:
             beat_at_s = time.monotonic() + BEAT_S
             write_frame(sink, (BEAT, "", "", []))
@@ -120,6 +119,13 @@ def main() -> None:
             if is_over:
                 del trials[trial.pipe]
                 write_frame(sink, (trial.number, *_finish(trial)))
+
+
+def _find_limit_s(trials: Collection[_Trial]) -> float | None:
+    """Return how long to wait for something to read."""
+    if not trials:
+        return None
+    return BEAT_S if all(trial.is_nice for trial in trials) else PATIENCE_S
 
 
 def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool) -> _Trial:

@@ -327,15 +327,19 @@ def _as_message(items: Sequence[Mapping[str, Any]]) -> Message:
     texts: dict[str, list[str]] = {"message": [], "reasoning": []}
     calls = []
     for item in items:
-        is_custom = item["type"] == "custom_tool_call"
         if item["type"] in texts:
             texts[item["type"]] += [part["text"] for part in item["content"]]
         elif item["status"] == "completed":
-            arguments = write_arguments(item["input"]) if is_custom else item["arguments"]
-            function = {"name": item["name"], "arguments": arguments}
-            calls.append({"id": item["call_id"], "type": "custom" if is_custom else "function", "function": function})
+            calls.append(_as_call(item))
     extra: dict[str, Any] = {"tool_calls": calls} if calls else {}
     if texts["reasoning"]:
         extra["reasoning_content"] = "\n".join(texts["reasoning"])
     parts = tuple(TextPart(text=text) for text in texts["message"] if text or not calls)
     return Message(role="assistant", parts=parts, extra=extra)
+
+
+def _as_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    is_custom = item["type"] == "custom_tool_call"
+    arguments = write_arguments(item["input"]) if is_custom else item["arguments"]
+    function = {"name": item["name"], "arguments": arguments}
+    return {"id": item["call_id"], "type": "custom" if is_custom else "function", "function": function}

@@ -162,14 +162,9 @@ def _make_grammar(
     not calls; None for free text. Without the package that compiles grammars, calls are free where they are not forced.
     Raises `ApiError` 400 where they are, and for a schema that must be honoured and cannot be."""
     is_forced = tools.mode == "required"
-    is_custom = any(function.takes_text for function in tools.callable)
-    must_hold = is_forced or other is not None or tools.allowed is not None or is_custom
+    must_hold = is_forced or other is not None or tools.allowed is not None or bool(tools.custom_names)
     if importlib.util.find_spec("llguidance") is None:
-        if must_hold:
-            what = "forced and allowed functions, custom tools, and tools beside a grammar, need llguidance"
-            why = f"{what}: {install_command('grammar')}"
-            name = "tools" if is_custom else "tool_choice"
-            raise bad_request(f"{name}: {why}", name)
+        _check_freedom(tools, must_hold=must_hold)
         return None, ()
     if not must_hold and all(function.strict is False for function in tools.callable):
         return None, tuple(f"schema at {function.place}.{function.schema_key}" for function in tools.callable)
@@ -177,6 +172,14 @@ def _make_grammar(
     schemas = [schema for schema, _ in held]
     grammar = format.call_grammar(schemas, "required" if is_forced else "auto", tools.is_parallel, other)
     return grammar, tuple(place for _, left_out in held for place in left_out)
+
+
+def _check_freedom(tools: Tools, *, must_hold: bool) -> None:
+    """Raise `ApiError` 400 where calls have to be held, for which a package is missing."""
+    if must_hold:
+        what = "forced and allowed functions, custom tools, and tools beside a grammar, need llguidance"
+        name = "tools" if tools.custom_names else "tool_choice"
+        raise bad_request(f"{name}: {what}: {install_command('grammar')}", name)
 
 
 def _hold(function: Function, *, is_forced: bool) -> tuple[dict[str, object], Sequence[str]]:
@@ -200,21 +203,20 @@ def _hold(function: Function, *, is_forced: bool) -> tuple[dict[str, object], Se
         if is_held:
             names = FieldNames(options={"response_format": where, "response_format.schema": where})
             raise names.explain(error) from error
-    held["function"]["parameters"], left_out = _hold_leniently(function.parameters, root)
+    held["function"]["parameters"], left_out = _hold_leniently(function.parameters)
     return held, [each.replace(" at $", f" at {where}", 1) for each in left_out]
 
 
-def _hold_leniently(schema: Mapping[str, Any], root: str | None) -> tuple[Mapping[str, Any], Sequence[str]]:
+def _hold_leniently(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
     """Return a schema that is held as far as it can be, and the keywords that are not, with their places."""
-    if root is not None:
-        return _ANY_OBJECT, ["schema at $"]
+    kept = {key: value for key, value in schema.items() if key not in _ROOT_KEYWORDS}
     try:
-        grammar = read_grammar({"type": "json_schema", "schema": schema, "strict": False})
+        grammar = read_grammar({"type": "json_schema", "schema": kept, "strict": False})
         assert grammar is not None
         left_out = make_program(grammar).left_out
     except (ConfigError, RequestError):
         return _ANY_OBJECT, ["schema at $"]
-    return {**schema, LENIENT: True}, left_out
+    return {**kept, LENIENT: True}, [*(f"{key} at $" for key in schema if key in _ROOT_KEYWORDS), *left_out]
 
 
 # --- what was read ---------------------------------------------------------------------------------------------------

@@ -67,8 +67,8 @@ class Tools:
 
     @property
     def custom_names(self) -> frozenset[str]:
-        """The names of the custom tools."""
-        return frozenset(function.name for function in self.functions if function.takes_text)
+        """The names of the custom tools that this answer may call."""
+        return frozenset(function.name for function in self.callable if function.takes_text)
 
     def for_template(self, template: ChatTemplate | None) -> dict[str, Any]:
         """Return the template option that has the functions: none of them where none may be called. Raises `ApiError`

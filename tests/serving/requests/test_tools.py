@@ -190,9 +190,12 @@ def test_what_the_schemas_of_tools_do_not_hold_is_named(
     """Beside a function whose schema is held; where nothing has to be held, no schema is."""
     unique = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
     schema = {"type": "object", "properties": {"a": unique}}
-    functions = [{"name": "held", "strict": strict}, {"name": "partly", "parameters": schema, "strict": strict}]
+    functions: list[dict[str, Any]] = [
+        {"name": "held", "strict": strict},
+        {"name": "partly", "parameters": schema, "strict": strict},
+    ]
     tools = [{"type": "function", "function": function} for function in functions]
-    body = {"messages": HI, "max_tokens": 1, "tools": tools, "tool_choice": choice, "stream": stream}
+    body: dict[str, Any] = {"messages": HI, "max_tokens": 1, "tools": tools, "tool_choice": choice, "stream": stream}
     chat = live.post(CHAT, body)
     assert chat.status_code == 200 and chat.headers[LEFT_OUT] == named.format("function."), chat.text
     body = {"input": "hi", "max_output_tokens": 1, "tools": [{"type": "function", **one} for one in functions]}
