@@ -109,10 +109,14 @@ def make_items(messages: Sequence[Message], response_id: str, deleted: Container
     written = [item for message in messages for item in _write_items(message)]
     suffix = response_id.partition("_")[2]
     numbers = (number for number in itertools.count() if number not in deleted)
-    calls = [call for message in messages for call in message.extra.get("tool_calls", ())]
-    custom_ids = {call.get("id") for call in calls if call.get("type") == "custom"}
+    custom_ids = _find_custom_ids(messages)
     items = (_as_custom(item) if item.get("call_id") in custom_ids else item for item in written)
     return [{"id": f"item_{suffix}_{number}", **item} for number, item in zip(numbers, items)]
+
+
+def _find_custom_ids(messages: Sequence[Message]) -> set[object]:
+    calls = [call for message in messages for call in message.extra.get("tool_calls", ())]
+    return {call.get("id") for call in calls if call.get("type") == "custom"}
 
 
 def _as_custom(item: dict[str, Any]) -> dict[str, Any]:

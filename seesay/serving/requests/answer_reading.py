@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from seesay.config.grammar import read_grammar
 from seesay.errors import ConfigError, RequestError
@@ -168,10 +168,14 @@ def _make_grammar(
         return None, ()
     if not must_hold and all(function.strict is False for function in tools.callable):
         return None, tuple(f"schema at {function.place}.{function.schema_key}" for function in tools.callable)
-    held = [_hold(function, is_forced=is_forced) for function in tools.callable]
-    schemas = [schema for schema, _ in held]
-    grammar = format.call_grammar(schemas, "required" if is_forced else "auto", tools.is_parallel, other)
-    return grammar, tuple(place for _, left_out in held for place in left_out)
+    schemas: list[dict[str, object]] = []
+    left_out: list[str] = []
+    for function in tools.callable:
+        schema, others = _hold(function, is_forced=is_forced)
+        schemas.append(schema)
+        left_out += others
+    mode: Literal["required", "auto"] = "required" if is_forced else "auto"
+    return format.call_grammar(schemas, mode, tools.is_parallel, other), tuple(left_out)
 
 
 def _check_freedom(tools: Tools, *, must_hold: bool) -> None:

@@ -233,6 +233,27 @@ def test_what_cannot_be_honoured_is_refused_by_name(keyword: str, schema: Any) -
         rewrite_schema(json.dumps(schema), is_open=False)
 
 
+@pytest.mark.parametrize("schema", [STR, {"type": "string", "pattern": "^[^a]*$"}, {"type": "string", "minLength": 1}])
+def test_strings_of_raw_bytes_are_valid_unicode(schema: Any) -> None:
+    """Each token is a byte, as of vocabularies that fall back on bytes: halves, surrogates and long spellings are not
+    allowed, nor is what comes behind the beginning of another character."""
+    compiled = compile_schema(schema)
+    for text in ("é", "\u20ac", "😀", "\ud7ff", "\ue000", "\U0010ffff"):
+        assert accepts(compiled, f'"{text}"')
+    for data in (
+        b"\xff",
+        b"\x80",
+        b"\xc3",
+        b"\xc0\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xe2\x82",
+        b"\xf0\x9f\x98",
+    ):
+        assert not accepts(compiled, b'"' + data + b'"'), data
+        assert not accepts(compiled, b'"' + data + b'b"'), data
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_json_has_not_are_refused(number: str) -> None:
     for source in (f'{{"const": {number}}}', f'{{"type": "array", "minItems": {number}}}'):
