@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -71,6 +71,7 @@ class CompiledGrammars:
         self._table_lock = threading.Lock()
         self._table: TokenTable | None = None
         self._kept: OrderedDict[_Key, Future[CompiledGrammar]] = OrderedDict()
+        self._owners: dict[_Key, Hashable] = {}  # who asked for a grammar first
         self._overshoots: dict[str, Future[Overshoots]] = {}  # by marker, of which a model has one
         self._threads = FairThreads(_COMPILE_THREADS, name="seesay-grammar", max_per_owner=1)
 
@@ -89,6 +90,7 @@ class CompiledGrammars:
                 self._kept.move_to_end(key)
                 return future
             future = self._kept[key] = self._threads.submit(owner, self._compile, key)
+            self._owners[key] = owner
         future.add_done_callback(lambda done: self._settle(key, done))
         return future
 
@@ -119,21 +121,30 @@ class CompiledGrammars:
         return CompiledGrammar(prototype, self._table, forces, lambda: self._forget(key))
 
     def _settle(self, key: _Key, future: Future[CompiledGrammar]) -> None:
-        """Keep what was compiled, and as many others as there is room for."""
+        """Keep what was compiled, and as many others as there is room for: those of the owner who has most go first,
+        so that nobody's grammars are compiled anew because of another's."""
         if future.exception() is not None:
             self._forget(key)
             return
         with self._lock:
             num_chars = sum(len(program.source) for program, _ in self._kept)
-            for other in [other for other, kept in self._kept.items() if kept.done()]:
-                if len(self._kept) <= self._max_kept and num_chars <= MAX_SOURCE_CHARS:
-                    break
+            while len(self._kept) > self._max_kept or num_chars > MAX_SOURCE_CHARS:
+                other = self._find_superfluous()
+                if other is None:
+                    return
                 num_chars -= len(other[0].source)
-                del self._kept[other]
+                del self._kept[other], self._owners[other]
+
+    def _find_superfluous(self) -> _Key | None:
+        """Return the grammar of the owner with most that was used longest ago; None while all are being compiled."""
+        done = [key for key, kept in self._kept.items() if kept.done()]
+        numbers = Counter(self._owners[key] for key in done)
+        return max(done, key=lambda key: numbers[self._owners[key]], default=None)
 
     def _forget(self, key: _Key) -> None:
         with self._lock:
             self._kept.pop(key, None)
+            self._owners.pop(key, None)
 
     def close(self) -> None:
         """End the threads when they have compiled what was asked for."""

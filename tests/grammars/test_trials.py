@@ -293,6 +293,18 @@ def test_a_grammar_that_takes_too_much_ends_its_own_row_and_is_compiled_anew() -
     grammars.close()
 
 
+def test_an_owner_with_many_grammars_loses_his_own() -> None:
+    grammars = CompiledGrammars(lambda: TOKENS, max_kept=6)
+    few = [make_program(Grammar(kind="regex", source=f"few{number}")) for number in range(2)]
+    kept = [grammars.find(program, owner="few").result(60) for program in few]
+    many = [make_program(Grammar(kind="regex", source=f"many{number}")) for number in range(12)]
+    for program in many:
+        last = grammars.find(program, owner="many").result(60)
+    assert [grammars.find(program, owner="other").result() for program in few] == kept
+    assert grammars.find(many[-1], owner="many").result() is last and grammars.num_kept <= 6
+    grammars.close()
+
+
 def test_compiled_grammars_are_shared_and_bounded() -> None:
     grammars = CompiledGrammars(lambda: TOKENS, max_kept=5)
     first = make_program(Grammar(kind="regex", source="[ab]+c"))
