@@ -12,9 +12,12 @@ _MAX_DEPTH = 6
 Find = Callable[[str], Any]
 
 
-def find_overlaps(options: Sequence[Any], find: Find, within: set[Any] | None = None) -> list[list[int]]:
-    """Return for each schema the others that may match a value that it matches. `find` resolves a `$ref`. within: the
-    types that a value has in any case."""
+_NOTHING: Mapping[str, Any] = {}
+
+
+def find_overlaps(options: Sequence[Any], find: Find, within: Mapping[str, Any] = _NOTHING) -> list[list[int]]:
+    """Return for each schema the others that may match a value that it matches. `find` resolves a `$ref`. within: a
+    schema that the value matches in any case; its types and required properties are looked at."""
     indexes = range(len(options))
     if len(options) > _MAX_OPTIONS:
         return [[other for other in indexes if other != index] for index in indexes]
@@ -71,7 +74,7 @@ def _resolve(schema: Any, find: Find) -> Mapping[str, Any]:
     return {}
 
 
-def _differ(first: Any, second: Any, find: Find, depth: int, within: set[Any] | None = None) -> bool:
+def _differ(first: Any, second: Any, find: Find, depth: int, within: Mapping[str, Any] = _NOTHING) -> bool:
     first, second = _resolve(first, find), _resolve(second, find)
     if depth > _MAX_DEPTH:
         return False
@@ -83,19 +86,22 @@ def _differ(first: Any, second: Any, find: Find, depth: int, within: set[Any] | 
         parts = one.get("allOf")
         if isinstance(parts, list) and any(_differ(part, other, find, depth + 1, within) for part in parts):
             return True
-    kinds = types_of(first) or within, types_of(second) or within
+    around = types_of(within) if "type" in within else None
+    kinds = types_of(first) or around, types_of(second) or around
     if kinds[0] is not None and kinds[1] is not None and not kinds[0] & kinds[1]:
         return True
     values = _values_of(first), _values_of(second)
     if values[0] is not None and values[1] is not None:
         return not values[0] & values[1]
-    return kinds == ({"object"}, {"object"}) and _differ_in_property(first, second, find, depth)
+    return kinds == ({"object"}, {"object"}) and _differ_in_property(first, second, find, depth, within)
 
 
-def _differ_in_property(first: Mapping[str, Any], second: Mapping[str, Any], find: Find, depth: int) -> bool:
+def _differ_in_property(
+    first: Mapping[str, Any], second: Mapping[str, Any], find: Find, depth: int, within: Mapping[str, Any]
+) -> bool:
     """Whether a required property of one cannot be that of the other."""
     for one, other in ((first, second), (second, first)):
-        for name in _required(one):
+        for name in (*_required(one), *_required(within)):
             own, others = _property(one, name), _property(other, name)
             if others is False or (own is not None and others is not None and _differ(own, others, find, depth + 1)):
                 return True

@@ -15,7 +15,7 @@ from seesay.errors import RequestError, show
 from seesay.grammars.productive import find_dead_definition
 from seesay.grammars.schemas.arrays import write_array
 from seesay.grammars.schemas.closing import find_named
-from seesay.grammars.schemas.disjoint import find_overlaps, types_of
+from seesay.grammars.schemas.disjoint import find_overlaps
 from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
 from seesay.grammars.schemas.negation import Negation
 from seesay.grammars.schemas.objects import write_object
@@ -278,8 +278,7 @@ class SchemaWriter:
         written = [self.write(option, spot.at(f"oneOf[{i}]")) for i, option in enumerate(options)]
         if len(written) == 1 or schema.get("x-coerce") is True or self._coerces:
             return any_of(written)
-        within = types_of(schema) if "type" in schema else None
-        overlaps = find_overlaps(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1], within)
+        overlaps = find_overlaps(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1], schema)
         if not any(overlaps):
             return any_of(written)
         try:

@@ -54,6 +54,19 @@ HONOURED: list[tuple[str, Any, list[Any]]] = [
     (
         "oneOf",
         {
+            "type": "object",
+            "required": ["kind"],
+            "properties": {"kind": STR},
+            "oneOf": [
+                {"properties": {"kind": {"const": "a"}, "x": {"pattern": "p"}}},
+                {"properties": {"kind": {"const": "b"}, "x": {"pattern": "q"}}},
+            ],
+        },
+        [{"kind": "a", "x": "p"}, {"kind": "b"}],
+    ),
+    (
+        "oneOf",
+        {
             "oneOf": [
                 obj(properties={"kind": {"const": "a"}, "x": INT}, required=["kind"]),
                 obj(properties={"kind": {"enum": ["b", "c"]}, "x": STR}, required=["kind"]),
