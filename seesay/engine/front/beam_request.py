@@ -64,18 +64,21 @@ class BeamRequest:
     def take(self, number: int, delta: OutputDelta) -> bool:
         """Take the final delta of request `number`. Returns whether all are there."""
         self._num_left -= 1
-        if delta.error is not None or not delta.logprobs:
-            aborted = RequestError(ErrorCode.ABORTED, "the request was aborted")
-            self.error = self.error or delta.error or aborted
-        else:
-            self._logprobs[number] = delta.logprobs[0]
-        if self._first is None and delta.usage is not None and self.error is None:
-            self._begin(delta, delta.usage)
+        self._note(number, delta)
         if self._num_left:
             return False
         if self.error is None:
             self._beams.advance([self._logprobs[index] for index in range(len(self._logprobs))])
         return True
+
+    def _note(self, number: int, delta: OutputDelta) -> None:
+        if delta.error is not None or not delta.logprobs:
+            aborted = RequestError(ErrorCode.ABORTED, "the request was aborted")
+            self.error = self.error or delta.error or aborted
+            return
+        self._logprobs[number] = delta.logprobs[0]
+        if self._first is None and delta.usage is not None and self.error is None:
+            self._begin(delta, delta.usage)
 
     def _begin(self, first: OutputDelta, usage: Usage) -> None:
         """Begin the search, at the first token, when the length of the prompt is known."""
