@@ -176,7 +176,7 @@ class _Loading:
             self._allocate(weight)
         part, place = weight.parts[number], weight.place(number)
         for picks, target in part.regions():
-            place[target].copy_(tensor.read(picks))
+            place[target].copy_(part.read(tensor, picks))
         if weight.offset:
             place.add_(weight.offset)
         if weight.has_unit_rows:

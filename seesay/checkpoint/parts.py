@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from seesay.errors import CheckpointError
 
@@ -106,6 +106,22 @@ class Axis:
         return tuple(spans)
 
 
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The place of a matrix among the `count` that a stored tensor has along its first axis."""
+
+    index: int
+    count: int
+
+
+class StoredElements(Protocol):
+    """An open tensor of a checkpoint."""
+
+    def read(self, picks: tuple[range, ...]) -> torch.Tensor:
+        """Return the elements `picks` along each axis."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A region of the tensor that the model names `tensor`: what one tensor of a checkpoint gives to a weight.
@@ -113,16 +129,30 @@ class Part:
     `axes` are those of the stored tensor; none for a single number. `dtypes` are the stored types that are accepted,
     as safetensors names them. A stored tensor with more axes than a matrix is flattened behind its first axis: a
     convolution whose stride is its size is a linear layer.
+    stack: see `Stack`. is_transposed: the checkpoint has the axes in the opposite order.
     """
 
     tensor: str
     axes: tuple[Axis, ...]
     dtypes: tuple[str, ...] = FLOATS
+    stack: Stack | None = None
+    is_transposed: bool = False
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
         """The shape that the whole tensor must have."""
-        return tuple(axis.stored_size for axis in self.axes)
+        shape = tuple(axis.stored_size for axis in self.axes)
+        shape = shape[::-1] if self.is_transposed else shape
+        return shape if self.stack is None else (self.stack.count, *shape)
+
+    def read(self, tensor: StoredElements, picks: tuple[range, ...]) -> torch.Tensor:
+        """Return stored elements, those `picks` along each of `axes`, in their place in the model."""
+        stored = picks[::-1] if self.is_transposed else picks
+        if self.stack is None:
+            found = tensor.read(stored)
+        else:
+            found = tensor.read((range(self.stack.index, self.stack.index + 1), *stored))[0]
+        return found.t() if self.is_transposed else found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -225,12 +255,14 @@ class Weight:
 class Source:
     """Outputs of a linear layer that the checkpoint stores as (part of) the module `module`.
 
-    num_outputs: how many outputs the stored module has. picks: those taken, in this order; all by default.
+    num_outputs: how many outputs the stored module has. picks: those taken, in this order; all by default. stack: of
+    a module whose tensors are those of several layers: see `Stack`.
     """
 
     module: str
     num_outputs: int
     picks: tuple[range, ...] = ()
+    stack: Stack | None = None
 
     @property
     def num_picked(self) -> int:
@@ -241,14 +273,21 @@ class Source:
 class TensorLayout:
     """How a format stores one of the tensors of every linear layer: `name` behind the module's name, (dim, per) of each
     stored axis (see `Axis`), the accepted types, and the type in the model (None for the model's own). own_shape: the
-    shape of a tensor that has no axis of the matrix, in place of `axes`. is_reordered_later: see `Axis`."""
+    shape of a tensor that has no axis of the matrix, in place of `axes`, or what it has behind these. is_transposed:
+    see `Part`. is_reordered_later: see `Axis`."""
 
     name: str
     axes: tuple[tuple[int, int], ...] = ()
     own_shape: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = FLOATS
     dtype: torch.dtype | None = None
+    is_transposed: bool = False
     is_reordered_later: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether these are the numbers of the matrix itself, in a type for them."""
+        return self.axes == ((OUTPUTS, 1), (INPUTS, 1)) and self.dtypes == FLOATS
 
     def weight(self, sources: Sequence[Source], num_inputs: int, inputs: range | None = None) -> Weight:
         """Return the weight that is this tensor of all `sources`, which the checkpoint stores with `num_inputs` inputs.
@@ -266,7 +305,13 @@ class TensorLayout:
             for dim, per in self.axes
         )
         axes += tuple(Axis(dim=NEITHER, size=size) for size in self.own_shape)
-        return Part(tensor=f"{source.module}.{self.name}", axes=axes, dtypes=self.dtypes)
+        return Part(
+            tensor=f"{source.module}.{self.name}",
+            axes=axes,
+            dtypes=self.dtypes,
+            stack=source.stack,
+            is_transposed=self.is_transposed,
+        )
 
 
 def plain_weight(tensor: str, *shape: int, dtype: torch.dtype | None = None, offset: float = 0.0) -> Weight:

@@ -62,7 +62,7 @@ text configuration):
 _MODULES = """\
 ## Other models
 
-A model of the families above whose decoder is of another type, such as InternVL with a Qwen3-MoE or gpt-oss, has our
+A model of the families above whose decoder is of another type, such as InternVL with a Qwen3-MoE, has our
 tower and Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or
 for texts with pictures (`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its
 interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights
@@ -93,10 +93,10 @@ pictures. Media have no options but `detail`, and one with a side more than 200 
 as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
-GPT-NeoX, gpt-oss, JetMoe, LongCat-Flash, OPT and Phi-3.5-MoE's layers; with pictures Aria, Aya Vision, Command A Vision
-(`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-4.5V, GLM-OCR, HunyuanOCR, LightOnOCR,
-LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR, Qwen3-VL-MoE and ViP-LLaVA; and two made-up models whose code lies beside
-their weights, of texts and with pictures.
+GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash, OPT and Phi-3.5-MoE's layers; with pictures Aria,
+Aya Vision, Command A Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-4.5V,
+GLM-OCR, HunyuanOCR, LightOnOCR, LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR, Qwen3-VL-MoE and ViP-LLaVA; and two
+made-up models whose code lies beside their weights, of texts and with pictures.
 """
 
 

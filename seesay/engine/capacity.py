@@ -86,7 +86,7 @@ class Capacity:
         weight_bytes = 0.0
         for name in self._used():
             own = weights.decoder_name(name)
-            weight_bytes += self._loaded_bytes(name) * (1.0 if own is None else shares.get(_module_of(own), 0.0))
+            weight_bytes += self._loaded_bytes(name) * (1.0 if own is None else shares.get(own, 0.0))
         layouts = make_layouts(
             decoder.traits.kv_shapes,
             block_size=self._config.block_size,
@@ -112,10 +112,13 @@ class Capacity:
     def _loaded_bytes(self, name: str) -> int:
         """Return the bytes of a whole tensor as it is in memory."""
         stored, size = self._model.checkpoint.stored[name], self.resolved.dtype.itemsize
+        quantization = self._model.checkpoint.quantization
+        if quantization is not None and quantization.format == "mxfp4" and name.endswith("_blocks"):
+            return 2 * stored.num_bytes  # two numbers in each, which become FP8
         if stored.dtype not in FLOATS:
             return stored.num_bytes
         own = self._model.family.weights.decoder_name(name) or ""
-        is_layer = own.startswith("layers.") and len(stored.shape) == _MATRIX
+        is_layer = own.startswith("layers.") and len(stored.shape) >= _MATRIX
         return math.prod(stored.shape) * (1 if self._config.quantization and is_layer else size)
 
     def _estimate_activations(self, tp: int) -> int:
@@ -129,20 +132,17 @@ class Capacity:
 
 
 def _find_shares(decoder: ComposedDecoder) -> dict[str, float]:
-    """Return which share of each module of the checkpoint a decoder has, by the model's names."""
-    weights = [decoder.plain_weights]
-    weights += [list(linear.list_weights(path)[0].values()) for path, linear in decoder.linears.items()]
+    """Return which share of each tensor of the checkpoint a decoder has, by the model's names."""
+    weights = [*decoder.plain_weights]
+    for path, linear in decoder.linears.items():
+        weights += linear.make_group(path).weights
     shares: dict[str, float] = {}
-    for part in (part for group in weights for weight in group for part in weight.parts):
-        module = _module_of(part.tensor)
-        shares[module] = shares.get(module, 0.0) + _picked_share(part)
+    for part in (part for weight in weights for part in weight.parts):
+        shares[part.tensor] = shares.get(part.tensor, 0.0) + _picked_share(part)
     return shares
 
 
 def _picked_share(part: Part) -> float:
-    picked, size = (math.prod(counts) for counts in zip(*((axis.num_picked, axis.size) for axis in part.axes)))
-    return float(picked / size)
-
-
-def _module_of(tensor: str) -> str:
-    return tensor.rpartition(".")[0]
+    counts = [(axis.num_picked, axis.size) for axis in part.axes]
+    picked, size = (math.prod(each) for each in zip(*counts, strict=True)) if counts else (1, 1)
+    return picked / size / (1 if part.stack is None else part.stack.count)

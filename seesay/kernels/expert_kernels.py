@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from seesay.kernels.few_row_kernels import widen
-from seesay.kernels.token_kernels import activate
+from seesay.kernels.token_kernels import multiply_gate
 
 
 @triton.jit
@@ -49,7 +49,7 @@ def _finish(total, up_total, kind: tl.constexpr, GATE: tl.constexpr):
     """Return the product, rounded, or the activation of the gate times the other half."""
     product = total.to(kind).to(tl.float32)
     if GATE is not None:
-        product = activate(product, GATE) * up_total.to(kind).to(tl.float32)
+        product = multiply_gate(product, up_total.to(kind).to(tl.float32), GATE)
     return product.to(kind)
 
 

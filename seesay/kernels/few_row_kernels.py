@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.token_kernels import activate
+from seesay.kernels.token_kernels import multiply_gate
 
 _WIDEN_FP8 = tl.constexpr("""{
     .reg .b32 low, high, first, last, power, zero;
@@ -122,7 +122,7 @@ def one_row_kernel(
             up *= tl.load(scale_ptr + num_outputs + outputs, mask=is_output, other=0.0)
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)
-        product = activate(product, GATE) * up.to(kind).to(tl.float32)
+        product = multiply_gate(product, up.to(kind).to(tl.float32), GATE)
     if ADDS:
         product += tl.load(out_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)
     tl.store(out_ptr + outputs, product.to(kind), mask=is_output)
@@ -206,7 +206,7 @@ def few_rows_kernel(
             up_total *= tl.load(up_scales, mask=is_output, other=0.0)[:, None]
         if HAS_BIAS:
             up_total += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
-        product = activate(product, GATE) * up_total.to(kind).to(tl.float32)
+        product = multiply_gate(product, up_total.to(kind).to(tl.float32), GATE)
     places = out_ptr + rows[None, :] * out_stride + outputs[:, None]
     is_inside = is_output[:, None] & is_row[None, :]
     if ADDS:

@@ -24,7 +24,7 @@ from seesay.kernels.packed_tilings import (
     tile_rows,
 )
 from seesay.kernels.sizes import power_of_2_from
-from seesay.kernels.token_kernels import act_and_mul, activate
+from seesay.kernels.token_kernels import act_and_mul, multiply_gate
 from seesay.kernels.token_kernels import norm as rms_norm
 
 
@@ -154,7 +154,7 @@ def packed_few_rows_kernel(
         up = tl.sum(up_total, axis=0)
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)[:, None]
-        product = activate(product, GATE) * up.to(out_ptr.dtype.element_ty).to(tl.float32)
+        product = multiply_gate(product, up.to(out_ptr.dtype.element_ty).to(tl.float32), GATE)
     target = out_ptr + rows[None, :] * out_stride + outputs[:, None]
     is_inside = is_output[:, None] & is_row[None, :]
     if ADDS:

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch
 from seesay.kernels.sizes import power_of_2_from
-from seesay.kernels.token_kernels import act_and_mul, activate, norm
+from seesay.kernels.token_kernels import act_and_mul, multiply_gate, norm
 
 _LARGEST_SPAN = 8192
 _MAX_ROW = 16384
@@ -207,7 +207,7 @@ def _activated(x_ptr, columns, is_element, SIZE: tl.constexpr, ACTIVATION: tl.co
     """Return activation(gate) · up, rounded to their type; up lies SIZE behind the gate."""
     gate = tl.load(x_ptr + columns, mask=is_element, other=0.0)
     up = tl.load(x_ptr + SIZE + columns, mask=is_element, other=0.0).to(tl.float32)
-    return (activate(gate.to(tl.float32), ACTIVATION) * up).to(gate.dtype)
+    return multiply_gate(gate.to(tl.float32), up, ACTIVATION).to(gate.dtype)
 
 
 def quantize_rows(x: torch.Tensor, dtype: torch.dtype, largest: float, group_size: int | None = None) -> Quantized:

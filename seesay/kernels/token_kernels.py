@@ -263,6 +263,17 @@ def activate(x, ACTIVATION: tl.constexpr):
 
 
 @triton.jit
+def multiply_gate(x, up, ACTIVATION: tl.constexpr):
+    """Return the activation of a gate times up, or what gpt-oss computes of both (see `Activation`)."""
+    if ACTIVATION == "clamped_silu":
+        x = tl.minimum(x, 7.0, propagate_nan=tl.PropagateNan.ALL)
+        up = tl.clamp(up, -7.0, 7.0, propagate_nan=tl.PropagateNan.ALL)
+        return x * tl.sigmoid(1.702 * x) * (up + 1.0)
+    else:
+        return activate(x, ACTIVATION) * up
+
+
+@triton.jit
 def activation_kernel(
     x_ptr,
     out_ptr,
@@ -280,7 +291,7 @@ def activation_kernel(
     is_inside = columns < SIZE
     gate = tl.load(x_ptr + row * row_stride + columns, mask=is_inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * row_stride + SIZE + columns, mask=is_inside, other=0.0).to(tl.float32)
-    product = activate(gate, ACTIVATION) * up
+    product = multiply_gate(gate, up, ACTIVATION)
     tl.store(out_ptr + row * SIZE + columns, product.to(out_ptr.dtype.element_ty), mask=is_inside)
 
 

@@ -48,6 +48,13 @@ QWEN_DECODER = (
     (r"\.mlp\.c_proj\.", ".mlp.down_proj."),
 )
 """`WeightMap.decoder_patterns` of the first Qwen."""
+STACKED_EXPERTS = (
+    (r"(\.experts\.(?:gate_up|down)_proj)_(bias|blocks|scales)$", r"\1.\2"),
+    (r"(\.experts\.(?:gate_up|down)_proj)$", r"\1.weight"),
+)
+"""`WeightMap.decoder_patterns` of experts that are parameters of one module, and not modules of their own."""
+GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."), *STACKED_EXPERTS)
+"""`WeightMap.decoder_patterns` of a gpt-oss."""
 NESTED_PREFIXES = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 

@@ -19,6 +19,14 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
+def multiply_gate(gate: torch.Tensor, up: torch.Tensor, activation: str) -> torch.Tensor:
+    """Return the activation of a gate times up; as gpt-oss has it, of both."""
+    if activation != "clamped_silu":
+        return ACTIVATIONS[activation](gate) * up
+    gate = gate.clamp(max=7.0)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7.0, 7.0) + 1.0)
+
+
 class Along(NamedTuple):
     """What a kernel does beside the product."""
 
@@ -34,6 +42,7 @@ ALONG = [
     Along(has_norm=True, activation="silu"),
     Along(has_bias=True, activation="gelu"),
     Along(activation="gelu_tanh"),
+    Along(has_bias=True, activation="clamped_silu"),
     Along(has_bias=True, adds=True),
     Along(adds=True),
 ]
@@ -56,7 +65,7 @@ def check_product(multiply: Multiply, weight: torch.Tensor, x: torch.Tensor, alo
     exact = F.linear(exact, weight.double(), None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up
+        exact = multiply_gate(gate, up, activation)
     wide = random(len(x), num_outputs + 3, dtype=dtype, seed=4)
     before, target = wide.clone(), wide[:, :num_outputs]
     found = multiply(x, bias=bias, norm=norm, activation=activation, add_to=target if adds else None)

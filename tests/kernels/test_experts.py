@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.products import ACTIVATIONS, assert_close
+from kernels.products import assert_close, multiply_gate
 from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
 
 pytestmark = MARKS
@@ -73,7 +73,7 @@ def compute_exactly(
             bias = None if gate_up_bias is None else gate_up_bias[expert]
             gate, up = F.linear(x[token].double(), gate_up[expert], bias).chunk(2, -1)
             bias = None if down_bias is None else down_bias[expert]
-            total[token] += share * F.linear(ACTIVATIONS[activation](gate) * up, down[expert], bias)
+            total[token] += share * F.linear(multiply_gate(gate, up, activation), down[expert], bias)
     return total
 
 
@@ -145,7 +145,9 @@ def test_experts_that_are_not_here_add_nothing(
 
 
 @runs_here
-@parametrize_grid(num_tokens=[1, 20, 150, 400], activation=["silu", "gelu", "gelu_tanh"], has_bias=[False, True])
+@parametrize_grid(
+    num_tokens=[1, 20, 150, 400], activation=["silu", "gelu", "gelu_tanh", "clamped_silu"], has_bias=[False, True]
+)
 def test_tiles_of_few_and_of_many_rows(num_tokens: int, activation: str, has_bias: bool) -> None:
     """150 and 400 tokens are 38 and 100 for each expert, which take the tiles of many rows."""
     case = Case(4, 70, 33, choose_at_random(num_tokens, 4, 1))

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from kernels.products import ACTIVATIONS, ALONG, TOLERANCES, Along, assert_close, check_in_a_graph, check_product
+from kernels.products import (
+    ALONG,
+    TOLERANCES,
+    Along,
+    assert_close,
+    check_in_a_graph,
+    check_product,
+    multiply_gate,
+)
 from triton_cases import DEVICE, IS_INTERPRETED, MARKS, on_gpu, parametrize_grid, random, random_seeds, runs_here
 
 from seesay.kernels.few_row_tilings import Tiling
@@ -83,7 +91,7 @@ def check_scaled(num_rows: int, shape: tuple[int, int], along: Along, scaled: tu
     exact = F.linear(x.double(), weight.double() * fine.double(), None if bias is None else bias.double())
     if activation is not None:
         gate, up = exact.chunk(2, -1)
-        exact = ACTIVATIONS[activation](gate) * up
+        exact = multiply_gate(gate, up, activation)
     target = random(num_rows, num_outputs, dtype=dtype, seed=4)
     if adds:
         exact = exact + target.double()

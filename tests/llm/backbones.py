@@ -118,6 +118,7 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("Mixtral", EXPERTS | {"num_local_experts": 5, "sliding_window": 11}),
     "qwen2-moe": ("Qwen2Moe", EXPERTS | {"shared_expert_intermediate_size": 20, "norm_topk_prob": True}),
     "qwen3-moe": ("Qwen3Moe", EXPERTS | {"head_dim": 16, "num_experts_per_tok": 3, "decoder_sparse_step": 2}),
+    "gpt-oss": ("GptOss", {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9}),
     "olmoe": ("Olmoe", EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "ernie4.5-moe": ("Ernie4_5_Moe", ERNIE_EXPERTS),

@@ -101,6 +101,14 @@ def test_activation_times_the_other_half(device: Any, activation: Activation, fo
     torch.testing.assert_close(pick_ops(device).act_and_mul(x, activation), torch.tensor(expected, device=device))
 
 
+def test_clamped_activation_times_one_more_than_the_other_half(device: Any) -> None:
+    x = torch.tensor([[-30.0, 0.5, 9.0, 2.0, 3.0, -8.0, 8.0, 1.0]], device=device)
+    gates, ups = (-30.0, 0.5, 7.0, 2.0), (3.0, -7.0, 7.0, 1.0)
+    expected = [gate / (1 + math.exp(-1.702 * gate)) * (up + 1) for gate, up in zip(gates, ups, strict=True)]
+    found = pick_ops(device).act_and_mul(x, "clamped_silu")
+    torch.testing.assert_close(found, torch.tensor([expected], device=device))
+
+
 def test_splice_writes_rows(device: Any) -> None:
     hidden, rows = torch.zeros(6, 3, device=device), torch.tensor([4, 1], device=device)
     pick_ops(device).splice(hidden, rows, torch.arange(6.0, device=device).view(2, 3))

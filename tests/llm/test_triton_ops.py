@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
+from kernels.products import multiply_gate
 from llm.attention_cases import Case, build, check_attention, random_cases
 from triton_cases import (
     DEVICE,
@@ -151,16 +151,23 @@ def test_tokens_whose_keys_or_values_are_not_finite_are_marked(
 
 
 @runs_here
-@parametrize_grid(shape=[(0, 8), (1, 1), (3, 1500), (9, 64)], activation=["silu", "gelu", "gelu_tanh"], dtype=DTYPES)
+@parametrize_grid(
+    shape=[(0, 8), (1, 1), (3, 1500), (9, 64)], activation=["silu", "gelu", "gelu_tanh", "clamped_silu"], dtype=DTYPES
+)
 def test_act_and_mul(ops: Ops, shape: tuple[int, int], activation: Activation, dtype: torch.dtype) -> None:
     num_tokens, size = shape
-    x = random(num_tokens, 2 * size, dtype=dtype) * 2
+    x = random(num_tokens, 2 * size, dtype=dtype) * 4
     gate, up = x.double().chunk(2, -1)
-    if activation == "silu":
-        expected = gate * gate.sigmoid() * up
-    else:
-        expected = F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
-    assert_close(ops.act_and_mul(x, activation), expected)
+    assert_close(ops.act_and_mul(x, activation), multiply_gate(gate, up, activation))
+
+
+@runs_here
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "clamped_silu"])
+@pytest.mark.parametrize("place", [0, 3])
+def test_what_is_no_number_stays_none(ops: Ops, activation: Activation, place: int) -> None:
+    x = random(2, 6, dtype=torch.float32)
+    x[1, place] = float("nan")
+    assert ops.act_and_mul(x, activation).isnan().tolist() == [[False] * 3, [True, False, False]]
 
 
 @runs_here

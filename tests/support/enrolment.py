@@ -60,6 +60,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "mixtral": Tiny(architecture="MixtralForCausalLM"),
     "qwen2_moe": Tiny(architecture="Qwen2MoeForCausalLM"),
     "qwen3_moe": Tiny(architecture="Qwen3MoeForCausalLM"),
+    "gpt_oss": Tiny(architecture="GptOssForCausalLM"),
+    "gpt_oss_mxfp4": Tiny(architecture="GptOssForCausalLM", variant=True),
     "ernie4_5_moe": Tiny(architecture="Ernie4_5_MoeForCausalLM"),
     "glm4_moe": Tiny(architecture="Glm4MoeForCausalLM"),
     "olmoe": Tiny(architecture="OlmoeForCausalLM"),
@@ -91,7 +93,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "ministral3": Tiny(architecture="Mistral3ForConditionalGeneration", variant=True),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
     "internvl_qwen3_moe": Tiny(architecture="InternVLForConditionalGeneration", variant=True, of_modules=True),
-    "internvl_gpt_oss": Tiny(architecture="InternVLForConditionalGeneration", variant=True, of_modules=True),
+    "internvl_gpt_oss": Tiny(architecture="InternVLForConditionalGeneration", variant=True),
     "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "llava_next": Tiny(architecture="LlavaNextForConditionalGeneration"),
@@ -137,7 +139,7 @@ MODULES: Mapping[str, str] = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
+    "granitemoe_swa": "GraniteMoeSWAForCausalLM",
     "jetmoe": "JetMoeForCausalLM",
     "longcat_flash": "LongcatFlashForCausalLM",
     "opt": "OPTForCausalLM",
@@ -231,7 +233,10 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 """Every checkpoint of a family with a tower, variants included."""
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
-WITH_EXPERTS = ("ernie4_5_moe", "glm4_moe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe")
+WITH_EXPERTS = (
+    "ernie4_5_moe", "glm4_moe", "gpt_oss", "gpt_oss_mxfp4", "internvl_gpt_oss", "mixtral", "olmoe", "qwen2_moe",
+    "qwen3_moe",
+)  # fmt: skip
 """Those whose decoder is ours and has experts."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)

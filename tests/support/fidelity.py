@@ -18,6 +18,7 @@ SIBLINGS: Mapping[str, str] = {
     "baichuan": "LlamaForCausalLM",
     "baichuan2": "LlamaForCausalLM",
     "chatglm": "GlmForCausalLM",
+    "gpt_oss_mxfp4": "GptOssForCausalLM",
     "internlm": "LlamaForCausalLM",
     "internlm2": "LlamaForCausalLM",
     "internlm3": "LlamaForCausalLM",

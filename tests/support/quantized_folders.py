@@ -381,7 +381,7 @@ def set_config(folder: Path, **values: Any) -> None:
     (folder / "config.json").write_text(json.dumps(config | values))
 
 
-def edit_tensors(folder: Path, edit: Callable[[Tensors], None]) -> None:
+def edit_tensors(folder: Path, edit: Callable[[Tensors], object]) -> None:
     tensors = load_file(folder / "model.safetensors")
     edit(tensors)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

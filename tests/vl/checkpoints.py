@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import mxfp4
 import torch
 import transformers
 from enrolment import SIBLING
@@ -370,6 +371,25 @@ def _original_text(write: Callable[[Path], None], convert: Any) -> Callable[[Pat
         (path / "config.json").write_text(json.dumps(config))
 
     return write_original
+
+
+def _gpt_oss_mxfp4(path: Path) -> None:
+    """As published: experts in MXFP4, [experts, outputs, inputs]. The sibling has the same numbers, multiplied out."""
+    sibling = path / SIBLING
+    FACTORIES["gpt_oss"](sibling)
+    shutil.copytree(sibling, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model.safetensors"))
+    plain = load_file(sibling / "model.safetensors")
+    packed = dict(plain)
+    for name in [name for name in plain if name.endswith(("gate_up_proj", "down_proj"))]:
+        found = mxfp4.quantize(packed.pop(name).transpose(1, 2))
+        plain[name] = found.values.transpose(1, 2).contiguous()
+        packed |= {f"{name}_blocks": found.blocks, f"{name}_scales": found.scales}
+    save_file(plain, sibling / "model.safetensors", metadata={"format": "pt"})
+    save_file(packed, path / "model.safetensors", metadata={"format": "pt"})
+    excluded = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    config = json.loads((path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": excluded}
+    (path / "config.json").write_text(json.dumps(config))
 
 
 def _without_sibling(write: Callable[[Path], None]) -> Callable[[Path], None]:
@@ -1529,10 +1549,14 @@ FACTORIES |= {
         "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1,
         shared_expert_intermediate_size=32, use_sliding_window=False,
     ),
+    "granitemoe_swa": _of_modules(
+        "GraniteMoeSWA", num_local_experts=4, num_experts_per_tok=2, sliding_window=24,
+    ),
     "gpt_neox": _of_modules("GPTNeoX", rotary_pct=0.5),
     "gpt_oss": _of_modules(
         "GptOss", head_dim=16, sliding_window=32, num_local_experts=4, num_experts_per_tok=2, rope_parameters=None
     ),
+    "gpt_oss_mxfp4": _gpt_oss_mxfp4,
     "opt": _of_modules("OPT", ffn_dim=96, word_embed_proj_dim=64),
     "qwen3_moe": _of_modules(
         "Qwen3Moe", head_dim=24, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2

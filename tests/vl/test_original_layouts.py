@@ -193,7 +193,7 @@ def test_other_decoders_inside(name: str, tiny_checkpoint: Callable[[str], Path]
         ("internvl_chat", {"use_llm_lora": 16}, "use_llm_lora must be 0, got '16'"),
         ("internvl_chat", {"llm_config": None}, "llm_config must be an object"),
         ("internvl_chat", {"max_dynamic_patch": 10**9}, "max_dynamic_patch"),
-        ("internvl_chat", {"llm_config": {"model_type": "gpt_oss"}}, "gpt_oss"),
+        ("internvl_chat", {"llm_config": {"model_type": "mamba"}}, "mamba"),
         ("llava_original", {"mm_projector_type": "linear"}, "mm_projector_type must be mlp2x_gelu, got 'linear'"),
         ("llava_original", {"image_aspect_ratio": "highres"}, "image_aspect_ratio must be square, pad, anyres or"),
         (

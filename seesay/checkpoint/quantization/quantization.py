@@ -8,7 +8,7 @@ from typing import Literal
 
 from seesay.checkpoint.quantization.exclusions import Exclusions
 
-Format = Literal["fp8", "int8", "awq", "gptq", "pack-quantized"]
+Format = Literal["fp8", "int8", "awq", "gptq", "pack-quantized", "mxfp4"]
 InFlight = Literal["fp8", "int8"]
 """Formats that plain weights can be given while they are loaded."""
 Strategy = Literal["tensor", "channel", "block", "group"]
@@ -19,8 +19,8 @@ class Quantization:
     """The tensors that quantized linear layers have, and which layers these are.
 
     method: the checkpoint's name of the format, its `quant_method`; empty where weights are quantized in flight.
-    format: FP8 weights (e4m3), int8 weights, or integers packed as AWQ, GPTQ or compressed-tensors
-        pack them.
+    format: FP8 weights (e4m3), int8 weights, integers packed as AWQ, GPTQ or compressed-tensors pack them, or numbers
+        of 4 bits (e2m1) with a power of two for each group (MXFP4).
     strategy: what a scale is for: a whole stored tensor, an output channel, a block of `block_size` (outputs, inputs),
         or `group_size` inputs of one output, None for all of its inputs.
     scale_name: FP8 and int8: the name of the tensor of scales behind the module's. scale_has_inputs: whether the scales

@@ -10,8 +10,8 @@ from seesay.checkpoint.quantization.exclusions import compile_pattern
 from seesay.errors import CheckpointError
 
 SUPPORTED = (
-    "awq (gemm), gptq, fp8, modelopt (FP8), smooth_quant, and compressed-tensors of format float-quantized, "
-    "int-quantized, naive-quantized or pack-quantized"
+    "awq (gemm), gptq, fp8, modelopt (FP8), mxfp4 (experts), smooth_quant, and compressed-tensors of format "
+    "float-quantized, int-quantized, naive-quantized or pack-quantized"
 )
 _MAX_NAMES, _MAX_NAME_LENGTH, _MAX_GROUP = 20_000, 1_000, 1 << 20
 _SHOWN_CHARS = 80

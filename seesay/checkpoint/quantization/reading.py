@@ -11,6 +11,7 @@ from seesay.checkpoint.quantization import modelopt
 from seesay.checkpoint.quantization.compressed_tensors import read_compressed_tensors
 from seesay.checkpoint.quantization.fp8 import read_fp8
 from seesay.checkpoint.quantization.modelopt import read_modelopt
+from seesay.checkpoint.quantization.mxfp4 import read_mxfp4
 from seesay.checkpoint.quantization.packed import read_awq, read_gptq
 from seesay.checkpoint.quantization.quantization import InFlight, Quantization
 from seesay.checkpoint.quantization.quantization_config import Settings
@@ -23,6 +24,7 @@ _READERS: Mapping[str, Callable[[Settings], Quantization]] = {
     "fp8": read_fp8,
     "gptq": read_gptq,
     "modelopt": read_modelopt,
+    "mxfp4": read_mxfp4,
     "smooth_quant": read_smooth_quant,
 }
 

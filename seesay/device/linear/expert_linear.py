@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NoReturn
 
 import torch
 from torch import nn
 
-from seesay.checkpoint.parts import Source, Weight
+from seesay.checkpoint.parts import Source, Stack, TensorLayout, Weight
 from seesay.device.backends import has_kernels
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
@@ -21,6 +22,8 @@ class ExpertLinear(Linear):
 
     `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
     of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
+    is_stacked: they are modules of all experts, named beside the layer; of plain weights with their axes in the
+    opposite order where it `is_transposed`.
     `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
     """
@@ -35,13 +38,17 @@ class ExpertLinear(Linear):
         experts: range | None = None,
         bias: bool,
         has_own_bias: bool = True,
+        is_stacked: bool = False,
+        is_transposed: bool = False,
     ) -> None:
         experts = range(num_experts) if experts is None else experts
-        every = [replace(each, module=f"{e}.{each.module}") for e in experts for each in sources]
+        find = partial(_find_in_stack, count=num_experts) if is_stacked else _find_by_number
+        every = [find(each, e) for e in experts for each in sources]
         super().__init__(in_features, bias=bias, has_own_bias=has_own_bias, sources=every, inputs=inputs)
-        self.experts = experts
-        foreign = [e for e in range(num_experts) if e not in experts]
-        self._foreign_modules = tuple(f"{e}.{each.module}" for e in foreign for each in sources)
+        self.experts, self._is_transposed = experts, is_transposed
+        foreign = set(range(num_experts)) - set(experts)
+        every_module = {find(each, e).module for e in foreign for each in sources}
+        self._foreign_modules = tuple(every_module - {each.module for each in every})
 
     @property
     def matrix(self) -> RowMatrix:
@@ -59,6 +66,12 @@ class ExpertLinear(Linear):
         if has_kernels(device) and not self.method.makes_matrix:
             return f"there are no kernels for experts in {self.method.name}"
         return None
+
+    def find_layouts(self) -> Mapping[str, TensorLayout]:
+        found = super().find_layouts()
+        if not self._is_transposed:
+            return found
+        return {name: replace(each, is_transposed=each.is_plain) for name, each in found.items()}
 
     def unread_at(self, path: str) -> tuple[str, ...]:
         parent = path.rpartition(".")[0]
@@ -97,6 +110,14 @@ class ExpertLinear(Linear):
             add=_refuse,
             kernels=tuple(product.run for product in products),
         )
+
+
+def _find_in_stack(source: Source, expert: int, count: int) -> Source:
+    return replace(source, stack=Stack(expert, count))
+
+
+def _find_by_number(source: Source, expert: int) -> Source:
+    return replace(source, module=f"{expert}.{source.module}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from seesay.device.linear.fp8 import FP8_NUMBERS
 from seesay.device.linear.int8 import INT8_NUMBERS
 from seesay.device.linear.linear import UNQUANTIZED, Linear
 from seesay.device.linear.linear_method import LinearMethod
+from seesay.device.linear.mxfp4 import Mxfp4
 from seesay.device.linear.one_byte import OneByte, OneByteInFlight
 from seesay.device.linear.packed_integers import Awq, Gptq, PackQuantized
 from seesay.errors import CheckpointError
@@ -239,6 +240,8 @@ def _make_method(checkpoint: Checkpoint, quantization: Quantization, dtype: torc
             return BlockFp8(quantization, dtype)
         kind = FP8_NUMBERS if quantization.format == "fp8" else INT8_NUMBERS
         return OneByte(kind, quantization, dtype) if quantization.is_stored else OneByteInFlight(kind)
+    if quantization.format == "mxfp4":
+        return Mxfp4(dtype)
     if quantization.format == "pack-quantized":
         return PackQuantized(quantization, dtype, _find_dtype(checkpoint, ".weight_scale"))
     method = Awq if quantization.format == "awq" else Gptq

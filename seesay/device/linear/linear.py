@@ -143,6 +143,10 @@ class Linear(nn.Module):
         that another rank reads."""
         return tuple(f"{module}.bias" for module in self.modules_in(path)) if self._has_foreign_bias else ()
 
+    def find_layouts(self) -> Mapping[str, TensorLayout]:
+        """Return how the checkpoint stores the layer's tensors, but for its bias."""
+        return self.method.layouts(self.stored_inputs)
+
     def list_weights(self, path: str) -> tuple[dict[str, Weight], Weight | None]:
         """Return the weights of the layer, which is at `path` in the model, for its method, and its bias."""
         sources = self.sources_at(path)
@@ -150,7 +154,7 @@ class Linear(nn.Module):
         if self._bias_sources is not None:
             bias_sources = _name_at(path, [source for source in self._bias_sources if source is not None])
         sources, bias_sources = _join_whole(sources), _join_whole(bias_sources)
-        layouts = self.method.layouts(self.stored_inputs)
+        layouts = self.find_layouts()
         weights = {name: layout.weight(sources, self.stored_inputs, self.inputs) for name, layout in layouts.items()}
         if self._has_unit_rows:
             if self.method is not UNQUANTIZED:
@@ -293,11 +297,11 @@ def _join_whole(sources: Sequence[Source]) -> tuple[Source, ...]:
     """Join neighbours that together are one stored module, so that it is read at once and what is stored for groups of
     its outputs may lie across them."""
     joined: list[Source] = []
-    for (module, num_outputs), group in groupby(sources, key=lambda source: (source.module, source.num_outputs)):
+    for whole, group in groupby(sources, key=lambda source: replace(source, picks=())):
         pieces = list(group)
         picks = [pick for piece in pieces for pick in piece.picks]
         stops = [0, *(pick.stop for pick in picks)]
         is_run = all(pick.start == stop and pick.step == 1 for pick, stop in zip(picks, stops, strict=False))
-        is_whole = is_run and stops[-1] == num_outputs
-        joined += [Source(module=module, num_outputs=num_outputs)] if is_whole else pieces
+        is_whole = is_run and stops[-1] == whole.num_outputs
+        joined += [whole] if is_whole else pieces
     return tuple(joined)

@@ -40,7 +40,8 @@ class AttentionStep:
 
 class Attention:
     """Attention of a rank's heads. qkv: what makes queries, keys and values. out: what takes the attended values.
-    `linears` are these two by their paths in the layer; `norms` are the weights of norms of queries and keys."""
+    `linears` are these two by their paths in the layer; `norms` are the other weights: those of norms of queries and
+    keys, and sinks."""
 
     def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
         layer, heads, kv_heads = config.layers[index], division.heads(config), division.kv_heads(config)
@@ -70,6 +71,9 @@ class Attention:
         self._fused_norms: tuple[RmsNorm, RmsNorm] | None = None
         self._norms: tuple[_QKNorm, ...] = _make_qk_norms(config, f"layers.{index}", ops, division)
         self.norms = tuple(weight for norm in self._norms for weight in norm.weights)
+        self._sinks = _make_sinks(config, f"layers.{index}", heads) if config.has_sinks else None
+        if self._sinks is not None:
+            self.norms = (*self.norms, self._sinks)
         if config.qk_norm == "head" and config.norm.kind == "rms":
             query, key = self._norms
             assert isinstance(query, RmsNorm) and isinstance(key, RmsNorm)
@@ -99,6 +103,7 @@ class Attention:
             scale=self._scale,
             window=self.window,
             soft_cap=self._soft_cap,
+            sinks=None if self._sinks is None else self._sinks.data,
             slopes=step.slopes,
         )
         return output.reshape(len(qkv), -1)
@@ -167,6 +172,12 @@ def _make_qk_norms(config: DecoderConfig, layer: str, ops: Ops, division: Divisi
         else:
             found.append(_DividedNorm(path, heads, count, config, division.ranks, num_holders))
     return tuple(found)
+
+
+def _make_sinks(config: DecoderConfig, layer: str, heads: range) -> Weight:
+    """Return the sinks of these heads, see `Ops.attend`."""
+    axis = Axis(dim=0, size=config.num_heads, picks=(heads,))
+    return Weight(parts=(Part(tensor=f"{layer}.self_attn.sinks", axes=(axis,)),))
 
 
 def _qkv_sources(config: DecoderConfig, heads: range, kv_heads: range) -> list[Source]:

@@ -37,6 +37,8 @@ class Grain(NamedTuple):
             return NO_GRAIN
         if quantization.strategy == "block":
             return cls(*quantization.block_size)
+        if quantization.format == "mxfp4":
+            return cls(inputs=quantization.group_size or 1)
         if quantization.is_packed:
             per_word = 32 // quantization.bits
             return cls(per_word, math.lcm(per_word, quantization.group_size or 1))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seesay.llm.models.spec import ExpertsSpec
+from seesay.errors import CheckpointError
+from seesay.llm.models.spec import ExpertsSpec, StackingSpec
 from seesay.llm.plans.routing import Routing
 
 if TYPE_CHECKING:
@@ -14,6 +15,19 @@ if TYPE_CHECKING:
 def read_mixtral_experts(config: ModelConfig) -> ExpertsSpec:
     return ExpertsSpec(
         routing=Routing(num_experts=config.num_local_experts, num_chosen=config.num_experts_per_tok, is_normalized=True)
+    )
+
+
+def read_gpt_oss_experts(config: ModelConfig) -> ExpertsSpec:
+    for option, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
+        if (found := getattr(config, option, value)) != value:
+            raise CheckpointError(f"{option}={found!r} is not supported: it must be {value}")
+    return ExpertsSpec(
+        routing=Routing(
+            num_experts=config.num_local_experts, num_chosen=config.num_experts_per_tok, is_normalized=True
+        ),
+        has_bias=True,
+        stacking=StackingSpec(is_transposed=True, alternates=True),
     )
 
 

@@ -14,7 +14,7 @@ from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
 from seesay.llm.models.norm import NoNorm, Norm, RmsNorm
 from seesay.llm.models.residual import Joint
-from seesay.llm.models.spec import FeedForwardSpec
+from seesay.llm.models.spec import FeedForwardSpec, StackingSpec
 from seesay.llm.ops import Ops
 
 if TYPE_CHECKING:
@@ -40,10 +40,18 @@ class Experts:
         self._routing, self._activation, self._ops = experts.routing, spec.activation, ops
         self._is_exact, self._none = experts.is_router_exact, NoNorm(ops)
         count = experts.routing.num_experts
-        self._router = Linear(hidden_size, count, bias=False, is_quantizable=False)
+        self._router = Linear(hidden_size, count, bias=experts.has_bias, is_quantizable=False)
         inner, own = division.expert_inner(size), division.experts(count)
-        halves = [Source(module=f"{part}_proj", num_outputs=size, picks=(inner,)) for part in ("gate", "up")]
-        self._gate_up = ExpertLinear(hidden_size, count, sources=halves, experts=own, bias=experts.has_bias)
+        stacking = experts.stacking
+        self._gate_up = ExpertLinear(
+            hidden_size,
+            count,
+            sources=_find_halves(size, inner, stacking),
+            experts=own,
+            bias=experts.has_bias,
+            is_stacked=stacking is not None,
+            is_transposed=stacking is not None and stacking.is_transposed,
+        )
         whole = Source(module="down_proj", num_outputs=hidden_size)
         self._down = ExpertLinear(
             size,
@@ -53,6 +61,8 @@ class Experts:
             experts=own,
             bias=experts.has_bias,
             has_own_bias=division.is_first or division.has_whole_experts,
+            is_stacked=stacking is not None,
+            is_transposed=stacking is not None and stacking.is_transposed,
         )
         self._choice_bias = None
         if shape := experts.choice_bias_shape:
@@ -131,3 +141,18 @@ class Experts:
             weight, *_ = self._router.tensors
             return torch.mm(x, weight.t(), out_dtype=torch.float32)
         return self._none.multiply_few(self._router, x)
+
+
+def _find_halves(size: int, inner: range, stacking: StackingSpec | None) -> list[Source]:
+    """Return the stored outputs that are the components `inner` of an expert's gate and of its up."""
+    if stacking is None:
+        return [Source(module=f"{part}_proj", num_outputs=size, picks=(inner,)) for part in ("gate", "up")]
+    step, starts = (2, (0, 1)) if stacking.alternates else (1, (0, size))
+    return [
+        Source(
+            module="gate_up_proj",
+            num_outputs=2 * size,
+            picks=(range(start + step * inner.start, start + step * (inner.stop - 1) + 1, step),),
+        )
+        for start in starts
+    ]

@@ -14,6 +14,7 @@ from seesay.llm.models.expert_kinds import (
     find_dense_qwen_layers,
     read_ernie_experts,
     read_glm_experts,
+    read_gpt_oss_experts,
     read_mixtral_experts,
     read_qwen_experts,
 )
@@ -62,6 +63,7 @@ class DecoderKind:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     query_growth: tuple[float, int] | None = None
+    has_sinks: bool = False
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -143,6 +145,15 @@ def _glm4_moe(config: ModelConfig) -> DecoderKind:
         experts=read_glm_experts(config),
         expert_size=config.moe_intermediate_size,
         dense_layers=frozenset(range(config.first_k_dense_replace)),
+    )
+
+
+def _gpt_oss(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        experts=read_gpt_oss_experts(config),
+        expert_size=config.intermediate_size,
+        activation="clamped_silu",
+        has_sinks=True,
     )
 
 
@@ -250,6 +261,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm4": replace(_GLM, norms="around"),
     "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
     "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss,
     "granite": _granite,
     "llama": _llama,
     "ministral3": _ministral3,

@@ -108,6 +108,7 @@ def read_decoder_config(
         num_added_tokens=getattr(config, "num_added_tokens", 0),
         has_unit_head=bool(getattr(config, "has_unit_head", False)),
         query_growth=kind.query_growth,
+        has_sinks=kind.has_sinks,
         log_length=_log_length(config, use_logn_attn=use_logn_attn),
     )
 

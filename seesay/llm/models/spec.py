@@ -78,18 +78,32 @@ that a router chooses for each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StackingSpec:
+    """How a checkpoint has the experts of a layer in tensors of all of them, `gate_up_proj` and `down_proj`.
+
+    is_transposed: plain weights are [experts, inputs, outputs]. alternates: outputs of gate and up take turns, and do
+    not lie one after another.
+    """
+
+    is_transposed: bool = False
+    alternates: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
     """The experts of a feed-forward, and what every token goes through beside them.
 
     choice_bias_shape: the stored shape of a bias per expert that is added to its scores to choose (see `Routing`);
-    empty without one. has_bias: the layers of experts have biases. is_router_exact: logits are not rounded to the
-    model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0: there is none.
-    has_shared_gate: its output is multiplied by the sigmoid of one more product.
+    empty without one. has_bias: the router and the layers of experts have biases. is_router_exact: logits are not
+    rounded to the model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0:
+    there is none. has_shared_gate: its output is multiplied by the sigmoid of one more product. stacking: None where
+    the checkpoint has the experts one by one.
     """
 
     routing: Routing
     choice_bias_shape: tuple[int, ...] = ()
     has_bias: bool = False
+    stacking: StackingSpec | None = None
     is_router_exact: bool = False
     shared_size: int = 0
     has_shared_gate: bool = False
@@ -197,6 +211,7 @@ class DecoderConfig:
     is divided by its length.
     query_growth: (beta, length): the query of the token at place p is multiplied by 1 + beta · log(1 + ⌊p / length⌋)
     (Meta 2025, Llama 4); None: never.
+    has_sinks: see `Ops.attend`.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
     """
@@ -232,6 +247,7 @@ class DecoderConfig:
     num_added_tokens: int = 0
     has_unit_head: bool = False
     query_growth: tuple[float, int] | None = None
+    has_sinks: bool = False
     log_length: int | None = None
 
     @property

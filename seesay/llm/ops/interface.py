@@ -18,7 +18,9 @@ from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.plans.routing import Routing
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
+"""Of a gate, which is multiplied by the other half. clamped_silu: x · sigmoid(1.702 · x) of x up to 7, and the other
+half, between -7 and 7, gets 1 more (OpenAI 2025, gpt-oss)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

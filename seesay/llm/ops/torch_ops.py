@@ -100,6 +100,9 @@ class TorchOps:
         gate, up = x.chunk(2, dim=-1)
         if activation == "silu":
             return F.silu(gate).mul_(up)
+        if activation == "clamped_silu":
+            gate = gate.clamp(max=7.0)
+            return (gate * 1.702).sigmoid_().mul_(gate).mul_(up.clamp(-7.0, 7.0).add_(1.0))
         return F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none").mul_(up)
 
     def quantize_norm(

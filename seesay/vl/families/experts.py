@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
+from seesay.vl.weight_map import GPT_OSS_DECODER
 
 
 class QwenMoe(TextFamily):
@@ -40,6 +41,16 @@ class NamedAsQwenMoe(TextFamily):
     weights = replace(
         TextFamily.weights, decoder_patterns=((r"\.mlp\.(gate\.)?moe_statics\.e_score", ".mlp.gate.e_score"),)
     )
+
+
+class GptOss(TextFamily):
+    """Experts are stacked, in MXFP4 as published."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("GptOssForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(decoder="gpt_oss", names=("openai/gpt-oss-20b", "openai/gpt-oss-120b")),
+    )
+    weights = replace(TextFamily.weights, decoder_patterns=GPT_OSS_DECODER)
 
 
 class Mixtral(TextFamily):

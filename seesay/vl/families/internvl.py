@@ -16,7 +16,14 @@ from seesay.vl.bases.pixels import PixelSettings, find_library, read_processor, 
 from seesay.vl.bases.tower_names import INTERN_TOWER
 from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
 from seesay.vl.published import Published
-from seesay.vl.weight_map import INTERNLM2_DECODER, NESTED_DECODER, NESTED_PREFIXES, WeightMap, is_layer_above
+from seesay.vl.weight_map import (
+    GPT_OSS_DECODER,
+    INTERNLM2_DECODER,
+    NESTED_DECODER,
+    NESTED_PREFIXES,
+    WeightMap,
+    is_layer_above,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +48,7 @@ class InternVL(Family):
     published = (
         Published(decoder="qwen2", names=("OpenGVLab/InternVL3-1B-hf", "OpenGVLab/InternVL3-8B-hf")),
         Published(decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B-HF",)),
+        Published(decoder="gpt_oss", names=("OpenGVLab/InternVL3_5-GPT-OSS-20B-A4B-Preview-HF",)),
         Published(
             architecture="InternVLChatModel",
             decoder="llama",
@@ -53,13 +61,18 @@ class InternVL(Family):
             names=("OpenGVLab/InternVL2_5-4B", "OpenGVLab/InternVL3-8B", "OpenGVLab/InternVL3-78B"),
         ),
         Published(architecture="InternVLChatModel", decoder="qwen3", names=("OpenGVLab/InternVL3_5-8B",)),
+        Published(
+            architecture="InternVLChatModel",
+            decoder="gpt_oss",
+            names=("OpenGVLab/InternVL3_5-GPT-OSS-20B-A4B-Preview",),
+        ),
     )
     modalities = (Modality.IMAGE, Modality.VIDEO)
     options = {Modality.IMAGE: ("min_dynamic_patch", "max_dynamic_patch")}
     default_sampling = {"num_frames": 8}
     weights = WeightMap(
         decoder={**NESTED_DECODER, "language_model.output.": "lm_head."},
-        decoder_patterns=INTERNLM2_DECODER,
+        decoder_patterns=(*INTERNLM2_DECODER, *GPT_OSS_DECODER),
         tower={
             **{prefix + "vision_tower.": "tower." for prefix in NESTED_PREFIXES},
             **{prefix + "multi_modal_projector.": "projector." for prefix in NESTED_PREFIXES},
