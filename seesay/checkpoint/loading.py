@@ -118,16 +118,16 @@ def check_stored(checkpoint: TensorSource, part: Part, name: str) -> None:
         raise CheckpointError(
             f"{stored.file}: tensor {name!r} is stored as {stored.dtype}, it must be {' or '.join(part.dtypes)}"
         )
-    if not _fits(stored.shape, part.stored_shape):
+    if not (part.may_have(stored.shape) or _fits_flattened(stored.shape, part.stored_shape)):
         raise CheckpointError(
             f"{checkpoint.path}: tensor {name!r} has shape {list(stored.shape)}, "
             f"the config says {list(part.stored_shape)}"
         )
 
 
-def _fits(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
-    """Return whether a stored tensor has the expected shape; as a matrix it may have more axes behind the first, and a
-    single number may have an axis of its own."""
+def _fits_flattened(stored: tuple[int, ...], expected: tuple[int, ...]) -> bool:
+    """Return whether a stored tensor has the expected shape as a matrix with more axes behind the first, or as a single
+    number with an axis of its own."""
     if len(expected) == 2 and len(stored) > 2:
         stored = (stored[0], math.prod(stored[1:]))
     return stored == expected or (not expected and stored == (1,))

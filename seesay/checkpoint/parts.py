@@ -117,6 +117,9 @@ class Stack:
 class StoredElements(Protocol):
     """An open tensor of a checkpoint."""
 
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
     def read(self, picks: tuple[range, ...]) -> torch.Tensor:
         """Return the elements `picks` along each axis."""
         ...
@@ -129,30 +132,40 @@ class Part:
     `axes` are those of the stored tensor; none for a single number. `dtypes` are the stored types that are accepted,
     as safetensors names them. A stored tensor with more axes than a matrix is flattened behind its first axis: a
     convolution whose stride is its size is a linear layer.
-    stack: see `Stack`. is_transposed: the checkpoint has the axes in the opposite order.
+    stack: see `Stack`. is_transposed: the checkpoint has the axes in the opposite order; None where that is the only
+    one which its shape fits.
     """
 
     tensor: str
     axes: tuple[Axis, ...]
     dtypes: tuple[str, ...] = FLOATS
     stack: Stack | None = None
-    is_transposed: bool = False
+    is_transposed: bool | None = False
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
-        """The shape that the whole tensor must have."""
+        """The shape that the whole tensor must have; or where it may be transposed, that of one which is not."""
+        return self._find_stored_shape(is_transposed=bool(self.is_transposed))
+
+    def _find_stored_shape(self, *, is_transposed: bool) -> tuple[int, ...]:
         shape = tuple(axis.stored_size for axis in self.axes)
-        shape = shape[::-1] if self.is_transposed else shape
+        shape = shape[::-1] if is_transposed else shape
         return shape if self.stack is None else (self.stack.count, *shape)
+
+    def may_have(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the whole tensor may have this shape."""
+        found = self.is_transposed is None and shape == self._find_stored_shape(is_transposed=True)
+        return found or shape == self.stored_shape
 
     def read(self, tensor: StoredElements, picks: tuple[range, ...]) -> torch.Tensor:
         """Return stored elements, those `picks` along each of `axes`, in their place in the model."""
-        stored = picks[::-1] if self.is_transposed else picks
+        is_transposed = tensor.shape != self.stored_shape if self.is_transposed is None else self.is_transposed
+        stored = picks[::-1] if is_transposed else picks
         if self.stack is None:
             found = tensor.read(stored)
         else:
             found = tensor.read((range(self.stack.index, self.stack.index + 1), *stored))[0]
-        return found.t() if self.is_transposed else found
+        return found.t() if is_transposed else found
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -281,7 +294,7 @@ class TensorLayout:
     own_shape: tuple[int, ...] = ()
     dtypes: tuple[str, ...] = FLOATS
     dtype: torch.dtype | None = None
-    is_transposed: bool = False
+    is_transposed: bool | None = False
     is_reordered_later: bool = False
 
     @property

@@ -53,6 +53,10 @@ class TensorSlices:
     def __init__(self, reader: Any, name: str, shape: tuple[int, ...]) -> None:
         self._reader, self._name, self._shape = reader, name, shape
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._shape
+
     def read(self, picks: tuple[range, ...]) -> torch.Tensor:
         """Return the elements `picks` along each axis. A tensor with more axes than that is flattened behind its first
         axis."""

@@ -62,13 +62,13 @@ text configuration):
 _MODULES = """\
 ## Other models
 
-A model of the families above whose decoder is of another type, such as InternVL with a Qwen3-MoE, has our
-tower and Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or
-for texts with pictures (`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its
-interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights
-of its safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is
-probed before its weights are read, and compared with its own attention behind that. What cannot run says why, and in
-most cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later ones,
+A model of the families above whose decoder is of another type, such as InternVL with a Helium, has our tower and
+Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts
+with pictures (`AutoModelForImageTextToText`), runs through Transformers' own modules where these ask its interface for
+attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
+safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed
+before its weights are read, and compared with its own attention behind that. What cannot run says why, and in most
+cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later ones,
 rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are
 no CUDA graphs. On the CPU its linear layers have packed weights, as those of our decoders.
 
@@ -94,9 +94,9 @@ as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash, OPT and Phi-3.5-MoE's layers; with pictures Aria,
-Aya Vision, Command A Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-4.5V,
-GLM-OCR, HunyuanOCR, LightOnOCR, LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR, Qwen3-VL-MoE and ViP-LLaVA; and two
-made-up models whose code lies beside their weights, of texts and with pictures.
+Aya Vision, Command A Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR,
+HunyuanOCR, LightOnOCR, LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; and two made-up models whose code
+lies beside their weights, of texts and with pictures.
 """
 
 

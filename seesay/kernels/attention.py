@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, find_bias, hide_scores, weigh_scores
+from seesay.kernels.online_softmax import cap_scores, find_bias, find_window, hide_scores, weigh_scores
 from seesay.kernels.quantized_kv import attend_quantized
 
 
@@ -169,6 +169,7 @@ def divide_kernel(
     BLOCK_W: tl.constexpr,
     BLOCK_N: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    IS_CHUNK: tl.constexpr,
 ):
     """Divide the contexts of all decode rows into splits of about equal length.
 
@@ -182,7 +183,7 @@ def divide_kernel(
     lens = tl.load(lens_ptr + rows, mask=rows < num_rows, other=0)
     spans = lens
     if HAS_WINDOW:
-        spans = lens - tl.maximum(lens - window, 0) // BLOCK_N * BLOCK_N
+        spans = lens - tl.maximum(lens - find_window(window, lens - 1, IS_CHUNK), 0) // BLOCK_N * BLOCK_N
     total = tl.sum(spans.to(tl.int64), axis=0)
     longest = tl.max(spans, axis=0)
     tokens = tl.maximum((total + wanted_items - 1) // wanted_items, least_tokens).to(tl.int32)
@@ -238,6 +239,7 @@ def decode_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    IS_CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
@@ -270,6 +272,7 @@ def decode_kernel(
     full = stop // BLOCK_N * BLOCK_N
     if HAS_WINDOW:
         full = start
+        window = find_window(window, kv_len - 1, IS_CHUNK)
     query_places = query_ptr + row * token_stride + heads[:, None] * head_stride + dims[None, :]
     positions = tl.zeros([BLOCK_M], tl.int32) + (kv_len - 1)
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
@@ -391,6 +394,7 @@ def prefill_kernel(
     BLOCK_D: tl.constexpr,
     TOKENS: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    IS_CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
     HAS_PTX: tl.constexpr,
@@ -439,11 +443,13 @@ def prefill_kernel(
     if HAS_WINDOW:
         if run_starts_ptr is not None:  # the window of a token reaches back to the beginning of its run at least
             begins = tl.load(run_starts_ptr + rows, mask=tokens < num_new, other=1 << 30)
-            windows = tl.maximum(window, positions - begins + 1)
+            windows = tl.maximum(find_window(window, positions, IS_CHUNK), positions - begins + 1)
             full = tl.maximum(tl.min(positions - windows, axis=0) + 1, 0) // BLOCK_N * BLOCK_N
             window = windows[:, None]
         else:
-            full = tl.maximum(lowest - window + 1, 0) // BLOCK_N * BLOCK_N
+            full = tl.maximum(lowest - find_window(window, lowest, IS_CHUNK) + 1, 0) // BLOCK_N * BLOCK_N
+            if IS_CHUNK:
+                window = find_window(window, positions, IS_CHUNK)[:, None]
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
     if sinks_ptr is not None:

@@ -39,6 +39,16 @@ def _round_to_bfloat16(x):
 
 
 @triton.jit
+def find_window(window, positions, IS_CHUNK: tl.constexpr):
+    """Return how many keys the tokens at these positions see: `window`, or with IS_CHUNK those of a chunk of so many up
+    to their own."""
+    if IS_CHUNK:
+        return positions % window + 1
+    else:
+        return window
+
+
+@triton.jit
 def hide_scores(scores, keys, kv_len, positions, reaches, window, HAS_WINDOW: tl.constexpr):
     """Set scores [M, N] of keys [N] to -inf that queries at positions [M] do not see: those behind `reaches` [M], those
     from kv_len on, and with HAS_WINDOW those that are `window` or more positions back: a number, or [M, 1]."""

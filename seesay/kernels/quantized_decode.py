@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from seesay.kernels.online_softmax import cap_scores, find_bias
+from seesay.kernels.online_softmax import cap_scores, find_bias, find_window
 from seesay.kernels.quantized_kv import UNIT, load_bytes, load_params
 
 OFFSET = tl.constexpr(1024.0)
@@ -50,6 +50,7 @@ def decode_quantized_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
     HAS_WINDOW: tl.constexpr,
+    IS_CHUNK: tl.constexpr,
     HAS_CAP: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
     HAS_PTX: tl.constexpr,
@@ -79,7 +80,7 @@ def decode_quantized_kernel(
     full = tl.multiple_of(stop // BLOCK_N * BLOCK_N, BLOCK_N)
     first_seen = start * 0
     if HAS_WINDOW:
-        first_seen = tl.maximum(kv_len - window, 0)
+        first_seen = tl.maximum(kv_len - find_window(window, kv_len - 1, IS_CHUNK), 0)
         full = start
     top = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)

@@ -30,7 +30,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
         "qwen3_5_text", "qwen3_next", "qwen4_exp_text",
     ),
     "Qwen/Qwen3-VL-2B-Instruct": (
-        "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen3_vl_moe", "qwen4_exp",
+        "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp",
     ),
     "allenai/Molmo-7B-D-0924": ("molmo2",),
     "allenai/OLMo-2-1124-7B-Instruct": ("olmo_hybrid",),
@@ -39,7 +39,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "pi0", "t5gemma2", "gemma4_unified"),
     "ibm-granite/granite-3.3-8b-instruct": ("bamba", "granitemoehybrid"),
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
-    "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "llama4", "llama4_text", "nemotron_h", "diffllama"),
+    "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "nemotron_h", "diffllama"),
     "meta-llama/Llama-3.2-3B-Instruct": (
         "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "mllama_text_model", "rwkv", "xlstm",
     ),
@@ -49,7 +49,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "openbmb/MiniCPM-2B-sft-bf16": ("minicpm3",),
     "openbmb/MiniCPM-V-4_5": ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
     "tiiuae/falcon-7b-instruct": ("falcon_h1", "falcon_mamba"),
-    "zai-org/GLM-4.1V-9B-Thinking": ("glm4v_moe", "glm5_next", "glm_ocr"),
+    "zai-org/GLM-4.1V-9B-Thinking": ("glm5_next", "glm_ocr"),
     "zai-org/GLM-4.6V-Flash": ("glmga",),
 }  # fmt: skip
 """The types that a model stands in for, by its id on the hub: of the same authors, or for the same use."""

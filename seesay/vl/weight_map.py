@@ -53,6 +53,13 @@ STACKED_EXPERTS = (
     (r"(\.experts\.(?:gate_up|down)_proj)$", r"\1.weight"),
 )
 """`WeightMap.decoder_patterns` of experts that are parameters of one module, and not modules of their own."""
+LLAMA4_DECODER = (
+    (r"\.feed_forward\.router\.", ".mlp.gate."),
+    (r"\.feed_forward\.shared_expert\.", ".mlp.shared_experts."),
+    (r"\.feed_forward\.", ".mlp."),
+    *STACKED_EXPERTS,
+)
+"""`WeightMap.decoder_patterns` of a Llama 4."""
 GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."), *STACKED_EXPERTS)
 """`WeightMap.decoder_patterns` of a gpt-oss."""
 NESTED_PREFIXES = ("", "model.")

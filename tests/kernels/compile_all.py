@@ -30,6 +30,7 @@ from triton.runtime.jit import JITFunction
 
 from seesay.kernels.absent_gpu import Gpu, Launches, absent_gpu, name_kernel
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.plans.window import Chunk, Window
 from seesay.values.frame_chain import Patches
 
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
@@ -113,6 +114,7 @@ def call_attention(dtype: torch.dtype) -> None:
     for dim, lengths in ((128, few), (128, large), (128, many), (256, few)):
         attend(lengths, dim, dtype)
     attend(few, 64, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype))
+    attend(few, 128, dtype, window=Chunk(8192))
     attend(few, 128, dtype, slopes=empty(HEADS))
     attend(few, 64, dtype, slopes=empty(HEADS, dtype=torch.bfloat16))
     attend(few, 256, dtype, has_runs=True)
@@ -147,7 +149,7 @@ def attend(
     dtype: torch.dtype,
     *,
     block_size: int = 64,
-    window: int | None = None,
+    window: Window | None = None,
     soft_cap: float | None = None,
     sinks: torch.Tensor | None = None,
     slopes: torch.Tensor | None = None,
@@ -289,7 +291,7 @@ def call_experts(dtype: torch.dtype) -> None:
         experts.choose(empty(8, 128, dtype=dtype), choosing)
     one_byte = torch.float8_e4m3fn
     for kind, group_size in (
-        ((dtype, None), (one_byte, 128), (one_byte, None)) if dtype.itemsize == 2 else ((dtype, None),)
+        ((dtype, None), (one_byte, 128), (one_byte, 32), (one_byte, None)) if dtype.itemsize == 2 else ((dtype, None),)
     ):
         matrices = []
         for num_outputs, size in ((2 * 768, 2048), (2048, 768)):
@@ -307,6 +309,8 @@ def call_experts(dtype: torch.dtype) -> None:
     for num_tokens in (1, 160):
         x, logits = empty(num_tokens, 2048, dtype=dtype), empty(num_tokens, 128, dtype=dtype)
         experts.mix(x, logits, choosings[0], *matrices, own=range(64, 128), activation="silu")
+        biased = [matrix._replace(bias=empty(len(matrix.numbers), dtype=dtype)) for matrix in matrices]
+        experts.mix(x, logits, choosings[0], *biased, own=range(64, 128), activation="clamped_silu")
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:

@@ -14,6 +14,7 @@ from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import Ops, RowLayout
 from seesay.llm.ops.kv_codec import read_tokens, write_tokens
 from seesay.llm.ops.torch_ops import TorchOps
+from seesay.llm.plans.window import Chunk, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Case:
     heads: tuple[int, int] = (6, 2)
     dim: int = 32
     block_size: int = 64
-    window: int | None = None
+    window: Window | None = None
     soft_cap: float | None = None
     has_sinks: bool = False
     run: int | None = None
@@ -86,7 +87,8 @@ def attend_exactly(query: Any, keys: Any, values: Any, case: Any, row: int, scal
     first, last = torch.from_numpy(case.find_runs(row)).to(DEVICE)[:, :, None]
     hidden = seen > own
     if case.window is not None:
-        hidden |= seen <= own - case.window
+        chunk = case.window.size if isinstance(case.window, Chunk) else None
+        hidden |= seen <= own - case.window if chunk is None else seen < own // chunk * chunk
     hidden &= (seen < first) | (seen > last)
     output = torch.empty(query.shape, dtype=torch.float64, device=DEVICE)
     for head in range(case.heads[0]):
@@ -167,7 +169,7 @@ def random_cases(seed: int, count: int, *, longest: int = 3000) -> list[Case]:
                 heads=(kv_heads * int(rng.choice([1, 2, 4, 7, 8])), kv_heads),
                 dim=int(rng.choice([16, 64, 80, 96, 128, 256])),
                 block_size=int(rng.choice([1, 13, 16, 32, 64, 64, 64, 128])),
-                window=[None, None, 1, 37, 512][rng.integers(5)],
+                window=[None, None, 1, 37, 512, Chunk(50), Chunk(512)][rng.integers(7)],
                 soft_cap=[None, None, 20.0][rng.integers(3)],
                 has_sinks=bool(rng.integers(3) == 0),
                 run=run,

@@ -84,6 +84,11 @@ ERNIE_EXPERTS = {
     "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 24, "moe_num_shared_experts": 2,
     "moe_norm_min": 0.3,
 }  # fmt: skip
+LLAMA4 = {
+    "num_local_experts": 5, "intermediate_size_mlp": 72, "interleave_moe_layer_step": 2, "head_dim": 10,
+    "no_rope_layer_interval": 3, "attention_chunk_size": 7, "floor_scale": 5, "attn_scale": 0.3,
+    "rope_parameters": LLAMA3,
+}  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -119,9 +124,18 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-moe": ("Qwen2Moe", EXPERTS | {"shared_expert_intermediate_size": 20, "norm_topk_prob": True}),
     "qwen3-moe": ("Qwen3Moe", EXPERTS | {"head_dim": 16, "num_experts_per_tok": 3, "decoder_sparse_step": 2}),
     "gpt-oss": ("GptOss", {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9}),
+    "llama4": ("Llama4", LLAMA4),
     "olmoe": ("Olmoe", EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "ernie4.5-moe": ("Ernie4_5_Moe", ERNIE_EXPERTS),
+    "qwen3-vl-moe": (
+        "Qwen3VLMoe",
+        EXPERTS | {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10},
+    ),
+    "glm4v-moe": (
+        "Glm4vMoe",
+        GLM_EXPERTS | {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}},
+    ),
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "glm4v": ("Glm4v", {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.8}}),
@@ -166,7 +180,7 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
     """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
     kind, changes = BACKBONES[name]
     sizes = SIZES | changes | sizes
-    if kind in ("Glm4v", "Qwen2_5_VL", "Qwen2VL", "Qwen3VL"):
+    if kind in ("Glm4v", "Glm4vMoe", "Qwen2_5_VL", "Qwen2VL", "Qwen3VL", "Qwen3VLMoe"):
         tied = sizes["tie_word_embeddings"]
         vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1, "deepstack_visual_indexes": []}
         vision |= (
@@ -177,7 +191,9 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
         )
         model_class = getattr(transformers, f"{kind}ForConditionalGeneration")
     else:
-        config = getattr(transformers, "Gemma3TextConfig" if kind == "Gemma3" else f"{kind}Config")(**sizes)
+        config = getattr(transformers, f"{kind}TextConfig" if kind in ("Gemma3", "Llama4") else f"{kind}Config")(
+            **sizes
+        )
         model_class = getattr(transformers, f"{kind}ForCausalLM")
     torch.manual_seed(sum(map(ord, name)))
     model = model_class(config).eval()

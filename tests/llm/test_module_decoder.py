@@ -176,17 +176,10 @@ def test_a_probe_of_any_size_takes_no_memory(tmp_path: Path) -> None:
     assert probed.num_parameters > 1 << 39 and len(probed.shapes) == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "name", "message"),
-    [
-        ("jamba", "JambaForCausalLM", "its layers are of type linear_attention, which have other states"),
-        ("llama4_text", "Llama4ForCausalLM", "of type chunked_attention, whose tokens see those of their own chunk"),
-    ],
-)
-def test_layers_with_other_states_or_chunks_are_refused(kind: str, name: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": [name], "model_type": kind}))
+def test_layers_with_other_states_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["JambaForCausalLM"], "model_type": "jamba"}))
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match="its layers are of type linear_attention, which have other states"):
         ModuleModel(Checkpoint.load(tmp_path), ModuleTextFamily.auto_class)
 
 

@@ -12,6 +12,7 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import RowLayout, pick_ops, torch_ops
 from seesay.llm.ops.interface import Activation
+from seesay.llm.plans.window import Chunk, Window
 
 DEVICES = [
     "cpu",
@@ -121,7 +122,9 @@ def attend_plainly(query: Any, keys: Any, values: Any, *, scale: Any, window: An
     output = torch.empty_like(query)
     for i in range(n):
         own = length - n + i
-        first = 0 if window is None else max(0, own - window + 1)
+        first = (
+            0 if window is None else max(0, own - window + 1) if isinstance(window, int) else own - own % window.size
+        )
         for head in range(HEADS):
             g = head // (HEADS // KV_HEADS)
             scores = keys[first : own + 1, g] @ query[i, head] * scale
@@ -176,16 +179,16 @@ ROWS = {
 
 
 @pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
-@pytest.mark.parametrize("window", [None, 1, 6, 100])
+@pytest.mark.parametrize("window", [None, 1, 6, 100, Chunk(1), Chunk(6), Chunk(100)])
 @pytest.mark.parametrize("soft_cap", [None, 2.0])
-def test_attention_is_the_plain_formula(device: Any, rows: Any, window: int | None, soft_cap: float | None) -> None:
+def test_attention_is_the_plain_formula(device: Any, rows: Any, window: Window | None, soft_cap: float | None) -> None:
     ours, expected = run_attention(device, rows, window=window, soft_cap=soft_cap)
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize("window", [None, 6, Chunk(6)])
 def test_attention_in_small_groups_and_pieces_is_the_same(
-    device: Any, monkeypatch: pytest.MonkeyPatch, window: int | None
+    device: Any, monkeypatch: pytest.MonkeyPatch, window: Window | None
 ) -> None:
     monkeypatch.setattr(torch_ops, "MAX_GATHER_TOKENS", 20)
     monkeypatch.setattr(torch_ops, "MAX_MASK_ELEMENTS", 50)

@@ -34,6 +34,7 @@ from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops import DecodeRows, Ops
 from seesay.llm.ops.kv_codec import dequantize, quantize, read_blocks, read_tokens, write_tokens
 from seesay.llm.ops.torch_ops import TorchOps
+from seesay.llm.plans.window import Chunk
 
 pytestmark = MARKS
 FORMATS: tuple[KVFormat, ...] = ("int8", "int4", "fp8")
@@ -197,6 +198,7 @@ CASES = [
     Case(rows=SMALL, dtype=torch.bfloat16, dim=80, block_size=16, window=33),
     Case(rows=SMALL, has_sinks=True, dim=80, heads=(3, 1), window=20, soft_cap=5.0, dtype=torch.float16),
     Case(rows=[(1, 300), (1, 2), (70, 130)], dim=16, has_sinks=True, heads=(4, 2)),
+    Case(rows=[(1, 300), (1, 64), (70, 130)], dim=16, heads=(4, 2), window=Chunk(64), has_sinks=True),
     Case(rows=[(1, 70), (20, 40)], dim=256, heads=(2, 1), dtype=torch.bfloat16),
     Case(rows=SMALL[:3], dim=128, heads=(40, 1), block_size=16, dtype=torch.bfloat16),
     Case(rows=[(70, 130)], heads=(2, 1), dim=16, dtype=torch.float16, run=50, window=20),

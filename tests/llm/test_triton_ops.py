@@ -31,6 +31,7 @@ from seesay.llm.models.spec import RotarySpec
 from seesay.llm.ops import DecodeRows, Ops, pick_ops
 from seesay.llm.ops.interface import Activation
 from seesay.llm.ops.torch_ops import TorchOps
+from seesay.llm.plans.window import Chunk
 
 pytestmark = MARKS
 
@@ -202,6 +203,8 @@ CASES = [
         window=9,
         block_size=16,
     ),
+    Case(rows=[(1, 300), (1, 2), (1, 64), (1, 65), (70, 130)], dim=16, heads=(4, 2), window=Chunk(64)),
+    Case(rows=[(1, 300), (70, 130)], dim=16, heads=(2, 1), window=Chunk(50), has_sinks=True, block_size=16),
     Case(rows=[], heads=(2, 1)),
 ]
 MORE_CASES = [
@@ -214,6 +217,8 @@ MORE_CASES = [
     Case(rows=SMALL, block_size=16, dim=96, heads=(3, 1)),
     Case(rows=SMALL, block_size=128, dim=64),
     Case(rows=SMALL, window=1),
+    Case(rows=SMALL, window=Chunk(1)),
+    Case(rows=[(1, 300), (70, 130)], dim=16, heads=(2, 1), window=Chunk(20), run=50),
     Case(rows=SMALL, soft_cap=30.0, block_size=5),
     Case(rows=SMALL, dtype=torch.bfloat16, dim=128, heads=(7, 1)),
     Case(rows=SMALL, dtype=torch.float16, dim=80, block_size=16, window=33),

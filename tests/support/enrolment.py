@@ -79,11 +79,16 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
+    "qwen3_vl_moe": Tiny(architecture="Qwen3VLMoeForConditionalGeneration"),
+    "qwen3_vl_moe_published": Tiny(architecture="Qwen3VLMoeForConditionalGeneration", variant=True),
+    "glm4v_moe": Tiny(architecture="Glm4vMoeForConditionalGeneration"),
     "glm4v": Tiny(architecture="Glm4vForConditionalGeneration"),
     "chatglm_4v": Tiny(architecture="ChatGLMModel/clip_vision_model"),
     "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
     "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
+    "llama4_text": Tiny(architecture="Llama4ForCausalLM"),
+    "llama4": Tiny(architecture="Llama4ForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),
     "paligemma2": Tiny(architecture="PaliGemmaForConditionalGeneration"),
@@ -92,7 +97,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "mistral3": Tiny(architecture="Mistral3ForConditionalGeneration"),
     "ministral3": Tiny(architecture="Mistral3ForConditionalGeneration", variant=True),
     "internvl": Tiny(architecture="InternVLForConditionalGeneration"),
-    "internvl_qwen3_moe": Tiny(architecture="InternVLForConditionalGeneration", variant=True, of_modules=True),
+    "internvl_qwen3_moe": Tiny(architecture="InternVLForConditionalGeneration", variant=True),
+    "internvl_helium": Tiny(architecture="InternVLForConditionalGeneration", variant=True, of_modules=True),
     "internvl_gpt_oss": Tiny(architecture="InternVLForConditionalGeneration", variant=True),
     "internvl_chat": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
     "internvl_chat_6b": _original("InternVLChatModel", "InternVLForConditionalGeneration"),
@@ -157,12 +163,10 @@ VISION_MODULES: Mapping[str, str] = {
     "gemma4": "Gemma4ForConditionalGeneration",
     "gemma4_small": "Gemma4ForConditionalGeneration",
     "gemma4_large": "Gemma4ForConditionalGeneration",
-    "glm4v_moe": "Glm4vMoeForConditionalGeneration",
     "glm_ocr": "GlmOcrForConditionalGeneration",
     "hunyuan_vl": "HunYuanVLForConditionalGeneration",
     "lighton_ocr": "LightOnOcrForConditionalGeneration",
     "paddleocr_vl": "PaddleOCRVLForConditionalGeneration",
-    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
     "qianfan_ocr": "QianfanOCRForConditionalGeneration",
     "llava_next_video": "LlavaNextVideoForConditionalGeneration",
     "vipllava": "VipLlavaForConditionalGeneration",
@@ -234,8 +238,8 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
-    "ernie4_5_moe", "glm4_moe", "gpt_oss", "gpt_oss_mxfp4", "internvl_gpt_oss", "mixtral", "olmoe", "qwen2_moe",
-    "qwen3_moe",
+    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "internvl_gpt_oss", "internvl_qwen3_moe",
+    "llama4", "llama4_text", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)

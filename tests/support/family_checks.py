@@ -238,7 +238,7 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
             ids = torch.from_numpy(made.token_ids)[None].masked_fill(takes_rows, decoder.config.pad_token_id)
             extra["per_layer_inputs"] = decoder.get_per_layer_inputs(ids)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
-        ours = loaded.model.lm_head(hidden)
+        ours = loaded.model.get_output_embeddings()(hidden)
         if (cap := getattr(decoder.config, "final_logit_softcapping", None)) is not None:
             ours = cap * torch.tanh(ours / cap)
         theirs = loaded.model(**theirs_in).logits
@@ -253,7 +253,7 @@ def positions_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None 
     """The model's own positions of the processor's inputs. Without such: positions count up."""
     media = mixed_media(loaded.family) if media is None else media
     made = build(loaded, media)
-    if not hasattr(loaded.model.model, "get_rope_index"):
+    if not hasattr(getattr(loaded.model, "model", None), "get_rope_index"):
         assert loaded.family.num_position_axes == 1, "the model has no positions of its own"
         assert made.positions.tolist() == list(range(len(made.token_ids)))
         assert made.next_position == len(made.token_ids)

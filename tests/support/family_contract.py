@@ -130,8 +130,9 @@ class _Seen(Exception):
 
 def decoder_of(loaded: Loaded) -> Any:
     """Return the model's text decoder, without its head."""
-    base = loaded.model.model
-    return base.text_model if hasattr(base, "text_model") else base.language_model
+    base = getattr(loaded.model, "model", loaded.model)
+    found = base.text_model if hasattr(base, "text_model") else base.language_model
+    return getattr(found, "model", found)
 
 
 def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:

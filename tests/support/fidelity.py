@@ -29,6 +29,7 @@ SIBLINGS: Mapping[str, str] = {
 in its place (`enrolment.SIBLING`)."""
 BY_CHOICE: Mapping[str, str] = {
     "glm4v": "pictures and videos may stand in one prompt, which Transformers refuses",
+    "glm4v_moe": "pictures and videos may stand in one prompt, which Transformers refuses",
     "glm46v": "pictures and videos may stand in one prompt, which Transformers refuses",
     "internlm2": "dynamic rotary scaling follows the length of the prompt, in the published code that of each step",
     "qwen": "the NTK factor of the prompt holds for the whole answer",

@@ -66,8 +66,14 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
 
     runs_code = architecture in OWN_CODE.values()
     model = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, trust_remote_code=runs_code).eval()
-    if architecture in ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration"):
+    if architecture in (
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
+        "Glm46VForConditionalGeneration",
+    ):
         _tell_videos_apart(model)
+    if architecture == "Llama4ForConditionalGeneration":
+        _repair_llama4(model)
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
     if published != path:
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
@@ -105,6 +111,17 @@ def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[An
 
         return Baichuan13B.load(path).to(dtype), tokenizer
     return AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=runs_code).eval(), tokenizer
+
+
+def _repair_llama4(model: Any) -> None:
+    """In Transformers 5.24 the model asks its decoder's output for `image_outputs`, which it has not, and its processor
+    makes pixels of bfloat16 for a tower of any type."""
+    from transformers.models.llama4.modeling_llama4 import MoeCausalLMOutputWithPast
+
+    output: Any = MoeCausalLMOutputWithPast
+    output.image_outputs = None
+    embed = model.vision_model.patch_embedding
+    embed.register_forward_pre_hook(lambda _, args: (args[0].to(embed.linear.weight.dtype),))
 
 
 def _tell_videos_apart(model: Any) -> None:

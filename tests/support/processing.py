@@ -56,6 +56,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
         return tuple(image_processor.get_number_of_image_patches(height, width)[1:])
     if type(processor).__name__ == "Ovis2Processor":
         return _count_tiles_of_ovis(image_processor, height, width)
+    if type(processor).__name__ == "Llama4Processor":
+        return _count_tiles_of_llama4(image_processor, height, width)
     return ()
 
 
@@ -63,7 +65,20 @@ def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
     """Return what the processor's `replace_image_token` takes of a picture with this grid of tiles."""
     if type(processor).__name__ == "Ovis2Processor":
         return {"grids": [torch.tensor(grid)]}
+    if type(processor).__name__ == "Llama4Processor":
+        size = processor.image_processor.size
+        return {"aspect_ratios": [grid], "pixel_values": [torch.empty(3, size.height, size.width)]}
     return {"rows": [[grid[0]]], "cols": [[grid[1]]]} if grid else {}
+
+
+def _count_tiles_of_llama4(image_processor: Any, height: int, width: int) -> tuple[int, int]:
+    """As `count_tiles`, by the functions that choose a canvas."""
+    from transformers.models.llama4 import image_processing_llama4 as published
+
+    size = image_processor.size
+    canvases = published.find_supported_resolutions(max_num_chunks=image_processor.max_patches, patch_size=size)
+    rows, columns = (int(n) for n in published.get_best_fit((height, width), torch.tensor(canvases)))
+    return rows // size.height, columns // size.width
 
 
 def _count_tiles_of_ovis(image_processor: Any, height: int, width: int) -> tuple[int, int]:

@@ -392,6 +392,15 @@ def _gpt_oss_mxfp4(path: Path) -> None:
     (path / "config.json").write_text(json.dumps(config))
 
 
+def _qwen3_vl_moe_published(path: Path) -> None:
+    """As published: experts are [experts, inputs, outputs], which Transformers does not write."""
+    FACTORIES["qwen3_vl_moe"](path)
+    tensors = load_file(path / "model.safetensors")
+    is_turned = {name: ".mlp.experts." in name for name in tensors}
+    turned = {name: t.transpose(1, 2).contiguous() if is_turned[name] else t for name, t in tensors.items()}
+    save_file(turned, path / "model.safetensors", metadata={"format": "pt"})
+
+
 def _without_sibling(write: Callable[[Path], None]) -> Callable[[Path], None]:
     """Return a writer of what `write` writes, for a model that has a reference of its own."""
 
@@ -550,6 +559,39 @@ def _write_glm4v(
         image_processor=image_processor(size={"shortest_edge": 512, "longest_edge": 12800}, **sizes),
         video_processor=video_processor(size={"shortest_edge": 256, "longest_edge": 9216}, **sizes),
         tokenizer=tokenizer, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
+LLAMA4: dict[str, Any] = {
+    "num_local_experts": 4, "intermediate_size_mlp": 80, "interleave_moe_layer_step": 2, "head_dim": 16,
+    "no_rope_layer_interval": 3, "attention_chunk_size": 24, "floor_scale": 16, "attn_scale": 0.3,
+    "num_hidden_layers": 4, "rope_parameters": LLAMA3_ROPE,
+}  # fmt: skip
+
+
+def _llama4(path: Path) -> None:
+    """Tiles of 4 x 4 patches, of which squares of four are one row. Chunks end within pictures."""
+    template = CHATML.replace("@image@", "<|image|>")
+    special = ("image_start", "image_end", "patch", "tile_x_separator", "tile_y_separator", "image")
+    tokenizer = make_tokenizer(template, has_bos=True, **{f"{name}_token": f"<|{name}|>" for name in special})
+    vision = {
+        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "image_size": 16, "patch_size": 4, "projector_input_dim": 24, "projector_output_dim": 24,
+        "vision_output_dim": 24, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+    }  # fmt: skip
+    text = {
+        "vocab_size": 288, **QWEN_TEXT, **LLAMA4, "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    ids = {
+        f"{short}_token_index": tokenizer.convert_tokens_to_ids(f"<|{name}|>")
+        for short, name in (("boi", "image_start"), ("eoi", "image_end"), ("image", "patch"))
+    }
+    config = transformers.Llama4Config(text_config=text, vision_config=vision, **ids)
+    save_model(transformers.Llama4ForConditionalGeneration(config), path)
+    transformers.Llama4Processor(
+        image_processor=transformers.Llama4ImageProcessor(size={"height": 16, "width": 16}, max_patches=6),
+        tokenizer=tokenizer, patch_size=4, pixel_shuffle_ratio=0.5, chat_template=template,
     ).save_pretrained(path)  # fmt: skip
 
 
@@ -1438,6 +1480,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "chatglm_4v": _chatglm_4v,
     "cogvlm": _cogvlm(),
     "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
+    "llama4": _llama4,
+    "llama4_text": _text(transformers.Llama4TextConfig, transformers.Llama4ForCausalLM, **LLAMA4),
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,
     "paligemma": partial(_paligemma, text_config=GemmaConfig, num_key_value_heads=1),
@@ -1451,6 +1495,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
         text_class=transformers.Qwen3MoeConfig,
         text={"head_dim": 24, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     ),
+    "internvl_helium": partial(_internvl, text_class=transformers.HeliumConfig, text={"head_dim": 16}),
     "internvl_gpt_oss": partial(
         _internvl,
         text_class=transformers.GptOssConfig,
@@ -1557,6 +1602,7 @@ FACTORIES |= {
         "GptOss", head_dim=16, sliding_window=32, num_local_experts=4, num_experts_per_tok=2, rope_parameters=None
     ),
     "gpt_oss_mxfp4": _gpt_oss_mxfp4,
+    "qwen3_vl_moe_published": _qwen3_vl_moe_published,
     "opt": _of_modules("OPT", ffn_dim=96, word_embed_proj_dim=64),
     "qwen3_moe": _of_modules(
         "Qwen3Moe", head_dim=24, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2

@@ -23,7 +23,7 @@ class ExpertLinear(Linear):
     `sources` are the modules of the first expert that its outputs come from, one after another, named below the number
     of the expert beside the layer: those of a layer at `mlp.experts.down_proj` are `mlp.experts.0.down_proj` and so on.
     is_stacked: they are modules of all experts, named beside the layer; of plain weights with their axes in the
-    opposite order where it `is_transposed`.
+    opposite order where it `is_transposed`: see `Part`.
     `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
     It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
     """
@@ -39,7 +39,7 @@ class ExpertLinear(Linear):
         bias: bool,
         has_own_bias: bool = True,
         is_stacked: bool = False,
-        is_transposed: bool = False,
+        is_transposed: bool | None = False,
     ) -> None:
         experts = range(num_experts) if experts is None else experts
         find = partial(_find_in_stack, count=num_experts) if is_stacked else _find_by_number
@@ -69,9 +69,10 @@ class ExpertLinear(Linear):
 
     def find_layouts(self) -> Mapping[str, TensorLayout]:
         found = super().find_layouts()
-        if not self._is_transposed:
-            return found
-        return {name: replace(each, is_transposed=each.is_plain) for name, each in found.items()}
+        return {
+            name: replace(each, is_transposed=self._is_transposed) if each.is_plain else each
+            for name, each in found.items()
+        }
 
     def unread_at(self, path: str) -> tuple[str, ...]:
         parent = path.rpartition(".")[0]

@@ -225,6 +225,21 @@ class PixelNormalizer:
         return torch.sub(pixels, mean, out=out).div_(std)
 
 
+class RoundedNormalizer(PixelNormalizer):
+    """Computes the same in bfloat16, rounding after each step."""
+
+    def __init__(self, *, mean: Sequence[float], std: Sequence[float], rescale_factor: float) -> None:
+        super().__init__(mean=mean, std=std, rescale_factor=rescale_factor)
+        self._mean, self._std, self._factor = tuple(mean), tuple(std), rescale_factor
+
+    def __call__(self, pixels: Tensor, *, channel_dim: int, out: Tensor | None = None) -> Tensor:
+        shape = [1] * pixels.dim()
+        shape[channel_dim] = 3
+        mean, std = (pixels.new_tensor(v, dtype=torch.bfloat16).view(shape) for v in (self._mean, self._std))
+        found = pixels.to(torch.bfloat16).mul_(self._factor).sub_(mean).div_(std)
+        return found.float() if out is None else out.copy_(found)
+
+
 def _normalize_on_host(pixels: Tensor, mean: Tensor, std: Tensor, out: Tensor | None) -> Tensor:
     """Return (pixels - mean) / std. On the CPU torch is many times slower for operands of two types, and along an axis
     of three: where the channels are the last axis, whole lines of pixels are computed."""

@@ -27,7 +27,8 @@ from seesay.encoders.towers.weights import load_tower
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorConfig:
     """The projector behind the tower: two linear layers, or one without an `activation`, or a `Downsampler` with an
-    `inner_size`.
+    `inner_size`. inner_sizes: the outputs of both, behind which the activation and one more linear layer follow
+    (Llama 4).
 
     keeps_class_row: the row of the class token is kept. merge: squares of merge² patches are joined to one row; rows
     then lie column by column if it `turns_grid`. pads_grid: zeros are added at the right and the bottom of a grid that
@@ -52,6 +53,7 @@ class ProjectorConfig:
     learned_axes: tuple[int, ...] = ()
     projects_learned: bool = False
     inner_size: int | None = None
+    inner_sizes: tuple[int, int] | None = None
     divisor: float = 1.0
     merged_size: int | None = None
 
@@ -63,8 +65,9 @@ class _Projector(nn.Module):
     def __init__(self, in_size: int, grid: tuple[int, int], config: ProjectorConfig) -> None:
         super().__init__()
         self.layer_norm = nn.LayerNorm(in_size) if config.norms_joined else None
-        self.linear_1 = Linear(in_size, config.out_hidden_size, bias=config.has_bias)
-        self.linear_2 = Linear(config.out_hidden_size, config.out_hidden_size, bias=config.has_bias)
+        inner_size, out_size = config.inner_sizes or (config.out_hidden_size, config.out_hidden_size)
+        self.linear_1 = Linear(in_size, inner_size, bias=config.has_bias)
+        self.linear_2 = Linear(inner_size, out_size, bias=config.has_bias)
         self.activation = get_activation(str(config.activation))
         self._grid, self._pool = grid, config.pool
 
@@ -78,6 +81,18 @@ class _Projector(nn.Module):
             means = F.adaptive_avg_pool2d(squares, (height // self._pool, width // self._pool))
             inner = means.flatten(2).transpose(1, 2).contiguous()
         return self.linear_2(inner)
+
+
+class _LastLayer(nn.Module):
+    """The activation and a linear layer behind a projector, under the names of Llama 4's checkpoints."""
+
+    def __init__(self, in_size: int, config: ProjectorConfig) -> None:
+        super().__init__()
+        self.linear_1 = Linear(in_size, config.out_hidden_size, bias=config.has_bias)
+        self.activation = get_activation(str(config.activation))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear_1(self.activation(x))
 
 
 class _Connector(nn.Module):
@@ -121,6 +136,8 @@ class ProjectedVit(nn.Module):
             last = self.connector = _Connector(in_size, projector)
         else:
             last = self.projector = _make_projector(rows, projector)
+        sizes = projector.inner_sizes
+        self.multi_modal_projector = None if sizes is None else _LastLayer(sizes[1], projector)
         divide = None if projector.divisor == 1 else partial(torch.div, other=projector.divisor)
         self.learned = LearnedRows(
             projector.learned_rows,
@@ -137,6 +154,8 @@ class ProjectedVit(nn.Module):
             hidden = self._join(hidden)
         last = self.connector if projector.activation is None else self.projector
         result: Tensor = last(hidden)
+        if self.multi_modal_projector is not None:
+            result = self.multi_modal_projector(result)
         result = result.view(len(hidden), -1, result.shape[-1])
         return result if projector.divisor == 1 else result / projector.divisor
 

@@ -52,7 +52,8 @@ class VitConfig:
     norm (AIMv2).
     has_class_token: a learned row comes before those of the patches. has_patch_bias: of the patch embedding.
     has_input_norm: patches, with their positions, are normed before the first layer. has_positions: there are learned
-    positions; has_class_position: one of them is the class token's.
+    positions; has_class_position: one of them is the class token's, the first one, or with `has_last_class_position`
+    the last.
 
     position_side: None if each patch has a learned position of its own. Otherwise the side of a square table of
         positions; patches take that of their share of the picture (`find_positions`), or, if it
@@ -73,6 +74,7 @@ class VitConfig:
     has_rms_ends: bool = False
     has_positions: bool = True
     has_class_position: bool = True
+    has_last_class_position: bool = False
     position_side: int | None = None
     stretches_positions: bool = False
     rope: RopeConfig | None = None
@@ -199,6 +201,8 @@ class Vit(nn.Module):
     def _find_own_positions(self, device: torch.device) -> Tensor | None:
         if self.pos_embed is not None and self.config.stretches_positions:
             return stretch_positions(self.pos_embed.flatten(0, -2), self.config.grid)
+        if self.pos_embed is not None and self.config.has_last_class_position:
+            return self.pos_embed.roll(1, dims=-2)
         if self.pos_embed is None or self._places is None:
             return self.pos_embed
         if self._places.device != device:

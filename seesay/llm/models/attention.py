@@ -24,8 +24,9 @@ from seesay.llm.ops import Ops
 @dataclass(frozen=True, slots=True)
 class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
-    factor of each token's query; None is 1. rows: those of media; None where there are none. slopes: see `Ops.attend`.
-    is_adapted: whether adapters change some tokens, which are counted among all of the step.
+    factor of each token's query; None is 1; grown_scale: that of layers whose queries grow. rows: those of media; None
+    where there are none. slopes: see `Ops.attend`. is_adapted: whether adapters change some tokens, which are counted
+    among all of the step.
     """
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -33,6 +34,7 @@ class AttentionStep:
     plan: Any
     faults: torch.Tensor
     query_scale: torch.Tensor | None = None
+    grown_scale: torch.Tensor | None = None
     rows: RowSplit | None = None
     slopes: torch.Tensor | None = None
     is_adapted: bool = False
@@ -48,7 +50,7 @@ class Attention:
         self._ops = ops
         self._num_heads, self._num_kv_heads, self._head_dim = len(heads), len(kv_heads), config.head_dim
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
-        self._rotary, self.window = layer.rotary, layer.window
+        self._rotary, self.window, self._grows = layer.rotary, layer.window, layer.grows_queries
         media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
         self.qkv = SplitLinear(
             "self_attn.qkv_proj",
@@ -69,7 +71,7 @@ class Attention:
         )
         self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
         self._fused_norms: tuple[RmsNorm, RmsNorm] | None = None
-        self._norms: tuple[_QKNorm, ...] = _make_qk_norms(config, f"layers.{index}", ops, division)
+        self._norms: tuple[_QKNorm, ...] = _make_qk_norms(config, index, ops, division)
         self.norms = tuple(weight for norm in self._norms for weight in norm.weights)
         self._sinks = _make_sinks(config, f"layers.{index}", heads) if config.has_sinks else None
         if self._sinks is not None:
@@ -94,8 +96,9 @@ class Attention:
         cos, sin = step.turns[self._rotary]
         self._ops.rotate_and_write(qkv, cos, sin, cache, step.slots, norms, step.faults)
         query = qkv[:, : self._num_heads]
-        if step.query_scale is not None:
-            query.mul_(step.query_scale)
+        query_scale = step.grown_scale if self._grows else step.query_scale
+        if query_scale is not None:
+            query.mul_(query_scale)
         output = self._ops.attend(
             query,
             cache,
@@ -131,6 +134,19 @@ class _HeadNorm:
         return (normed * weight).flatten(1).to(x.dtype)
 
 
+class _PlainHeadNorm:
+    """An RMS norm of each head, without a weight."""
+
+    weights: tuple[Weight, ...] = ()
+
+    def __init__(self, config: DecoderConfig) -> None:
+        self._size, self._eps = config.head_dim, config.norm.eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.float().view(len(x), -1, self._size)
+        return (wide * (wide.square().mean(dim=-1, keepdim=True) + self._eps).rsqrt()).flatten(1).to(x.dtype)
+
+
 class _DividedNorm:
     """An RMS norm over the heads of all ranks, of which `num_holders` have the same ones each."""
 
@@ -150,19 +166,21 @@ class _DividedNorm:
         return (wide * (squares / self._count + self._eps).rsqrt() * self._weight.data).to(x.dtype)
 
 
-_QKNorm = RmsNorm | LayerNorm | _HeadNorm | _DividedNorm
+_QKNorm = RmsNorm | LayerNorm | _HeadNorm | _PlainHeadNorm | _DividedNorm
 
 
-def _make_qk_norms(config: DecoderConfig, layer: str, ops: Ops, division: Division) -> tuple[_QKNorm, ...]:
+def _make_qk_norms(config: DecoderConfig, index: int, ops: Ops, division: Division) -> tuple[_QKNorm, ...]:
     """Return the norms of a rank's queries and keys; none without them."""
-    if config.qk_norm is None:
+    if config.qk_norm is None or not config.layers[index].norms_qk:
         return ()
+    if config.qk_norm == "plain":
+        return _PlainHeadNorm(config), _PlainHeadNorm(config)
     found: list[_QKNorm] = []
     for name, heads, count, num_holders in (
         ("q_norm", division.heads(config), config.num_heads, 1),
         ("k_norm", division.kv_heads(config), config.num_kv_heads, division.num_holders(config)),
     ):
-        path = f"{layer}.self_attn.{name}"
+        path = f"layers.{index}.self_attn.{name}"
         if config.qk_norm == "per_head":
             found.append(_HeadNorm(path, heads, count, config))
         elif config.qk_norm == "head":

@@ -26,7 +26,7 @@ from seesay.llm.models.embedding import EmbeddingTable
 from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
-from seesay.llm.models.spec import AlibiSpec, DecoderConfig
+from seesay.llm.models.spec import AlibiSpec, DecoderConfig, QueryGrowth
 from seesay.llm.ops import pick_ops
 from seesay.llm.plans.traits import DecoderTraits
 
@@ -247,30 +247,32 @@ class ComposedDecoder:
     def _begin_step(self, inputs: ModelInput) -> AttentionStep:
         turns = [rotary.tables(inputs.positions, inputs.stretches) for rotary in self._rotaries]
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
-        scale = self._scale_queries(inputs.positions)
+        places = inputs.positions if inputs.positions.dim() == 1 else inputs.positions.amax(0)
+        scale = self._scale_queries(places, None)
+        growth = self.config.query_growth
         return AttentionStep(
             turns,
             inputs.slot_mapping,
             plan,
             inputs.faults,
-            scale,
-            inputs.media_rows,
-            self._slopes,
+            query_scale=scale,
+            grown_scale=scale if growth is None else self._scale_queries(places, growth),
+            rows=inputs.media_rows,
+            slopes=self._slopes,
             is_adapted=bool(inputs.adapters),
         )
 
-    def _scale_queries(self, positions: torch.Tensor) -> torch.Tensor | None:
+    def _scale_queries(self, places: torch.Tensor, growth: QueryGrowth | None) -> torch.Tensor | None:
         """Return the factor of each token's query, [T, 1, 1]; None for 1. It is computed on the device alone."""
-        length, growth = self.config.log_length, self.config.query_growth
+        length = self.config.log_length
         if length is None and growth is None:
             return None
-        places = positions if positions.dim() == 1 else positions.amax(0)
         scale = torch.ones(len(places), dtype=torch.float32, device=places.device)
         if length is not None:
             scale = (places + 1).to(torch.float32).log_().div_(math.log(length)).clamp_(min=1.0)
         if growth is not None:
-            beta, stretch = growth
-            scale.mul_((places // stretch).to(torch.float32).log1p_().mul_(beta).add_(1.0))
+            steps = (places + growth.first) // growth.length
+            scale.mul_(steps.to(torch.float32).log1p_().mul_(growth.beta).add_(1.0))
         return scale.to(self.dtype)[:, None, None]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
@@ -31,14 +32,32 @@ def read_gpt_oss_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
-def read_qwen_experts(config: ModelConfig) -> ExpertsSpec:
+def read_llama4_experts(config: ModelConfig) -> ExpertsSpec:
+    """Read those of one chosen expert, whose share is 1: its input is scaled."""
+    if config.num_experts_per_tok != 1:
+        raise CheckpointError(f"num_experts_per_tok={config.num_experts_per_tok} is not supported: it must be 1")
+    return ExpertsSpec(
+        routing=Routing(num_experts=config.num_local_experts, num_chosen=1, is_normalized=True),
+        scales_inputs=True,
+        shared_size=config.intermediate_size,
+        stacking=StackingSpec(is_transposed=True),
+    )
+
+
+def read_qwen_experts(config: ModelConfig, *, is_normalized: bool | None = None) -> ExpertsSpec:
+    """is_normalized: instead of the configuration's option."""
     return ExpertsSpec(
         routing=Routing(
             num_experts=config.num_experts,
             num_chosen=config.num_experts_per_tok,
-            is_normalized=bool(config.norm_topk_prob),
+            is_normalized=bool(config.norm_topk_prob) if is_normalized is None else is_normalized,
         )
     )
+
+
+def read_qwen3_vl_experts(config: ModelConfig) -> ExpertsSpec:
+    experts = read_qwen_experts(config, is_normalized=True)
+    return replace(experts, stacking=StackingSpec(is_transposed=None))
 
 
 def read_glm_experts(config: ModelConfig) -> ExpertsSpec:

@@ -39,6 +39,7 @@ class Experts:
         experts, size = spec.experts, spec.size
         self._routing, self._activation, self._ops = experts.routing, spec.activation, ops
         self._is_exact, self._none = experts.is_router_exact, NoNorm(ops)
+        self._scales_inputs = experts.scales_inputs
         count = experts.routing.num_experts
         self._router = Linear(hidden_size, count, bias=experts.has_bias, is_quantizable=False)
         inner, own = division.expert_inner(size), division.experts(count)
@@ -50,7 +51,7 @@ class Experts:
             experts=own,
             bias=experts.has_bias,
             is_stacked=stacking is not None,
-            is_transposed=stacking is not None and stacking.is_transposed,
+            is_transposed=False if stacking is None else stacking.is_transposed,
         )
         whole = Source(module="down_proj", num_outputs=hidden_size)
         self._down = ExpertLinear(
@@ -62,7 +63,7 @@ class Experts:
             bias=experts.has_bias,
             has_own_bias=division.is_first or division.has_whole_experts,
             is_stacked=stacking is not None,
-            is_transposed=stacking is not None and stacking.is_transposed,
+            is_transposed=False if stacking is None else stacking.is_transposed,
         )
         self._choice_bias = None
         if shape := experts.choice_bias_shape:
@@ -109,7 +110,8 @@ class Experts:
 
     def _fuses_norm(self, norm: Norm, num_tokens: int) -> bool:
         """Return whether the norm costs less as a part of the products behind it."""
-        return isinstance(norm, RmsNorm) and not self._is_exact and num_tokens <= self._ops.most_tokens_alone
+        is_apart = self._is_exact or self._scales_inputs
+        return isinstance(norm, RmsNorm) and not is_apart and num_tokens <= self._ops.most_tokens_alone
 
     def _run_shared(self, shared: FeedForward, x: torch.Tensor, rows: RowSplit | None) -> torch.Tensor:
         made = shared.run(self._none, None, x, rows)
@@ -123,6 +125,8 @@ class Experts:
         norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if self._scales_inputs:
+            x = x * logits.amax(dim=-1, keepdim=True).float().sigmoid_().to(x.dtype)
         return self._ops.mix_experts(
             x,
             logits,

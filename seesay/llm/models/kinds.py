@@ -15,10 +15,21 @@ from seesay.llm.models.expert_kinds import (
     read_ernie_experts,
     read_glm_experts,
     read_gpt_oss_experts,
+    read_llama4_experts,
     read_mixtral_experts,
+    read_qwen3_vl_experts,
     read_qwen_experts,
 )
-from seesay.llm.models.spec import AlibiSpec, ExpertsSpec, FeedForwardKind, NormPlacement, NormSpec, QKNorm, QKVLayout
+from seesay.llm.models.spec import (
+    AlibiSpec,
+    ExpertsSpec,
+    FeedForwardKind,
+    NormPlacement,
+    NormSpec,
+    QKNorm,
+    QKVLayout,
+    QueryGrowth,
+)
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -32,8 +43,9 @@ class DecoderKind:
 
     experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
-    called `activation_option`. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary
-    embedding.
+    called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
+    those whose queries and keys are normed. sections: see `RotarySpec`, where the configuration has none. alibi:
+    instead of a rotary embedding.
     """
 
     norm: NormSpec | None = None
@@ -62,7 +74,8 @@ class DecoderKind:
     scales_media: bool = False
     residual_scale: float = 1.0
     logit_scale: float = 1.0
-    query_growth: tuple[float, int] | None = None
+    query_growth: QueryGrowth | None = None
+    splits_turned: bool = False
     has_sinks: bool = False
 
 
@@ -141,7 +154,7 @@ def _ernie4_5_moe(config: ModelConfig) -> DecoderKind:
 def _glm4_moe(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         output_bias=False,
-        qk_norm="head" if config.use_qk_norm else None,
+        qk_norm="head" if getattr(config, "use_qk_norm", False) else None,
         experts=read_glm_experts(config),
         expert_size=config.moe_intermediate_size,
         dense_layers=frozenset(range(config.first_k_dense_replace)),
@@ -171,6 +184,24 @@ def _llama(config: ModelConfig) -> DecoderKind:
     return DecoderKind(alibi=make_alibi(config.num_attention_heads) if getattr(config, "has_alibi", False) else None)
 
 
+def _llama4(config: ModelConfig) -> DecoderKind:
+    parameters = config.rope_parameters or {}
+    if (kind := parameters.get("rope_type", "default")) not in ("default", "linear", "llama3"):
+        raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported in a Llama 4")
+    layers = range(config.num_hidden_layers)
+    growth = QueryGrowth(beta=float(config.attn_scale), length=int(config.floor_scale), first=1)
+    return DecoderKind(
+        turns_neighbours=True,
+        qk_norm="plain" if config.use_qk_norm else None,
+        inner_size=config.intermediate_size_mlp,
+        experts=read_llama4_experts(config),
+        expert_size=config.intermediate_size,
+        dense_layers=frozenset(layers).difference(config.moe_layers),
+        query_growth=growth if config.attn_temperature_tuning else None,
+        splits_turned=True,
+    )
+
+
 def _ministral3(config: ModelConfig) -> DecoderKind:
     parameters = config.rope_parameters or {}
     beta, length = (parameters.get(name) for name in ("llama_4_scaling_beta", "original_max_position_embeddings"))
@@ -182,7 +213,7 @@ def _ministral3(config: ModelConfig) -> DecoderKind:
         raise CheckpointError(
             f"rope_parameters.original_max_position_embeddings must be a positive integer, got {length!r}"
         )
-    return DecoderKind(query_growth=(float(beta), length))
+    return DecoderKind(query_growth=QueryGrowth(beta=float(beta), length=length))
 
 
 def _mixtral(config: ModelConfig) -> DecoderKind:
@@ -238,6 +269,15 @@ def _qwen3_moe(config: ModelConfig) -> DecoderKind:
     )
 
 
+def _qwen3_vl_moe(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        qk_norm="head",
+        experts=read_qwen3_vl_experts(config),
+        expert_size=config.moe_intermediate_size,
+        dense_layers=find_dense_qwen_layers(config),
+    )
+
+
 def _starcoder2(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         norm=NormSpec(kind="layer", eps=config.norm_epsilon, has_bias=True),
@@ -261,9 +301,11 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm4": replace(_GLM, norms="around"),
     "glm4v_text": replace(_GLM, norms="around", qkv_bias=True, sections=(8, 12, 12)),
     "glm4_moe": _glm4_moe,
+    "glm4v_moe_text": lambda config: replace(_glm4_moe(config), sections=(8, 12, 12), qk_norm=None),
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "llama": _llama,
+    "llama4_text": _llama4,
     "ministral3": _ministral3,
     "mistral": DecoderKind(),
     "mixtral": _mixtral,
@@ -278,6 +320,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "qwen2_moe": _qwen2_moe,
     "qwen3": DecoderKind(qk_norm="head"),
     "qwen3_moe": _qwen3_moe,
+    "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": DecoderKind(qk_norm="head"),
     "smollm3": DecoderKind(),
     "starcoder2": _starcoder2,

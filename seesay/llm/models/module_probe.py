@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 _PROBE_TOKENS = 3
 _REFUSED_ROTARY = ("dynamic", "longrope")
-_CHUNKED = "chunked_attention"
 _LAYER_TYPES = frozenset(["full_attention", "sliding_attention"])
 
 
@@ -43,8 +42,7 @@ def check_config(config: object) -> None:
         raise CheckpointError("it has an encoder of text, which reads the whole prompt before the first token")
     kinds = set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES
     if kinds:
-        why = "whose tokens see those of their own chunk" if kinds == {_CHUNKED} else "which have other states"
-        raise CheckpointError(f"its layers are of type {', '.join(sorted(map(str, kinds)))}, {why}")
+        raise CheckpointError(f"its layers are of type {', '.join(sorted(map(str, kinds)))}, which have other states")
     parameters = getattr(config, "rope_parameters", None) or {}
     parts = [parameters, *(part for part in parameters.values() if isinstance(part, Mapping))]
     for part in parts:

@@ -22,6 +22,7 @@ from seesay.llm.models.spec import (
     QKVLayout,
     RotarySpec,
 )
+from seesay.llm.plans.window import Chunk, Window
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -208,6 +209,8 @@ def _make_layers(
             norms=kind.norms,
             window=window,
             rotary=choice,
+            norms_qk=choice == 0 or not kind.splits_turned,
+            grows_queries=choice == 1 or not kind.splits_turned,
         )
         for index, (window, choice) in enumerate(zip(windows, choices, strict=True))
     )
@@ -231,14 +234,24 @@ def _make_still(dim: int, sections: tuple[int, ...] = ()) -> RotarySpec:
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
-def _windows(config: ModelConfig) -> tuple[int | None, ...]:
+def _windows(config: ModelConfig) -> tuple[Window | None, ...]:
     window: int | None = getattr(config, "sliding_window", None) or None  # 0, too, is written where there is none
     kinds: list[str] | None = getattr(config, "layer_types", None)
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)
     for kind in kinds:
-        if kind not in _LAYER_TYPES:
+        if kind not in (*_LAYER_TYPES, "chunked_attention"):
             raise CheckpointError(f"layer_types: {kind!r} is not supported")
     if "sliding_attention" in kinds and window is None:
         raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    found: dict[str, Window | None] = {"sliding_attention": window}
+    if "chunked_attention" in kinds:
+        found["chunked_attention"] = _read_chunk(config)
+    return tuple(found.get(kind) for kind in kinds)
+
+
+def _read_chunk(config: ModelConfig) -> Chunk:
+    size = getattr(config, "attention_chunk_size", None)
+    if type(size) is not int or size < 1:
+        raise CheckpointError(f"layer_types has 'chunked_attention' but attention_chunk_size is {size!r}")
+    return Chunk(size)

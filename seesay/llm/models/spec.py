@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
+from seesay.llm.plans.window import Window
 
 if TYPE_CHECKING:
     from seesay.llm.ops.interface import Activation
@@ -81,11 +82,12 @@ that a router chooses for each token."""
 class StackingSpec:
     """How a checkpoint has the experts of a layer in tensors of all of them, `gate_up_proj` and `down_proj`.
 
-    is_transposed: plain weights are [experts, inputs, outputs]. alternates: outputs of gate and up take turns, and do
-    not lie one after another.
+    is_transposed: plain weights are [experts, inputs, outputs], and not [experts, outputs, inputs]; None where they are
+    what their shape fits, as Transformers writes others than were published. alternates: outputs of gate and up take
+    turns, and do not lie one after another.
     """
 
-    is_transposed: bool = False
+    is_transposed: bool | None = False
     alternates: bool = False
 
 
@@ -95,9 +97,10 @@ class ExpertsSpec:
 
     choice_bias_shape: the stored shape of a bias per expert that is added to its scores to choose (see `Routing`);
     empty without one. has_bias: the router and the layers of experts have biases. is_router_exact: logits are not
-    rounded to the model's type. shared_size: the inner size of a gated feed-forward that all tokens go through; 0:
-    there is none. has_shared_gate: its output is multiplied by the sigmoid of one more product. stacking: None where
-    the checkpoint has the experts one by one.
+    rounded to the model's type. scales_inputs: a token takes one expert, whose input is multiplied by the sigmoid of
+    its logit. shared_size: the inner size of a gated feed-forward that all tokens go through; 0: there is none.
+    has_shared_gate: its output is multiplied by the sigmoid of one more product. stacking: None where the checkpoint
+    has the experts one by one.
     """
 
     routing: Routing
@@ -105,6 +108,7 @@ class ExpertsSpec:
     has_bias: bool = False
     stacking: StackingSpec | None = None
     is_router_exact: bool = False
+    scales_inputs: bool = False
     shared_size: int = 0
     has_shared_gate: bool = False
 
@@ -141,14 +145,16 @@ each from a norm of its own."""
 class LayerSpec:
     """The options in which the layers of one decoder may differ.
 
-    window: the sliding window of its attention, in tokens; None for full attention. rotary: index of its
-    `DecoderConfig.rotaries`.
+    window: of its attention: see `Window`; None for full attention. rotary: index of its `DecoderConfig.rotaries`.
+    norms_qk, grows_queries: whether `DecoderConfig.qk_norm` and `query_growth` are of this layer, too.
     """
 
     feed_forward: FeedForwardSpec
     norms: NormPlacement = "before"
-    window: int | None = None
+    window: Window | None = None
     rotary: int = 0
+    norms_qk: bool = True
+    grows_queries: bool = True
 
     @property
     def feed_forward_norm(self) -> str:
@@ -181,12 +187,22 @@ class MediaRowsSpec:
         return self if self.qkv_rank is None else replace(self, rank=self.qkv_rank, scale=self.qkv_scale)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryGrowth:
+    """The query of the token at place p is multiplied by 1 + beta · log(1 + ⌊(p + first) / length⌋) (Meta 2025,
+    Llama 4)."""
+
+    beta: float
+    length: int
+    first: int = 0
+
+
 QKVLayout = Literal["separate", "joined", "grouped"]
 """How the checkpoint stores queries, keys and values: as three tensors; as one, `qkv_proj`, one after another; or as
 one in which each key-value head's query heads, key and value lie together."""
-QKNorm = Literal["head", "whole", "per_head"]
+QKNorm = Literal["head", "whole", "per_head", "plain"]
 """A norm of queries and keys before they are rotated: of each head, with a weight that all heads share; of all heads
-together; of each head, with a weight of its own."""
+together; of each head, with a weight of its own; of each head, without a weight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +225,7 @@ class DecoderConfig:
     of logits. num_added_tokens: token ids from `vocab_size` on that only prompts have: the checkpoint stores their
     embeddings as `embed_tokens.added`, and the head has no logits of them. has_unit_head: each row of the head's weight
     is divided by its length.
-    query_growth: (beta, length): the query of the token at place p is multiplied by 1 + beta · log(1 + ⌊p / length⌋)
-    (Meta 2025, Llama 4); None: never.
+    query_growth: None: never.
     has_sinks: see `Ops.attend`.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
@@ -246,7 +261,7 @@ class DecoderConfig:
     logit_scale: float = 1.0
     num_added_tokens: int = 0
     has_unit_head: bool = False
-    query_growth: tuple[float, int] | None = None
+    query_growth: QueryGrowth | None = None
     has_sinks: bool = False
     log_length: int | None = None
 

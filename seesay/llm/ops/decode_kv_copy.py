@@ -17,6 +17,7 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.interface import RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, read_tokens
+from seesay.llm.plans.window import Window, find_first_seen
 
 MAX_KEPT_TOKENS = 1 << 13
 """Most places for tokens (rows times the longest) in the copies; beyond, rows are gathered in every step."""
@@ -39,14 +40,14 @@ class ContextStep:
     last_rows: torch.Tensor
     last_places: torch.Tensor
     last_slots: torch.Tensor
-    masks: dict[int | None, torch.Tensor]
-    biases: dict[tuple[int | None, int], torch.Tensor] = field(default_factory=dict)
+    masks: dict[Window | None, torch.Tensor]
+    biases: dict[tuple[Window | None, int], torch.Tensor] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
         return len(self.last_rows)
 
-    def bias(self, window: int | None, num_kv_heads: int) -> torch.Tensor:
+    def bias(self, window: Window | None, num_kv_heads: int) -> torch.Tensor:
         """The mask as [B · G, 1, longest] for G key-value heads: made once per step."""
         bias = self.biases.get((window, num_kv_heads))
         if bias is None:
@@ -74,7 +75,7 @@ class DecodeKVCopy:
         self._capacity = 0
         self._copies: dict[int, _Copy] = {}
 
-    def begin_step(self, layout: RowLayout, windows: frozenset[int | None]) -> ContextStep | None:
+    def begin_step(self, layout: RowLayout, windows: frozenset[Window | None]) -> ContextStep | None:
         """Take the next step's layout; None when it has no decode rows or too large ones. Must see every step."""
         count, size = layout.num_decode, layout.block_size
         kv_lens = layout.kv_lens[:count]
@@ -140,9 +141,9 @@ def _gather(cache: LayerCache, step: ContextStep) -> torch.Tensor:
     return pairs
 
 
-def _make_mask(kv_lens: npt.NDArray[np.int64], longest: int, window: int | None) -> torch.Tensor:
+def _make_mask(kv_lens: npt.NDArray[np.int64], longest: int, window: Window | None) -> torch.Tensor:
     slots = np.arange(longest)
     visible = slots < kv_lens[:, None]
     if window is not None:
-        visible &= slots >= kv_lens[:, None] - window
+        visible &= slots >= find_first_seen(window, kv_lens - 1)[:, None]
     return torch.from_numpy(np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None])

@@ -17,6 +17,7 @@ from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.plans.routing import Routing
+from seesay.llm.plans.window import Window
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
 """Of a gate, which is multiplied by the other half. clamped_silu: x · sigmoid(1.702 · x) of x up to 7, and the other
@@ -125,11 +126,11 @@ class Ops(Protocol):
         self,
         layout: RowLayout | DecodeRows,
         *,
-        windows: frozenset[int | None],
+        windows: frozenset[Window | None],
         device: torch.device,
         dtype: torch.dtype,
     ) -> Any:
-        """Index tensors and masks of a step, for layers with any of these sliding windows."""
+        """Index tensors and masks of a step, for layers with any of these windows."""
 
     def attend(
         self,
@@ -138,15 +139,15 @@ class Ops(Protocol):
         plan: Any,
         *,
         scale: float,
-        window: int | None,
+        window: Window | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Causal attention of query [T, H, D] over the cached keys and values of each token's own sequence → [T, H, D].
 
-        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i, and all of its
-        run, if the layout of the plan has one.
+        The keys of the new tokens are in the cache already. Token i sees positions i - window + 1 … i, or those of its
+        chunk up to i, and all of its run, if the layout of the plan has one.
         Scores s become soft_cap · tanh(s / soft_cap) when a cap is given. Sinks [H] are each head's score of one more
         key that has no value: it takes its share of the softmax (OpenAI 2025, gpt-oss). Slopes [H]: head h's score of
         the key at place j for the query at place i gets slopes[h] · (j - i) more (Press et al. 2022, ALiBi), behind the

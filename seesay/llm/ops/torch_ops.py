@@ -26,6 +26,7 @@ from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
 from seesay.llm.ops.slopes import find_bias
 from seesay.llm.plans.routing import Routing
+from seesay.llm.plans.window import Window, find_first_seen, find_size
 
 MAX_GATHER_TOKENS = 1 << 18
 """Most padded cache slots gathered at once for decode rows: more rows are taken in several groups."""
@@ -46,7 +47,7 @@ class DecodeGroup:
     stop: int
     blocks: torch.Tensor
     places: torch.Tensor
-    masks: dict[int | None, torch.Tensor]
+    masks: dict[Window | None, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Piece:
     kv_len: int
     blocks: torch.Tensor
     runs: torch.Tensor | None = None
-    masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    masks: dict[Window | None, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +165,7 @@ class TorchOps:
         self,
         layout: RowLayout | DecodeRows,
         *,
-        windows: frozenset[int | None],
+        windows: frozenset[Window | None],
         device: torch.device,
         dtype: torch.dtype,
     ) -> AttentionPlan:
@@ -193,7 +194,7 @@ class TorchOps:
         plan: AttentionPlan,
         *,
         scale: float,
-        window: int | None,
+        window: Window | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,
@@ -234,7 +235,7 @@ def _make_group(
     start: int,
     stop: int,
     *,
-    windows: frozenset[int | None],
+    windows: frozenset[Window | None],
     device: torch.device,
     dtype: torch.dtype,
 ) -> DecodeGroup:
@@ -245,7 +246,7 @@ def _make_group(
     for window in windows:
         visible = slots < kv_lens
         if window is not None:
-            visible &= slots >= kv_lens - window
+            visible &= slots >= find_first_seen(window, kv_lens - 1)
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))[:, None, None]
         masks[window] = torch.from_numpy(mask).to(device, dtype, non_blocking=True)
     blocks = np.ascontiguousarray(layout.block_table[start:stop, :num_blocks]).reshape(-1)
@@ -299,7 +300,7 @@ def _attend_group(
     group: DecodeGroup,
     *,
     scale: float,
-    window: int | None,
+    window: Window | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
@@ -357,7 +358,7 @@ def _attend_piece(
     piece: Piece,
     *,
     scale: float,
-    window: int | None,
+    window: Window | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
@@ -366,7 +367,7 @@ def _attend_piece(
     pairs = read_blocks(cache, piece.blocks, query.dtype).view(-1, 2, num_kv_heads, head_dim)[: piece.kv_len]
     key, value = pairs[:, 0].transpose(0, 1)[None], pairs[:, 1].transpose(0, 1)[None]
     part = query[piece.start : piece.stop].transpose(0, 1)[None]
-    num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > window
+    num_tokens, is_windowed = part.shape[2], window is not None and piece.kv_len > find_size(window)
     if soft_cap is None and sinks is None and slopes is None and not is_windowed and piece.runs is None:
         is_gqa = part.shape[1] != num_kv_heads
         if num_tokens == piece.kv_len:
@@ -399,7 +400,7 @@ def _attend_piece(
     return torch.cat(outputs, dim=1)[0].transpose(0, 1)
 
 
-def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Tensor:
+def _mask_of(piece: Piece, window: Window | None, query: torch.Tensor) -> torch.Tensor:
     """[num_tokens, kv_len] additive mask of a piece."""
     if window in piece.masks:
         return piece.masks[window]
@@ -409,7 +410,7 @@ def _mask_of(piece: Piece, window: int | None, query: torch.Tensor) -> torch.Ten
     first, last = (own[:, 0], own[:, 0]) if piece.runs is None else (piece.runs[0], piece.runs[1])
     hidden = seen > last[:, None]
     if window is not None:
-        hidden |= (seen <= own - window) & (seen < first[:, None])
+        hidden |= (seen < find_first_seen(window, own)) & (seen < first[:, None])
     mask = torch.zeros(hidden.shape, dtype=query.dtype, device=query.device).masked_fill_(hidden, float("-inf"))
     if mask.numel() <= MAX_KEPT_MASK_ELEMENTS:
         piece.masks[window] = mask

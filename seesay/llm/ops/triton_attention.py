@@ -21,6 +21,7 @@ from seesay.kernels.quantized_decode import decode_quantized_kernel
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
+from seesay.llm.plans.window import Chunk, Window, find_size
 
 TARGET_PROGRAMS = 396
 """Decode programs worth having at once: three per multiprocessor of a large GPU. Fewer rows are split further."""
@@ -72,7 +73,7 @@ class AttentionPlan:
     num_decode: int
     run_starts: torch.Tensor | None = None
     reaches: torch.Tensor | None = None
-    work: dict[tuple[int, int, int | None, int, int], Work] = field(default_factory=dict)
+    work: dict[tuple[int, int, Window | None, int, int], Work] = field(default_factory=dict)
 
 
 def make_plan(layout: RowLayout | DecodeRows, device: torch.device) -> AttentionPlan:
@@ -105,7 +106,7 @@ def attend(
     plan: AttentionPlan,
     *,
     scale: float,
-    window: int | None,
+    window: Window | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
@@ -127,7 +128,7 @@ def _decode(
     out: torch.Tensor,
     *,
     scale: float,
-    window: int | None,
+    window: Window | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
@@ -162,7 +163,7 @@ def _decode(
         query.stride(1),
         plan.block_table.stride(0),
         scale,
-        window or 0,
+        0 if window is None else find_size(window),
         soft_cap or 0.0,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
@@ -172,6 +173,7 @@ def _decode(
         BLOCK_N=tile.keys,
         BLOCK_D=_tile_dim(cache.layout),
         HAS_WINDOW=window is not None,
+        IS_CHUNK=isinstance(window, Chunk),
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
@@ -202,7 +204,7 @@ def divide(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    window: int | None,
+    window: Window | None,
     keys: int,
     *,
     num_shares: int = 1,
@@ -224,11 +226,12 @@ def divide(
         wanted_items,
         _whole_rows(num_kv_heads, num_shares),
         num_shares * MIN_SPLIT_TOKENS,
-        window or 0,
+        0 if window is None else find_size(window),
         BLOCK_B=block_rows,
         BLOCK_W=block_items,
         BLOCK_N=keys,
         HAS_WINDOW=window is not None,
+        IS_CHUNK=isinstance(window, Chunk),
     )
     partials = torch.empty(num_items, num_heads, head_dim, dtype=torch.float32, device=device)
     sums = torch.empty(num_items, num_heads, 2, dtype=torch.float32, device=device)
@@ -246,7 +249,7 @@ def _prefill(
     out: torch.Tensor,
     *,
     scale: float,
-    window: int | None,
+    window: Window | None,
     soft_cap: float | None,
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
@@ -281,7 +284,7 @@ def _prefill(
         num_decode,
         num_rows,
         scale,
-        window or 0,
+        0 if window is None else find_size(window),
         soft_cap or 0.0,
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
@@ -292,6 +295,7 @@ def _prefill(
         BLOCK_D=_tile_dim(cache.layout),
         TOKENS=tokens,
         HAS_WINDOW=window is not None,
+        IS_CHUNK=isinstance(window, Chunk),
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
         HAS_PTX=index >= 0,

@@ -18,6 +18,7 @@ from seesay.llm.ops import triton_attention, triton_experts
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 from seesay.llm.plans.routing import Routing
+from seesay.llm.plans.window import Window
 
 
 class TritonOps:
@@ -94,7 +95,7 @@ class TritonOps:
         self,
         layout: RowLayout | DecodeRows,
         *,
-        windows: frozenset[int | None],
+        windows: frozenset[Window | None],
         device: torch.device,
         dtype: torch.dtype,
     ) -> AttentionPlan:
@@ -111,7 +112,7 @@ class TritonOps:
         plan: AttentionPlan,
         *,
         scale: float,
-        window: int | None,
+        window: Window | None,
         soft_cap: float | None,
         sinks: torch.Tensor | None = None,
         slopes: torch.Tensor | None = None,

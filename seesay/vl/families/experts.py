@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
-from seesay.vl.weight_map import GPT_OSS_DECODER
+from seesay.vl.weight_map import GPT_OSS_DECODER, LLAMA4_DECODER
 
 
 class QwenMoe(TextFamily):
@@ -51,6 +51,13 @@ class GptOss(TextFamily):
         Published(decoder="gpt_oss", names=("openai/gpt-oss-20b", "openai/gpt-oss-120b")),
     )
     weights = replace(TextFamily.weights, decoder_patterns=GPT_OSS_DECODER)
+
+
+class Llama4(TextFamily):
+    """The decoder of a Llama 4 by itself."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("Llama4ForCausalLM",)
+    weights = replace(TextFamily.weights, decoder_patterns=LLAMA4_DECODER)
 
 
 class Mixtral(TextFamily):

@@ -1,11 +1,11 @@
-"""GLM-4.1V and GLM-4.6V-Flash: a tower with learned and rotary positions before a GLM-4-0414; each time step of a video
-is a picture with its time behind it (arXiv 2507.01006, section 2)."""
+"""GLM-4.1V, GLM-4.5V, GLM-4.6V and its Flash: a tower with learned and rotary positions before a GLM-4-0414 or a
+mixture of experts; each time step of a video is a picture with its time behind it (arXiv 2507.01006, section 2)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -29,7 +29,7 @@ class Glm4V(TimedVideoFamily):
     """The time of a step of a video is that of its first frame: in whole seconds, or with tenths where the checkpoint's
     processor is that of GLM-4.6V."""
 
-    architectures = ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration")
+    architectures: ClassVar[tuple[str, ...]] = ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration")
     published = (
         Published(
             decoder="glm4v_text",
@@ -117,3 +117,17 @@ class Glm4V(TimedVideoFamily):
             has_qkv_bias=bool(vision.attention_bias),
             projector=DownsamplerConfig(inner_size=vision.intermediate_size, activation=vision.hidden_act),
         )
+
+
+class Glm4VMoe(Glm4V):
+    """The same before a mixture of experts, whose norms are named as Llama's."""
+
+    architectures = ("Glm4vMoeForConditionalGeneration",)
+    published = (
+        Published(
+            decoder="glm4v_moe_text",
+            names=("zai-org/GLM-4.5V", "zai-org/GLM-4.6V"),
+            architecture="Glm4vMoeForConditionalGeneration",
+        ),
+    )
+    weights = replace(Glm4V.weights, decoder_patterns=())

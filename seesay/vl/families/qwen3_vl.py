@@ -14,6 +14,7 @@ from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily, PatchSet
 from seesay.vl.bases.timed_videos import ClipSettings, Piece, TimedVideoFamily
 from seesay.vl.family import Backbone
 from seesay.vl.published import Published
+from seesay.vl.weight_map import STACKED_EXPERTS
 
 if TYPE_CHECKING:
     from seesay.encoders.towers.packed_layout import PackedVisionConfig
@@ -24,11 +25,16 @@ _MERGER = r"^(merger|deep_mergers\.\d+)\."
 class Qwen3VL(TimedVideoFamily):
     """The time of a step of a video is the middle between those of its first and last frame."""
 
-    architectures = ("Qwen3VLForConditionalGeneration",)
+    architectures = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
     published = (
         Published(
             decoder="qwen3_vl_text",
             names=("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-4B-Thinking", "Qwen/Qwen3-VL-32B-Instruct"),
+        ),
+        Published(
+            architecture="Qwen3VLMoeForConditionalGeneration",
+            decoder="qwen3_vl_moe_text",
+            names=("Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-VL-235B-A22B-Thinking"),
         ),
     )
     default_sizes = {
@@ -37,6 +43,7 @@ class Qwen3VL(TimedVideoFamily):
     }
     weights = replace(
         DynamicResolutionFamily.weights,
+        decoder_patterns=STACKED_EXPERTS,
         tower_patterns=(
             (r"^deepstack_merger_list\.", "deep_mergers."),
             (_MERGER + r"norm\.", r"\1.ln_q."),
