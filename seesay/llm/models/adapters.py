@@ -13,6 +13,7 @@ import torch
 
 from seesay.checkpoint.adapter_folder import AdapterFolder, LowRank
 from seesay.checkpoint.parts import Source
+from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
 from seesay.llm.models.decoder import AdapterRows
@@ -41,7 +42,11 @@ class Adapters:
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        self._linears = {path: linear for path, linear in linears.items() if path != _HEAD}
+        self._linears = {
+            path: linear
+            for path, linear in linears.items()
+            if path != _HEAD and not isinstance(linear, ExpertLinear)  # whose kernels add nothing to single experts
+        }
         self._name_of, self._device, self._dtype = name_of, device, dtype
         self._summands: dict[str, dict[int, list[_Summand]]] = {path: {} for path in self._linears}
         self._ids: set[int] = set()
