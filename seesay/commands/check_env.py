@@ -60,13 +60,14 @@ def _list_installed(names: Iterable[str]) -> list[str]:
 
 def _gpus() -> Iterator[tuple[str, str]]:
     try:
-        from seesay.device.query import describe_gpus
+        from seesay.device.query import describe_devices
     except ImportError as error:
         yield "gpu", f"unknown, as torch cannot be imported: {' '.join(str(error).split())[:200]}"
         return
-    build, gpus = describe_gpus()
+    build, devices, why = describe_devices()
     yield "torch build", build
-    yield "gpu", "; ".join(gpus) or "no GPU that torch can use"
+    yield "device", why
+    yield "gpu", "; ".join(devices) or "no GPU that torch can use"
     if (peers := describe_peers()) is not None:
         yield "gpu peers", f"reach each other's memory: {peers}"
     if (topology := describe_topology()) is not None:

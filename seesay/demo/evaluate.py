@@ -121,10 +121,11 @@ def seesay_answerer(model: str, config: EngineConfig | None = None) -> Iterator[
 
 def transformers_answerer(model: str) -> Answerer:
     """Answer with Transformers, the reference."""
-    import torch
     from transformers import AutoModelForImageTextToText, AutoProcessor
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    from seesay.device.query import pick_device
+
+    device = pick_device("auto")
     processor = AutoProcessor.from_pretrained(model, padding_side="left")
     network = AutoModelForImageTextToText.from_pretrained(model, dtype="auto").to(device)
 

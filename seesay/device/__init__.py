@@ -1,1 +1,4 @@
-"""The only package that uses `torch.cuda`: device queries, streams, linear layers, pacing of the vision tower."""
+"""All that depends on the device: what it is and has, streams, transfers, linear layers, pacing of the vision tower.
+
+Only `cuda.py`, here, and the kernels use `torch.cuda`.
+"""

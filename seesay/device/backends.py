@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from seesay.device.registry import accelerator_of
 
 if TYPE_CHECKING:
     import torch
@@ -17,8 +19,30 @@ def has_triton() -> bool:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Return whether kernels run on `device`: on CUDA GPUs where Triton is installed. Otherwise torch computes.
+    """Return whether kernels run on `device`: where Triton is installed and
+    compiles for it. Otherwise torch computes.
 
     The meta device stands for such a GPU: see `seesay.kernels.absent_gpu`.
     """
-    return device.type in ("cuda", "meta") and has_triton()
+    return accelerator_of(device).has_triton() and has_triton()
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Return whether work of `device` is captured in graphs. The meta device pretends it."""
+    return accelerator_of(device).has_graphs
+
+
+def has_causal_bias(device: torch.device) -> bool:
+    """Return whether torch's attention has a kernel for the last tokens of a causal text, which needs no mask."""
+    return accelerator_of(device).has_causal_bias
+
+
+def has_wide_products(device: torch.device) -> bool:
+    """Return whether `torch.mm` takes an `out_dtype`."""
+    return accelerator_of(device).has_wide_products
+
+
+def make_vendor_ops(device: torch.device) -> Any:
+    """Return the operations that the device's vendor brings, an object of the protocol `seesay.llm.ops.Ops`; None where
+    it brings none."""
+    return accelerator_of(device).make_ops()

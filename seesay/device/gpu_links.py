@@ -6,16 +6,15 @@ import subprocess
 from collections.abc import Callable, Mapping
 from itertools import combinations
 
+from seesay.device.cuda import find_peers
+
 Pair = tuple[int, int]
 _TIMEOUT_S = 10.0
 
 
 def describe_peers() -> str | None:
     """Return which of torch's GPUs reach each other's memory; None with less than two."""
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return _describe_peers(count, torch.cuda.can_device_access_peer)
+    return _describe_peers(*find_peers())
 
 
 def _describe_peers(count: int, reaches: Callable[[int, int], bool]) -> str | None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 INTERVAL_S = 60.0
 """Shortest time between two trims. A trim takes about 50 ms, in which other threads may wait for the allocator, and
@@ -80,3 +81,19 @@ class MemoryReturn:
                 return False
             self._last_s = now_s
         return return_memory()
+
+
+def measure_host_memory() -> tuple[int, int]:
+    """Return the free and the total bytes: the smaller of host memory (/proc/meminfo) and the cgroup limit; 8 GiB if
+    neither can be read."""
+    free = total = 8 << 30
+    try:
+        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
+        free, total = (int(fields[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
+        if limit.isdigit():
+            total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
+    except (OSError, KeyError, ValueError):
+        pass
+    return free, total

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
+from seesay.device.query import synchronize
 from seesay.device.ranks import Ranks
+from seesay.device.streams import on_device
 
 _HANDLE_BYTES = 64
 _HOST_BYTES = 36
@@ -46,8 +48,8 @@ class PeerMemory:
 def try_open_peer_memory(ranks: Ranks, num_bytes: int, device: torch.device) -> PeerMemory | None:
     """Allocate `num_bytes` of 0xFF on each rank's GPU and return them, or None on all ranks if any of them cannot reach
     all others: on other machines, in containers that hide processes, or without peer access between GPUs."""
-    with torch.cuda.device(device):
-        torch.cuda.synchronize()  # makes the device's context current, in which the driver's functions work
+    with on_device(device):
+        synchronize(device)  # makes the device's context current, in which the driver's functions work
         return open_by_driver(ctypes.CDLL("libcuda.so.1"), ranks, num_bytes, device)
 
 

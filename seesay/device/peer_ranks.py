@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from seesay.device.backends import has_kernels
+from seesay.device.cuda import CUDA
 from seesay.device.peer_memory import PeerMemory, try_open_peer_memory
 from seesay.device.ranks import Ranks
+from seesay.device.registry import accelerator_of
 
 if TYPE_CHECKING:
     from seesay.kernels.all_reduce import PeerSums
@@ -84,7 +86,7 @@ def open_peer_ranks(ranks: Ranks, device: torch.device) -> Ranks:
 
     All ranks call this at the same time, and get the same kind.
     """
-    if ranks.place.size == 1 or device.type != "cuda" or not has_kernels(device):
+    if ranks.place.size == 1 or accelerator_of(device) is not CUDA or not has_kernels(device):
         return ranks
     from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerSums, count_bytes
 

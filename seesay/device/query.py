@@ -7,64 +7,61 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seesay.device.accelerator import Memory
+from seesay.device.cuda import CUDA
+from seesay.device.registry import HOST, accelerator_of, accelerator_of_type, choose_accelerator, read_name
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of a device in bytes."""
-
-    free_bytes: int
-    total_bytes: int
-
-
 def has_gpu() -> bool:
-    """Whether 'auto' means a GPU. Asks the driver first, which takes milliseconds; importing torch takes seconds."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() in ("", "-1"):
-        return False
-    try:
-        driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
-        if driver.nvmlInit_v2() == 0 and driver.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0:
-            return count.value > 0
-    except (OSError, AttributeError):  # no such library, or an old one
-        pass
-    return pick_device("auto").type == "cuda"
+    """Whether 'auto' means something else than the CPU."""
+    return _has_nvidia_driver() or pick_device("auto").type != "cpu"
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether 'auto' means a GPU of NVIDIA."""
+    return _has_nvidia_driver() or accelerator_of(pick_device("auto")) is CUDA
+
+
+def _has_nvidia_driver() -> bool:
+    """Ask NVIDIA's driver for GPUs, which takes milliseconds; importing torch takes seconds."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() not in ("", "-1"):
+        try:
+            driver, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_uint()
+            if driver.nvmlInit_v2() == 0 and driver.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value:
+                return True
+        except (OSError, AttributeError):  # no such library, or an old one
+            pass
+    return False
+
+
+def is_accelerator(device_type: str) -> bool:
+    """Whether `device_type` names something else than the CPU, as far as its name says."""
+    return has_gpu() if device_type == "auto" else device_type.partition(":")[0] != "cpu"
 
 
 def pick_device(device_type: str, option: str = "device_type") -> torch.device:
-    """Return the device of this machine that `device_type` ('auto', 'cuda', 'cuda:N' or 'cpu') names.
+    """Return the device of this machine that `device_type` names: 'auto', or a name of `seesay.device.registry`, also
+    with a number behind a colon.
 
-    'auto' is CUDA if there is a GPU, else the CPU. Raises `ConfigError` that names the `option` for a GPU that does not
-    exist.
+    'auto' is the first type of device that is there, in the order of the registry, else the CPU. Raises `ConfigError`
+    that names the `option` for a device that does not exist, and says which package is missing.
     """
     import torch
 
     if device_type == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = _read_device(device_type, option)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"{option}={device_type!r}: torch finds no CUDA GPU; use 'auto' or 'cpu'")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"{option}={device_type!r}: this machine has only {torch.cuda.device_count()} GPU(s)")
-    return device
-
-
-def _read_device(device_type: str, option: str) -> torch.device:
-    import torch
-
-    try:
-        device = torch.device(device_type)
-    except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index is not None):
-        raise ConfigError(f"{option} must be 'auto', 'cuda', 'cuda:N' or 'cpu', got {device_type!r}")
-    return device
+        return torch.device(choose_accelerator()[0].type)
+    kind, index = read_name(device_type, option)
+    if (reason := kind.missing) is not None:
+        raise ConfigError(f"{option}={device_type!r}: {reason}; use 'auto' or 'cpu'")
+    if (index or 0) >= (count := kind.count()):
+        raise ConfigError(f"{option}={device_type!r}: this machine has only {count} {kind.label}(s)")
+    return torch.device(kind.type) if index is None else torch.device(kind.type, index)
 
 
 def is_same_device(one: torch.device, other: torch.device) -> bool:
@@ -73,67 +70,29 @@ def is_same_device(one: torch.device, other: torch.device) -> bool:
 
 
 def measure_memory(device: torch.device) -> Memory:
-    """Return the free and total memory of `device`. Cached but unused blocks of torch's allocator count as free. The
-    meta device takes whatever it is given."""
-    import torch
-
-    if device.type == "meta":
-        return Memory(free_bytes=1 << 40, total_bytes=1 << 40)
-
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return Memory(free_bytes=free + idle, total_bytes=total)
-    return _measure_host_memory()
+    """Return the free and total memory of `device`. Cached but unused blocks of torch's allocator count as free."""
+    return accelerator_of(device).measure_memory(device)
 
 
 def measure_peak(device: torch.device, run: Callable[[], object]) -> int:
     """Return the peak memory of `run` in bytes, beyond what is allocated before it. Not for the CPU. The meta
     device has none."""
-    import torch
-
-    if device.type == "meta":
-        run()
-        return 0
-    assert device.type == "cuda"
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    torch.cuda.synchronize(device)
-    return int(torch.cuda.max_memory_allocated(device) - before)
-
-
-def _measure_host_memory() -> Memory:
-    """Return the smaller of host memory (/proc/meminfo) and the cgroup limit; 8 GiB if neither can be read."""
-    from pathlib import Path
-
-    free = total = 8 << 30
-    try:
-        fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines() if ":" in line)
-        free, total = (int(fields[key].split()[0]) * 1024 for key in ("MemAvailable", "MemTotal"))
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
-        if limit.isdigit():
-            total, free = min(total, int(limit)), min(free, max(0, int(limit) - int(used)))
-    except (OSError, KeyError, ValueError):
-        pass
-    return Memory(free_bytes=free, total_bytes=total)
+    return accelerator_of(device).measure_peak(device, run)
 
 
 def has_fp8(device: torch.device) -> bool:
     """Return whether `device` converts FP8 numbers (e4m3). The CPU does."""
-    import torch
+    return accelerator_of(device).has_fp8(device)
 
-    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
+
+def find_capability(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of an NVIDIA GPU; (0, 0) of other devices."""
+    return accelerator_of(device).find_capability(device)
 
 
 def synchronize(device: torch.device) -> None:
     """Wait until all work queued on `device` is done. Does nothing on the CPU."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    accelerator_of(device).synchronize(device)
 
 
 @contextmanager
@@ -151,26 +110,22 @@ def cpu_threads(num_threads: int) -> Iterator[None]:
 
 def release_cached_memory(device: torch.device) -> None:
     """Return the cached but unused memory of torch's allocator to the device."""
-    import torch
-
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    accelerator_of(device).release_cached_memory()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` means that a device or the host ran out of memory."""
     torch = sys.modules.get("torch")  # a process without torch has none of its errors
-    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.cuda.OutOfMemoryError))
+    return isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError))
 
 
-def describe_gpus() -> tuple[str, list[str]]:
-    """Return torch's version and CUDA version, and one description per GPU that torch can use."""
+def describe_devices() -> tuple[str, list[str], str]:
+    """Return torch's version and what it is built for, a description per device of the type that 'auto' means, and why
+    it means that."""
     import torch
 
-    build = f"{torch.__version__}, " + (f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA")
-    gpus = []
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        properties = torch.cuda.get_device_properties(index)
-        memory = properties.total_memory / 2**30
-        gpus.append(f"{properties.name} ({memory:.0f} GiB, compute capability {properties.major}.{properties.minor})")
-    return build, gpus
+    chosen, reasons = choose_accelerator()
+    build = accelerator_of_type("cuda").describe_build() if chosen is HOST else chosen.describe_build()
+    devices = [] if chosen is HOST else [chosen.describe(index) for index in range(chosen.count())]
+    why = f"{chosen.names[0]}, the first that is there" if devices else "cpu, as no other device is there"
+    return f"{torch.__version__}, {build}", devices, "; ".join([why, *reasons])

@@ -1,4 +1,4 @@
-"""Joins the process group of the ranks of one machine: gloo on the CPU, NCCL on GPUs."""
+"""Joins the process group of the ranks of one machine: gloo on the CPU, the vendor's library on other devices."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from seesay.device.peer_ranks import open_peer_ranks
 from seesay.device.query import pick_device
 from seesay.device.ranks import Place, Ranks, TorchRanks
+from seesay.device.registry import accelerator_of
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,14 +28,14 @@ def pick_rank_device(device_type: str, place: Place) -> torch.device:
     import torch
 
     first = pick_device(device_type)
-    if first.type != "cuda":
+    if first.type == "cpu":
         return first
-    start, count = first.index or 0, torch.cuda.device_count()
+    start, count = first.index or 0, accelerator_of(first).count()
     if start + place.size > count:
         raise ConfigError(
-            f"tp={place.size}: takes {place.size} GPUs from cuda:{start} on, but this machine has only {count} GPU(s)"
+            f"tp={place.size}: takes {place.size} devices from {first.type}:{start} on, but this machine has only {count}"
         )
-    return torch.device("cuda", start + place.rank)
+    return torch.device(first.type, start + place.rank)
 
 
 def join_group(file: int, place: Place, device: torch.device, *, timeout_s: float) -> Ranks:
@@ -49,13 +50,13 @@ def join_group(file: int, place: Place, device: torch.device, *, timeout_s: floa
     for name in _INTERFACES:
         os.environ.setdefault(name, "lo")
     logger.info("rank %d of %d, on %s: waiting for the other ranks", place.rank, place.size, device)
-    is_gpu = device.type == "cuda"
+    is_gpu = device.type != "cpu"
     if is_gpu:
-        torch.cuda.set_device(device)
+        torch.accelerator.set_device_index(device)
     else:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
     distributed.init_process_group(
-        "nccl" if is_gpu else "gloo",
+        accelerator_of(device).collectives,
         store=FileStore(f"/proc/self/fd/{file}", place.size),
         rank=place.rank,
         world_size=place.size,

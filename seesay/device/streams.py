@@ -1,11 +1,13 @@
-"""CUDA streams, points in them (events), and CUDA graphs. On the CPU all work is done when it is queued."""
+"""Streams of a device, points in them (events), and graphs. On the CPU all work is done when it is queued."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TypeVar
+
+from seesay.device.registry import accelerator_of
 
 if TYPE_CHECKING:
     import torch
@@ -13,65 +15,43 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def make_stream(device: torch.device, *, is_urgent: bool) -> torch.cuda.Stream | None:
-    """Return a new stream. Waiting work of an urgent stream starts before that of other streams. None on the CPU."""
-    import torch
-
-    if device.type != "cuda":
-        return None
-    return torch.cuda.Stream(device, priority=-1 if is_urgent else 0)  # type: ignore[no-untyped-call]
+def make_stream(device: torch.device, *, is_urgent: bool) -> torch.Stream | None:
+    """Return a new stream. Waiting work of an urgent stream starts before that of other streams. None on the CPU, and on
+    devices without streams."""
+    return accelerator_of(device).make_stream(device, is_urgent=is_urgent)
 
 
-def current_stream(device: torch.device) -> torch.cuda.Stream | None:
+def current_stream(device: torch.device) -> torch.Stream | None:
     """Return the current stream of `device`; None on the CPU."""
-    import torch
-
-    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+    return accelerator_of(device).current_stream(device)
 
 
-@contextmanager
-def on_stream(stream: torch.cuda.Stream | None) -> Iterator[None]:
+def on_stream(stream: torch.Stream | None) -> AbstractContextManager[object]:
     """Queue the work of the block on `stream`. None leaves the current stream."""
-    import torch
-
-    if stream is None:
-        yield
-    else:
-        with torch.cuda.stream(stream):
-            yield
+    return nullcontext() if stream is None else accelerator_of(stream.device).use_stream(stream)
 
 
-@contextmanager
-def on_device(device: torch.device) -> Iterator[None]:
+def on_device(device: torch.device) -> AbstractContextManager[object]:
     """Launch the kernels of the block on `device`, which may be another GPU than the current one."""
-    import torch
-
-    if device.type != "cuda":
-        yield
-    else:
-        with torch.cuda.device(device):
-            yield
+    return accelerator_of(device).use_device(device)
 
 
-def hold_stream(stream: torch.cuda.Stream, event: torch.cuda.Event | None) -> None:
+def hold_stream(stream: torch.Stream, event: torch.Event | None) -> None:
     """Make all later work of `stream` start after `event`. The host does not wait."""
     if event is not None:
         stream.wait_event(event)
 
 
-def record_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
+def record_event(stream: torch.Stream) -> torch.Event:
     """Return an event that marks the end of all work queued on `stream` so far."""
-    event: torch.cuda.Event = stream.record_event()
-    return event
+    return stream.record_event()
 
 
-def record_done(stream: torch.cuda.Stream | None) -> Callable[[], None]:
+def record_done(stream: torch.Stream | None) -> Callable[[], None]:
     """Return a function that waits for all work queued on `stream` so far. It waits without the GIL."""
-    import torch
-
     if stream is None:
-        return lambda: None
-    event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        return _do_nothing
+    event = accelerator_of(stream.device).make_event(stream.device, is_blocking=True)
     event.record(stream)
     return event.synchronize
 
@@ -80,7 +60,7 @@ class Stopwatch:
     """Measures how long the work takes that is queued on a stream from its making until `stop`; on the CPU, where
     `stream` is None, the time between the two calls."""
 
-    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+    def __init__(self, stream: torch.Stream | None) -> None:
         self._stream = stream
         self._events = [] if stream is None else [_record_timed_event(stream)]
         self._started_s = time.perf_counter()
@@ -101,10 +81,8 @@ class Stopwatch:
         return float(began.elapsed_time(ended)) / 1e3
 
 
-def _record_timed_event(stream: torch.cuda.Stream) -> torch.cuda.Event:
-    import torch
-
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+def _record_timed_event(stream: torch.Stream) -> torch.Event:
+    event = accelerator_of(stream.device).make_event(stream.device, is_timed=True)
     event.record(stream)
     return event
 
@@ -114,9 +92,8 @@ class StreamPoint:
     where all work is done when it is queued."""
 
     def __init__(self, device: torch.device) -> None:
-        import torch
-
-        self._event = torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        kind = accelerator_of(device)
+        self._event = kind.make_event(device) if kind.has_streams else None
 
     def record(self) -> None:
         """Set the point to the end of the work queued on the current stream so far."""
@@ -130,7 +107,7 @@ class StreamPoint:
 
     @property
     def is_past(self) -> bool:
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+        return self._event is None or bool(self._event.query())
 
 
 def _do_nothing() -> None:
@@ -138,46 +115,33 @@ def _do_nothing() -> None:
 
 
 class GraphRecorder:
-    """Capture work of a GPU as CUDA graphs, which the host launches with one call. The graphs of one recorder share
+    """Capture work of a device as graphs, which the host launches with one call. The graphs of one recorder share
     memory: they run one after the other, and the output of one must be used before another one runs. Without a stream,
     as on the meta device, nothing is captured."""
 
-    def __init__(self, stream: torch.cuda.Stream | None) -> None:
-        import torch
-
+    def __init__(self, stream: torch.Stream | None) -> None:
         self._stream = stream
-        self._pool = None if stream is None else torch.cuda.graph_pool_handle()
+        self._pool = None if stream is None else accelerator_of(stream.device).make_graph_pool()
 
     def record(self, run: Callable[[], T]) -> tuple[Callable[[], None], T]:
         """Capture `run`, which is called twice. Returns a function that replays it on the current stream, and the
         output of `run`: tensors that each replay fills again. The inputs must stay at their addresses."""
-        import torch
-
         if self._stream is None:
             return _do_nothing, run()
-        with torch.cuda.stream(self._stream):
+        kind = accelerator_of(self._stream.device)
+        with kind.use_stream(self._stream):
             run()
             self._stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # `torch.cuda.graph` would wait for all streams and release cached memory, which stalls other threads.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = run()
-            finally:
-                graph.capture_end()
+            graph, result = kind.capture(run, self._stream, self._pool)
         return graph.replay, result
 
 
-@contextmanager
-def traced(name: str, device: torch.device) -> Iterator[None]:
-    """Name the block in profiles of CUDA programs (an NVTX range)."""
-    import torch
+def can_capture(stream: torch.Stream | None) -> bool:
+    """Return whether graphs are captured on `stream`: on one that is not the default stream of its device, which
+    captures graphs at all."""
+    return stream is not None and bool(stream.stream_id) and accelerator_of(stream.device).has_graphs
 
-    if device.type != "cuda":
-        yield
-        return
-    torch.cuda.nvtx.range_push(name)  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+def traced(name: str, device: torch.device) -> AbstractContextManager[object]:
+    """Name the block in profiles of the vendor's tools (on CUDA, an NVTX range)."""
+    return accelerator_of(device).name_range(name)

@@ -39,11 +39,11 @@ class TowerPacer:
         self._num_steps = 0
         self._num_steps_before = 0  # steps when the tower was called last
         self._is_stepping = self._is_calling = False  # while kernels are being launched
-        self._step: torch.cuda.Event | None = None
-        self._call: torch.cuda.Event | None = None
+        self._step: torch.Event | None = None
+        self._call: torch.Event | None = None
 
     @contextmanager
-    def step(self, stream: torch.cuda.Stream | None) -> Iterator[bool]:
+    def step(self, stream: torch.Stream | None) -> Iterator[bool]:
         """Launch a step in the block. It is computed after the calls of the tower that were launched before. Gives
         whether no call runs beside it; else one was being launched for too long, and the step's duration says little.
         """
@@ -78,7 +78,7 @@ class TowerPacer:
             self._changed.notify_all()
 
     @contextmanager
-    def call(self, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    def call(self, stream: torch.Stream | None) -> Iterator[None]:
         """Launch a call of the tower in the block. While steps follow each other, it waits until one was launched since
         the call before, and is computed after that one."""
         if stream is None or not self._is_shared:

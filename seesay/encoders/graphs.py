@@ -1,4 +1,4 @@
-"""CUDA graphs of tower calls, for shapes that repeat: the host then launches one graph instead of hundreds of kernels,
+"""Graphs of tower calls, for shapes that repeat: the host then launches one graph instead of hundreds of kernels,
 and holds the GIL for less time."""
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from seesay.device.streams import GraphRecorder, current_stream
+from seesay.device.streams import GraphRecorder, can_capture, current_stream
 
 if TYPE_CHECKING:
-    from torch.cuda import Stream
+    from torch import Stream
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -90,7 +90,7 @@ class GraphedTower(Generic[K]):
 
     def _may_record(self, x: Tensor) -> bool:
         stream = current_stream(x.device)
-        if stream is None or not self.records_graphs or x.shape[:-1].numel() > self._max_rows or not stream.cuda_stream:
+        if stream is None or not self.records_graphs or x.shape[:-1].numel() > self._max_rows or not can_capture(stream):
             return False
         if self._recorder is None:
             self._stream, self._recorder = stream, GraphRecorder(stream)

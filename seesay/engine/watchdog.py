@@ -26,7 +26,7 @@ def hang_limit_s(step_timeout_s: float | None, device: str) -> float:
     """The limit in seconds on `device`, where the configuration says `step_timeout_s`."""
     if step_timeout_s is not None:
         return step_timeout_s
-    return GPU_LIMIT_S if device.startswith("cuda") else CPU_LIMIT_S
+    return CPU_LIMIT_S if device.startswith("cpu") else GPU_LIMIT_S
 
 
 def exchange_limit_s(step_timeout_s: float | None, device: str) -> float:

@@ -13,7 +13,7 @@ LARGE_SHARED_BYTES = 160 * 1024
 @cache
 def has_dependent_launch(index: int) -> bool:
     """Return whether a kernel may start before the previous one has ended (programmatic dependent launch)."""
-    return index >= 0 and torch.cuda.get_device_capability(index) >= (9, 0)
+    return index >= 0 and not torch.version.hip and torch.cuda.get_device_capability(index) >= (9, 0)
 
 
 @cache
@@ -25,4 +25,5 @@ def has_large_shared_memory(index: int) -> bool:
 def shared_bytes(index: int) -> int:
     """Return the most shared memory that a block may use on a GPU of this machine. This takes no memory of it."""
     properties = torch.cuda.get_device_properties(index)
-    return int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined, unused-ignore]
+    optional = getattr(properties, "shared_memory_per_block_optin", 0)  # AMD has no more than the plain limit
+    return int(optional or properties.shared_memory_per_block)

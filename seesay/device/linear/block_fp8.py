@@ -51,7 +51,7 @@ class BlockFp8:
         reason = _why_not(weight.data, sizes, self._dtype, group_size)
         if reason is None:
             return make_block_product(weight.data, scale, bias, self._dtype, group_size)
-        if weight.data.device.type == "cuda":
+        if weight.data.device.type != "cpu":
             warn_multiplied_out(reason)
         return make_product(pad_matrix(multiply_out(weight.data, scale, group_size, self._dtype), sizes), bias)
 

@@ -12,6 +12,7 @@ from seesay.device.linear.one_byte import NumberKind
 from seesay.device.linear.quantized_product import make_quantized_product
 from seesay.device.linear.row_quantization import FP8_ROWS, QuantizedRows
 from seesay.device.linear.scaled_weights import make_plain_product, warn_multiplied_out, why_not_aligned
+from seesay.device.query import find_capability
 
 FP8 = torch.float8_e4m3fn
 MAX_FP8 = FP8_ROWS.largest
@@ -26,7 +27,7 @@ def make_channel_product(
     reason = _why_not(numbers, sizes, dtype)
     if reason is None:
         return _make_scaled_product(numbers, scale, bias)
-    if numbers.device.type == "cuda":
+    if numbers.device.type != "cpu":
         warn_multiplied_out(reason)
     return make_plain_product(numbers, scale, bias, sizes, dtype)
 
@@ -35,8 +36,8 @@ def why_no_fp8(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why FP8 matrices cannot be multiplied on this device for this dtype; None if they can."""
     if device.type == "cpu":
         return "FP8 products need a GPU"
-    if torch.cuda.get_device_capability(device) < (8, 9):
-        return "FP8 products need compute capability 8.9 (Ada, Hopper), this GPU has less; int8 weights run on it"
+    if find_capability(device) < (8, 9):
+        return "FP8 products need an NVIDIA GPU of compute capability 8.9 (Ada, Hopper); int8 weights run on others"
     if dtype != torch.bfloat16:
         return f"FP8 products need dtype bfloat16, got {str(dtype).removeprefix('torch.')}"
     return None

@@ -16,6 +16,7 @@ from seesay.device.linear.one_byte import NumberKind
 from seesay.device.linear.quantized_product import make_quantized_product
 from seesay.device.linear.row_quantization import INT8_ROWS, QuantizedRows
 from seesay.device.linear.scaled_weights import make_plain_product, warn_multiplied_out, why_not_aligned
+from seesay.device.query import find_capability
 
 _ALIGNMENT = 16
 """cuBLASLt multiplies int8 matrices whose sizes are multiples of 8, kernels read 16 numbers at once."""
@@ -30,7 +31,7 @@ def make_int8_product(
     reason = _why_not(numbers, sizes)
     if reason is None:
         return _make_scaled_product(numbers, scale.contiguous(), bias, dtype)
-    if numbers.device.type == "cuda":
+    if numbers.device.type != "cpu":
         warn_multiplied_out(reason)
     return make_plain_product(numbers, scale, bias, sizes, dtype)
 
@@ -39,8 +40,8 @@ def _why_not(numbers: torch.Tensor, sizes: Sizes) -> str | None:
     """Return why int8 matrices cannot be multiplied; None if they can."""
     if numbers.device.type == "cpu":
         return "int8 products need a GPU"
-    if torch.cuda.get_device_capability(numbers.device) < (8, 0):
-        return "int8 products need compute capability 8.0 (Ampere), this GPU has less"
+    if find_capability(numbers.device) < (8, 0):
+        return "int8 products need an NVIDIA GPU of compute capability 8.0 (Ampere)"
     return why_not_aligned(numbers.shape, sizes, _ALIGNMENT, "int8")
 
 

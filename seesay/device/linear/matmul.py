@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
 from seesay.device.linear.linear_method import Product, RowMatrix
+from seesay.device.query import find_capability
 
 _PACKED_FOR_ROWS = 64
 """The number of rows for which weights are packed. The kernels accept any number; this choice is fast for all."""
@@ -53,7 +54,7 @@ def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:
     from seesay.kernels.few_row_tilings import MAX_ROWS
 
     # More than one row was measured on Hopper only, and needs its shared memory.
-    return MAX_ROWS if dtype.itemsize == 2 and torch.cuda.get_device_capability(device) >= (9, 0) else 1
+    return MAX_ROWS if dtype.itemsize == 2 and find_capability(device) >= (9, 0) else 1
 
 
 def try_packed(weight: torch.Tensor, bias: torch.Tensor | None) -> Product | None:

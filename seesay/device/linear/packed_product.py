@@ -19,6 +19,7 @@ from seesay.device.backends import has_kernels
 from seesay.device.linear.linear_method import FusedKernel, Product
 from seesay.device.linear.matmul import make_product
 from seesay.device.linear.packed_weight import PackedWeight, cut_outputs
+from seesay.device.query import find_capability
 
 if TYPE_CHECKING:
     from seesay.kernels.packed_numbers import PackedTensors
@@ -163,9 +164,10 @@ def _why_no_kernels(device: torch.device, dtype: torch.dtype) -> str | None:
     """Return why kernels cannot multiply packed numbers; None if they can."""
     if not has_kernels(device):
         return "products with packed weights need Triton"
-    capability = torch.cuda.get_device_capability(device)
+    capability = find_capability(device)
     if capability < _CAPABILITY:
-        return f"products with packed weights need compute capability 8.0, this GPU has {capability[0]}.{capability[1]}"
+        had = f"this GPU has {capability[0]}.{capability[1]}" if any(capability) else f"{device.type} has none"
+        return f"products with packed weights need compute capability 8.0, {had}"
     if dtype.itemsize != 2:
         return f"products with packed weights need dtype bfloat16 or float16, got {str(dtype).removeprefix('torch.')}"
     return None

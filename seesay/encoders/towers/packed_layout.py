@@ -250,20 +250,21 @@ def _compute_angles(coordinates: Tensor, config: PackedVisionConfig) -> Tensor:
 
 def make_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: torch.device) -> PackedLayout:
     """Return the layout of one call with items of these grids (t, h, w), in patches."""
-    return _make_gpu_layout(grids, config, device) if has_kernels(device) else _make_cpu_layout(grids, config)
+    return _make_gpu_layout(grids, config, device) if has_kernels(device) else _make_plain_layout(grids, config, device)
 
 
 @lru_cache(maxsize=16)
 def make_kept_layout(
-    grids: tuple[Grid, ...], config: PackedVisionConfig, device: torch.device, _stream: torch.cuda.Stream | None
+    grids: tuple[Grid, ...], config: PackedVisionConfig, device: torch.device, _stream: torch.Stream | None
 ) -> PackedLayout:
     """Cache `make_layout` per stream: the memory of an evicted layout is reused by later work of its stream only."""
     return make_layout(grids, config, device)
 
 
-def _make_cpu_layout(grids: Sequence[Grid], config: PackedVisionConfig) -> PackedLayout:
-    """Order windows by length, the shortest first: each length is one batched attention."""
-    unit, device = config.merge_unit, torch.device("cpu")
+def _make_plain_layout(grids: Sequence[Grid], config: PackedVisionConfig, device: torch.device) -> PackedLayout:
+    """Order windows by length, the shortest first: each length is one batched attention. Angles are computed on the
+    host: not all devices have float64."""
+    unit = config.merge_unit
     order, window_lengths, frame_lengths = _order_windows(grids, config)
     order = order[np.argsort(np.repeat(window_lengths, window_lengths), kind="stable")]
     inverse = np.argsort(order)
@@ -272,7 +273,7 @@ def _make_cpu_layout(grids: Sequence[Grid], config: PackedVisionConfig) -> Packe
     taps = None
     if config.position_side is not None:
         indices, shares = _find_taps(grids, order, coordinates, config)
-        taps = torch.from_numpy(indices), torch.from_numpy(shares)
+        taps = torch.from_numpy(indices).to(device), torch.from_numpy(shares).to(device)
     frame_rows = (inverse[:, None] * unit + np.arange(unit)).ravel()
     frames = group_segments(frame_lengths * unit, frame_rows, device)
     windows = frames
@@ -280,10 +281,10 @@ def _make_cpu_layout(grids: Sequence[Grid], config: PackedVisionConfig) -> Packe
         windows = group_segments(np.sort(window_lengths) * unit, np.arange(len(order) * unit), device)
     moves = bool((np.diff(order) != 1).any())
     return PackedLayout(
-        order=torch.from_numpy(order) if moves else None,
-        inverse=torch.from_numpy(inverse) if moves else None,
-        cos=angles.cos(),
-        sin=angles.sin(),
+        order=torch.from_numpy(order).to(device) if moves else None,
+        inverse=torch.from_numpy(inverse).to(device) if moves else None,
+        cos=angles.cos().to(device),
+        sin=angles.sin().to(device),
         windows=windows,
         frames=frames,
         frames_once=frames,

@@ -130,10 +130,10 @@ def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.
         if has_fp8(device):
             return checkpoint.quantization.kv_format
         logger.warning("%s cannot compute with FP8, which the checkpoint asks for in its KV cache: it is plain", device)
-    if chosen == "fp8" and device.type == "cuda" and not has_fp8(device):
+    if chosen == "fp8" and device.type != "meta" and not has_fp8(device):
         raise ConfigError(
-            f"kv_cache_dtype={config.kv_cache_dtype!r} needs a GPU of compute capability 8.9 or more; {device} has "
-            f"less: take 'int8'"
+            f"kv_cache_dtype={config.kv_cache_dtype!r} needs a device that converts FP8 numbers, such as an NVIDIA GPU "
+            f"of compute capability 8.9 or more; {device} does not: take 'int8'"
         )
     return chosen or "plain"
 
@@ -150,7 +150,7 @@ def _pick_copy(config: EngineConfig, checkpoint: Checkpoint, device: torch.devic
         return False
     if config.unpacked_copy is not None:
         return config.unpacked_copy
-    if device.type != "cuda":
+    if device.type in ("cpu", "meta"):
         return False
     return checkpoint.num_packed_numbers * dtype.itemsize <= _LARGEST_COPY * measure_memory(device).total_bytes
 

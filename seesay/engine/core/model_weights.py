@@ -128,8 +128,8 @@ class ModelWeights:
         self._offloaded = []
 
     def addresses(self) -> list[int]:
-        """Return the addresses that CUDA graphs may use."""
-        return [tensor.data_ptr() for tensor in self._tensors() if tensor.is_cuda]
+        """Return the addresses that graphs may use."""
+        return [tensor.data_ptr() for tensor in self._tensors() if not tensor.is_cpu]
 
     def _tensors(self) -> list[Any]:
         return [tensor for layers in self._layers for tensor in layers.tensors()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import EngineConfig, VisionConfig
 from seesay.config.plain import as_plain
-from seesay.device.query import has_gpu
+from seesay.device.query import is_accelerator
 from seesay.engine.commands import ModelStatus
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.opened_model import OpenedModel
@@ -38,7 +38,7 @@ def uses_process(config: EngineConfig) -> bool:
         return True
     if config.engine_process is not None:
         return config.engine_process
-    return has_gpu() if config.device_type == "auto" else config.device_type.startswith("cuda")
+    return is_accelerator(config.device_type)
 
 
 class CoreStart:

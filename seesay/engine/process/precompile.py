@@ -26,7 +26,7 @@ from typing import Any
 from seesay.config import EngineConfig
 from seesay.config.plain import as_plain
 from seesay.device.backends import has_triton
-from seesay.device.query import has_gpu
+from seesay.device.query import has_nvidia_gpu
 from seesay.engine.process.python import python_command
 from seesay.errors import ConfigError
 
@@ -129,9 +129,10 @@ def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _has_kernels(config: EngineConfig) -> bool:
-    if config.device_type == "cpu" or not has_triton() or os.environ.get("TRITON_INTERPRET") == "1":
+    name = config.device_type.partition(":")[0]
+    if name not in ("auto", "cuda") or not has_triton() or os.environ.get("TRITON_INTERPRET") == "1":
         return False
-    return config.device_type != "auto" or has_gpu()
+    return name == "cuda" or has_nvidia_gpu()
 
 
 def _cache_folder() -> Path:

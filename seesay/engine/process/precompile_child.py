@@ -50,15 +50,22 @@ def _compile(folder: Path, engine: dict[str, Any], given: dict[str, Any] | None)
 
     config = EngineConfig(**engine)
     gpu = _find_gpu(config.device_type) if given is None else Gpu(tuple(given["capability"]), given["shared_bytes"])
+    if gpu is None:
+        return 0
     with ThreadPoolExecutor(_count_threads()) as threads, absent_gpu(gpu, threads) as launches:
         rehearse(open_model(folder, config), config)
     return len(launches.specializations)
 
 
-def _find_gpu(device_type: str) -> Gpu:
+def _find_gpu(device_type: str) -> Gpu | None:
+    """Return what kernels depend on; None where the device is not NVIDIA's: its kernels are compiled one by one."""
+    from seesay.device.cuda import CUDA
     from seesay.device.query import pick_device
+    from seesay.device.registry import accelerator_of
     from seesay.kernels.absent_gpu import Gpu
 
+    if accelerator_of(pick_device(device_type)) is not CUDA:
+        return None
     return Gpu.present(pick_device(device_type).index or 0)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from seesay.device.query import Memory
+from seesay.device.accelerator import Memory
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.plans.step_plan import CopiedBlock
 from seesay.llm.plans.traits import KVShape

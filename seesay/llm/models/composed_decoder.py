@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source, Weight
+from seesay.device.backends import has_graphs
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
@@ -44,10 +45,11 @@ class ComposedDecoder:
     ) -> None:
         self.config = config
         self._division = division
-        self._traits = _make_traits(config, division)
         self.device = device
         self.dtype = dtype
         self._ops = pick_ops(device)
+        has_device_graphs = self._ops.takes_device_rows and has_graphs(device)
+        self._traits = _make_traits(config, division, has_graphs=has_device_graphs)
         self._table = EmbeddingTable(config, division)
         with torch.device("meta"):
             self._layers = [make_layer(config, index, self._ops, division) for index in range(config.num_layers)]
@@ -304,9 +306,9 @@ def _make_slopes(spec: AlibiSpec, heads: range, device: torch.device) -> torch.T
     return slopes.to(torch.bfloat16) if spec.is_rounded else slopes
 
 
-def _make_traits(config: DecoderConfig, division: Division) -> DecoderTraits:
+def _make_traits(config: DecoderConfig, division: Division, *, has_graphs: bool) -> DecoderTraits:
     """Return the properties of a rank's share."""
-    traits, size = config.traits, division.place.size
+    traits, size = replace(config.traits, has_graphs=config.traits.has_graphs and has_graphs), division.place.size
     if size == 1:
         return traits
     num_kv_heads = len(division.kv_heads(config))

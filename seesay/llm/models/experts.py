@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from seesay.checkpoint.parts import Source, Weight, plain_weight
+from seesay.device.backends import has_wide_products
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
@@ -141,7 +142,7 @@ class Experts:
 
     def _compute_logits(self, x: torch.Tensor) -> torch.Tensor:
         """Return the router's logits [T, experts] of the norm x."""
-        if self._is_exact and x.is_cuda and x.dtype != torch.float32:
+        if self._is_exact and has_wide_products(x.device) and x.dtype != torch.float32:
             weight, *_ = self._router.tensors
             return torch.mm(x, weight.t(), out_dtype=torch.float32)
         return self._none.multiply_few(self._router, x)

@@ -1,10 +1,11 @@
-"""The decoder's operations, in as many implementations as there are; one is chosen per device type."""
+"""The decoder's operations, in as many implementations as there are; one is chosen per device:
+that of the device's vendor, else Triton's, else torch's."""
 
 from __future__ import annotations
 
 import torch
 
-from seesay.device.backends import has_kernels
+from seesay.device.backends import has_kernels, make_vendor_ops
 from seesay.llm.ops.interface import Activation, DecodeRows, Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 
@@ -14,7 +15,9 @@ __all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "pick_ops"]
 def pick_ops(device: torch.device) -> Ops:
     """Return a new object of the implementation for `device`: one decoder's, since it may keep what it saw of its
     cache."""
-    assert device.type in ("cpu", "cuda", "meta")
+    ops: Ops | None = make_vendor_ops(device)
+    if ops is not None:
+        return ops
     if has_kernels(device):
         from seesay.llm.ops.triton_ops import TritonOps
 

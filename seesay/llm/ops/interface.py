@@ -47,8 +47,8 @@ class RowLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRows:
-    """Rows of one token each whose lengths and blocks only the device knows: what a CUDA graph is captured with, and
-    what it reads again in every replay. Only implementations for CUDA take it.
+    """Rows of one token each whose lengths and blocks only the device knows: what a graph is captured with, and
+    what it reads again in every replay. Not all implementations take it: see `Ops.takes_device_rows`.
 
     kv_lens int32 [B]; block_table int32 [B, M], contiguous.
     """
@@ -61,10 +61,12 @@ class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
 
     needs_clean_blocks: whether `attend` reads what lies behind a row's last token in its last block, which then must be
-        finite. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at no cost.
+        finite. takes_device_rows: whether `plan_attention` takes `DecodeRows`, and all operations of a decode step may be
+        captured in a graph, so that steps have static shapes. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at no cost.
     """
 
     needs_clean_blocks: ClassVar[bool]
+    takes_device_rows: ClassVar[bool]
     most_tokens_alone: ClassVar[int]
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

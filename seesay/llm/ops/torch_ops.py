@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
+from seesay.device.backends import has_causal_bias
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.norm import rms_norm
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
@@ -80,6 +81,7 @@ class TorchOps:
     """See `Ops` for what each does. One object per decoder: on the CPU it keeps copies of what is in its cache."""
 
     needs_clean_blocks: ClassVar[bool] = True
+    takes_device_rows: ClassVar[bool] = False
     most_tokens_alone: ClassVar[int] = 0
 
     def __init__(self) -> None:
@@ -219,7 +221,7 @@ class TorchOps:
 
 def _note_faults(numbers: torch.Tensor, faults: torch.Tensor) -> None:
     """Set faults [T] to NaN where any of numbers [T, ...] is not finite. On the CPU a sum is looked at first."""
-    if numbers.is_cuda or not math.isfinite(numbers.sum().item()):
+    if not numbers.is_cpu or not math.isfinite(numbers.sum().item()):
         faults.masked_fill_(~numbers.isfinite().flatten(1).all(dim=1), math.nan)
 
 
@@ -305,7 +307,7 @@ def _attend_group(
     sinks: torch.Tensor | None,
     slopes: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Decode rows. On CUDA the query heads of one key-value head stand in for query positions, because no kernel there
+    """Decode rows. On a GPU the query heads of one key-value head stand in for query positions, because no kernel there
     takes both a mask and grouped heads; on the CPU one does, and is faster. For what `DecodeKVCopy` does not take."""
     num_rows, num_kv_heads, head_dim = group.stop - group.start, cache.layout.num_kv_heads, cache.layout.head_dim
     pairs = read_blocks(cache, group.blocks, query.dtype).view(num_rows, -1, 2, num_kv_heads, head_dim)
@@ -314,7 +316,7 @@ def _attend_group(
     if slopes is not None:
         places = torch.arange(key.shape[2], device=query.device)
         mask = mask.float() + find_bias(slopes, places, group.places[:, None, None], scale)[:, :, None]
-    if soft_cap is None and sinks is None and not query.is_cuda and mask.dtype == query.dtype:
+    if soft_cap is None and sinks is None and query.is_cpu and mask.dtype == query.dtype:
         output = F.scaled_dot_product_attention(
             rows.unsqueeze(2), key, value, attn_mask=mask, scale=scale, enable_gqa=rows.shape[1] != num_kv_heads
         )
@@ -373,7 +375,7 @@ def _attend_piece(
         if num_tokens == piece.kv_len:
             output = F.scaled_dot_product_attention(part, key, value, is_causal=True, scale=scale, enable_gqa=is_gqa)
             return output[0].transpose(0, 1)
-        if query.is_cuda:
+        if has_causal_bias(query.device):
             # Imported here: it imports TorchDynamo and TorchInductor, which takes a second.
             from torch.nn.attention.bias import causal_lower_right
 

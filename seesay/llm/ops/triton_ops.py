@@ -25,6 +25,7 @@ class TritonOps:
     """See `Ops` for what each does."""
 
     needs_clean_blocks: ClassVar[bool] = False
+    takes_device_rows: ClassVar[bool] = True
     most_tokens_alone: ClassVar[int] = MAX_ALONE
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:

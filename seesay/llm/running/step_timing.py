@@ -31,8 +31,8 @@ def measure_step_costs(
     sizes: Sequence[int],
     num_blocks: int,
     session_len: int,
-    stream: torch.cuda.Stream | None,
-    begin_timing: Callable[[torch.cuda.Stream | None], Stopwatch] = Stopwatch,
+    stream: torch.Stream | None,
+    begin_timing: Callable[[torch.Stream | None], Stopwatch] = Stopwatch,
 ) -> StepCosts:
     """Return the costs of steps that are padded to `sizes`, by computing some: whole forward passes of blank tokens.
 

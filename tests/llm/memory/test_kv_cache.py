@@ -7,7 +7,7 @@ import pytest
 import torch
 from llm import backbones
 
-from seesay.device.query import Memory
+from seesay.device.accelerator import Memory
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
 from seesay.llm.memory.kv_layout import KVFormat

@@ -10,7 +10,7 @@ import pytest
 import torch
 from llm import backbones
 
-from seesay.device.query import Memory
+from seesay.device.accelerator import Memory
 from seesay.errors import ErrorCode
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts, plan_num_blocks
 from seesay.llm.models.reading import read_decoder_config

@@ -1,0 +1,87 @@
+"""What seesay asks of the device. The entry point of the package names `MyDevice`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+
+from my_device.build import build
+from seesay.device.accelerator import Accelerator, Memory
+
+_LOCK = threading.Lock()
+
+
+class Counters(NamedTuple):
+    """What crossed between host and device since the process began. waits: how often the host waited for a value."""
+
+    copies_to_device: int
+    bytes_to_device: int
+    copies_to_host: int
+    bytes_to_host: int
+    waits: int
+    operations: int
+
+
+def read_counters() -> Counters:
+    return Counters(*torch.ops.my_device.read_counters())
+
+
+def set_capacity(num_bytes: int, index: int = 0) -> None:
+    """Set the memory of a device. It has 1 GiB at first."""
+    torch.ops.my_device.set_capacity(index, num_bytes)
+
+
+@cache
+def _load() -> None:
+    """Add the device to PyTorch, under the name that Ascend NPUs have there."""
+    torch.ops.load_library(str(build()))
+    torch.utils.rename_privateuse1_backend("npu")
+    torch._register_device_module("npu", _make_module())
+
+
+def _make_module() -> ModuleType:
+    """Return `torch.npu`: what PyTorch asks of the module of a device."""
+    module: Any = ModuleType("torch.npu")
+    module.is_available = lambda: True
+    module.device_count = lambda: 2
+    module.current_device = lambda: torch.accelerator.current_device_index()
+    module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
+    found: ModuleType = module
+    return found
+
+
+class MyDevice(Accelerator):
+    """The stand-in. Its streams, events and memory are those of PyTorch's device-neutral API; the query of its memory is
+    its own."""
+
+    type = "npu"
+    names = ("npu", "ascend", "my_device")
+    label = "my_device"
+
+    @property
+    def missing(self) -> str | None:
+        try:
+            with _LOCK:
+                _load()
+        except (OSError, RuntimeError) as error:
+            return str(error)
+        return None
+
+    def describe(self, index: int) -> str:
+        return f"my_device ({self.measure_memory(torch.device('npu', index)).total_bytes / 2**30:.1f} GiB)"
+
+    def describe_build(self) -> str:
+        return "my_device 0.1"
+
+    def measure_memory(self, device: torch.device) -> Memory:
+        free, total, *_ = torch.ops.my_device.read_memory(device.index or 0)
+        return Memory(free_bytes=free, total_bytes=total)
+
+    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
+        return super().measure_peak(device, run)
