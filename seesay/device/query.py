@@ -85,6 +85,12 @@ def has_fp8(device: torch.device) -> bool:
     return accelerator_of(device).has_fp8(device)
 
 
+def describe_kind(device: torch.device) -> str:
+    """Return what messages call `device`, such as 'Ascend NPU (npu:0)'."""
+    kind = accelerator_of(device)
+    return f"{kind.label} ({device})"
+
+
 def find_capability(device: torch.device) -> tuple[int, int]:
     """Return the compute capability of an NVIDIA GPU; (0, 0) of other devices."""
     return accelerator_of(device).find_capability(device)

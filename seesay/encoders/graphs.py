@@ -90,7 +90,12 @@ class GraphedTower(Generic[K]):
 
     def _may_record(self, x: Tensor) -> bool:
         stream = current_stream(x.device)
-        if stream is None or not self.records_graphs or x.shape[:-1].numel() > self._max_rows or not can_capture(stream):
+        if (
+            stream is None
+            or not self.records_graphs
+            or x.shape[:-1].numel() > self._max_rows
+            or not can_capture(stream)
+        ):
             return False
         if self._recorder is None:
             self._stream, self._recorder = stream, GraphRecorder(stream)

@@ -28,6 +28,8 @@ class Gpu(NamedTuple):
     capability: tuple[int, int]
     shared_bytes: int
     """Most shared memory of a block."""
+    architecture: str | None = None
+    """Of an AMD GPU, such as 'gfx942', which has warps of 64; None of NVIDIA's."""
 
     @classmethod
     def present(cls, index: int) -> Gpu:
@@ -61,8 +63,11 @@ class _Driver:
         return 0
 
     def get_current_target(self) -> Any:
+        make_target = importlib.import_module("triton.backends.compiler").GPUTarget
+        if self._gpu.architecture is not None:
+            return make_target("hip", self._gpu.architecture, 64)
         major, minor = self._gpu.capability
-        return importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 10 * major + minor, 32)
+        return make_target("cuda", 10 * major + minor, 32)
 
 
 @contextmanager
@@ -90,6 +95,7 @@ def absent_gpu(gpu: Gpu, executor: Executor | None) -> Iterator[Launches]:
         mock.patch.object(torch.Tensor, "get_device", lambda _: 0),
         mock.patch.object(torch.cuda, "get_device_capability", lambda _=None: gpu.capability),
         mock.patch.object(torch.cuda, "get_device_properties", lambda _=None: properties),
+        mock.patch.object(torch.version, "hip", None if gpu.architecture is None else "6"),
         mock.patch.object(JITFunction, "run", leave_out),
         mock.patch.object(triton.knobs.runtime, "jit_cache_hook", note),
         nullcontext() if executor is None else triton.AsyncCompileMode(executor),

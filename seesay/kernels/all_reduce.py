@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
 MAX_PROGRAMS = 128
@@ -265,7 +265,7 @@ class PeerSums:
             "SIZE": len(self.addresses),
             "SLOT": SLOT_BYTES // x.element_size(),
             "IS_DEPENDENT": is_dependent,
-            "launch_pdl": is_dependent,
+            **nvidia_options(launch_pdl=is_dependent),
         }
 
 

@@ -15,7 +15,7 @@ import torch
 from seesay.kernels.expert_kernels import grouped_kernel, one_row_down_kernel, one_row_gate_kernel
 from seesay.kernels.expert_routing_kernels import choose_kernel, combine_kernel, sort_kernel
 from seesay.kernels.expert_tilings import MAX_ALONE, GroupedTiling, RowTiling, tile_grouped, tile_row
-from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import norm as rms_norm
 
@@ -115,7 +115,7 @@ def choose(logits: torch.Tensor, choosing: Choosing, own: range | None = None) -
         HAS_BIAS=choosing.bias is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=1,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
         **choosing.options(num_experts),
     )
     return choice
@@ -166,7 +166,7 @@ def sort(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.T
         SPAN=span,
         IS_DEPENDENT=is_dependent,
         num_warps=max(1, min(8, span // 128)),
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     return order, starts
 
@@ -218,7 +218,7 @@ def multiply_grouped(
         IS_DEPENDENT=is_dependent,
         IS_COMPILED=x.get_device() >= 0,
         num_warps=tiling.num_warps,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
         **matrix.options,
     )
     return out
@@ -260,7 +260,7 @@ def multiply_gate_alone(
         IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
         **matrix.options,
     )
     return out
@@ -301,7 +301,7 @@ def multiply_down_alone(
         IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
         **matrix.options,
     )
     return out
@@ -326,6 +326,6 @@ def combine(x: torch.Tensor, choice: Choice, add_to: torch.Tensor | None = None)
         ADDS=add_to is not None,
         IS_PARTIAL=choice.is_partial,
         IS_DEPENDENT=is_dependent,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     return out

@@ -15,7 +15,7 @@ import torch
 
 from seesay.kernels.few_row_kernels import few_rows_kernel, one_row_kernel, parted_inputs_kernel
 from seesay.kernels.few_row_tilings import MAX_ROWS, Tiling, tile_few_rows, tile_one_row
-from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import norm as rms_norm
 
@@ -73,7 +73,7 @@ def multiply(
         "ADDS": add_to is not None,
         "IS_DEPENDENT": is_dependent,
         "num_warps": tiling.num_warps,
-        "launch_pdl": is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     }
     if not tiling.num_stages:
         _launch_one_row(operands, norm, tiling, options | {"GATE": activation})

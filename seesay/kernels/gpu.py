@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -14,6 +15,16 @@ LARGE_SHARED_BYTES = 160 * 1024
 def has_dependent_launch(index: int) -> bool:
     """Return whether a kernel may start before the previous one has ended (programmatic dependent launch)."""
     return index >= 0 and not torch.version.hip and torch.cuda.get_device_capability(index) >= (9, 0)
+
+
+def nvidia_options(**options: Any) -> dict[str, Any]:
+    """Return options of a launch that Triton takes for NVIDIA's GPUs alone; none for others."""
+    return {} if torch.version.hip else options
+
+
+def has_ptx(index: int) -> bool:
+    """Return whether kernels may contain PTX, the assembly of NVIDIA's GPUs."""
+    return index >= 0 and not torch.version.hip
 
 
 @cache

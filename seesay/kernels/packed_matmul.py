@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
 from seesay.kernels.packed_numbers import PackedTensors, find_group, split_factors, unpack_planes
 from seesay.kernels.packed_tilings import (
     MAX_FUSED_ROWS,
@@ -273,7 +273,7 @@ def multiply_few(
         ADDS=add_to is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
         **packed.options,
     )
     return out

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import act_and_mul, multiply_gate, norm
 
@@ -298,7 +298,7 @@ def quantize_activation(
         ACTIVATION=activation,
         MAX=largest,
         num_warps=min(16, max(4, block // 1024)),
-        maxnreg=64,  # so that a multiprocessor has two programs: one loads while the other computes
+        **nvidia_options(maxnreg=64),  # so that a multiprocessor has two programs: one loads while the other computes
     )
     return out, scale
 
@@ -334,4 +334,4 @@ def _launch(kernel: Any, grid: tuple[int, ...], x: torch.Tensor, *arguments: Any
     """Run a kernel over the rows of x, if there are any. It may begin while the kernel before it still runs."""
     if len(x):
         is_dependent = has_dependent_launch(x.get_device())
-        kernel[grid](x, *arguments, **constants, IS_DEPENDENT=is_dependent, launch_pdl=is_dependent)
+        kernel[grid](x, *arguments, **constants, IS_DEPENDENT=is_dependent, **nvidia_options(launch_pdl=is_dependent))

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
 _BAND = 8
@@ -174,6 +174,6 @@ def multiply_scaled(
         HAS_BIAS=bias is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=tiling.num_warps,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     return out

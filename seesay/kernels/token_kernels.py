@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from seesay.kernels.gpu import has_dependent_launch
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.quantized_kv import write_quantized
 from seesay.kernels.sizes import power_of_2_from
 
@@ -342,7 +342,7 @@ def norm(
         ADD=residual is not None,
         IS_DEPENDENT=is_dependent,
         num_warps=4 if block * rows <= 2048 else 8 if block <= 8192 else 16,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     return out
 
@@ -390,7 +390,7 @@ def make_rotary_tables(
             HAS_LONG=stretches is not None and long_inv_freq is not None,
             HAS_EXPONENTS=stretches is not None and exponents is not None,
             IS_DEPENDENT=is_dependent,
-            launch_pdl=is_dependent,
+            **nvidia_options(launch_pdl=is_dependent),
         )
     return cos, sin
 
@@ -440,7 +440,7 @@ def rotate_and_write(
         IS_DEPENDENT=is_dependent,
         **format,
         BLOCK_LOW=power_of_2_from(dim // 2),
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
 
 
@@ -459,7 +459,7 @@ def act_and_mul(x: torch.Tensor, activation: str) -> torch.Tensor:
             BLOCK=block,
             ACTIVATION=activation,
             IS_DEPENDENT=is_dependent,
-            launch_pdl=is_dependent,
+            **nvidia_options(launch_pdl=is_dependent),
         )
     return out
 

@@ -35,17 +35,25 @@ from seesay.values.frame_chain import Patches
 
 SHARED_BYTES = {80: 163 << 10, 89: 99 << 10, 90: 163 << 10}  # 9.0 has 227 KiB, but 8.0 takes its tiles
 """Most shared memory of a block, by compute capability (CUDA C++ Programming Guide, "Technical Specifications")."""
+AMD_SHARED_BYTES = {"gfx942": 64 << 10}
+"""Most local data share of a work group, by architecture (AMD CDNA 3 Instruction Set Architecture, "LDS")."""
 NUM_THREADS = 2
 MAX_CPU_S = 400
 """Processor time of this process, three to four times what it takes."""
 
 
 @contextmanager
-def pretend_gpu(capability: int) -> Iterator[Launches]:
-    """Inside, all tensors seem to be on a GPU of this capability, and kernels that are launched begin to compile."""
-    gpu = Gpu((capability // 10, capability % 10), SHARED_BYTES[capability])
-    with ThreadPoolExecutor(NUM_THREADS) as threads, absent_gpu(gpu, threads) as launches:
+def pretend_gpu(kind: str) -> Iterator[Launches]:
+    """Inside, all tensors seem to be on a GPU of this kind, and kernels that are launched begin to compile."""
+    with ThreadPoolExecutor(NUM_THREADS) as threads, absent_gpu(make_gpu(kind), threads) as launches:
         yield launches
+
+
+def make_gpu(kind: str) -> Gpu:
+    """Return the GPU of a compute capability, such as '89', or of AMD's architecture, such as 'gfx942'."""
+    if kind in AMD_SHARED_BYTES:
+        return Gpu((9, 4), AMD_SHARED_BYTES[kind], kind)  # the capability that PyTorch says of it
+    return Gpu((int(kind) // 10, int(kind) % 10), SHARED_BYTES[int(kind)])
 
 
 @contextmanager
@@ -67,9 +75,9 @@ def _add_one_kernel(x_ptr):  # type: ignore[no-untyped-def]  # Triton compiles a
     tl.store(x_ptr, tl.load(x_ptr) + 1)
 
 
-def try_triton(capability: int) -> None:
+def try_triton(kind: str) -> None:
     """Raises where Triton cannot compile for such a GPU, or not in this way."""
-    with pretend_gpu(capability) as launches:
+    with pretend_gpu(kind) as launches:
         _add_one_kernel[(1,)](empty(1))
         [(_, kernel)] = launches.kernels
         assert kernel.result().metadata.shared == 0
@@ -417,13 +425,13 @@ def find_kernels() -> set[str]:
     return {name for name in found if name.endswith("_kernel")}
 
 
-def compile_all(capability: int, dtype: str, *, is_once: bool) -> dict[str, Any]:
+def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
     shared_bytes: dict[str, int] = {}
     problems: list[str] = []
-    limit = SHARED_BYTES[capability]
-    with pretend_gpu(capability) as launches, first_launches() if is_once else nullcontext():
+    limit = make_gpu(kind).shared_bytes
+    with pretend_gpu(kind) as launches, first_launches() if is_once else nullcontext():
         for call in CALLS[dtype]:
-            if call in ON_ONE and capability != 90:
+            if call in ON_ONE and kind not in ("90", *AMD_SHARED_BYTES):
                 continue
             call(getattr(torch, dtype))
         for name, kernel in {id(kernel): (name, kernel) for name, kernel in launches.kernels}.values():
@@ -439,15 +447,15 @@ def compile_all(capability: int, dtype: str, *, is_once: bool) -> dict[str, Any]
     return {"shared_bytes": shared_bytes, "problems": problems, "unused": sorted(unused)}
 
 
-def main(capability: int, dtype: str, times: str = "always") -> None:
+def main(kind: str, dtype: str, times: str = "always") -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S + 10))  # ends by SIGXCPU
     try:
-        try_triton(capability)
+        try_triton(kind)
     except Exception as error:
         print(json.dumps({"unavailable": f"{type(error).__name__}: {error}"}))
     else:
-        print(json.dumps(compile_all(capability, dtype, is_once=times == "once")))
+        print(json.dumps(compile_all(kind, dtype, is_once=times == "once")))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    main(*sys.argv[1:])

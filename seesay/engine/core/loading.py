@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
-from seesay.device.query import has_fp8, is_same_device, measure_memory, measure_peak, pick_device
+from seesay.device.query import describe_kind, has_fp8, is_same_device, measure_memory, measure_peak, pick_device
 from seesay.device.rank_group import pick_rank_device
 from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
@@ -97,6 +97,7 @@ def resolve(
     text_config = backbone.text_config
     device = device or pick_device(config.device_type)
     is_gpu = device.type != "cpu"
+    _check_weights(checkpoint, device)
     if config.dtype != "auto":
         dtype = config.dtype
     elif not is_gpu:
@@ -133,9 +134,19 @@ def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.
     if chosen == "fp8" and device.type != "meta" and not has_fp8(device):
         raise ConfigError(
             f"kv_cache_dtype={config.kv_cache_dtype!r} needs a device that converts FP8 numbers, such as an NVIDIA GPU "
-            f"of compute capability 8.9 or more; {device} does not: take 'int8'"
+            f"of compute capability 8.9 or more; {describe_kind(device)} does not: take 'int8'"
         )
     return chosen or "plain"
+
+
+def _check_weights(checkpoint: Checkpoint, device: torch.device) -> None:
+    """Raise `ConfigError` for weights in numbers that the device does not know."""
+    quantization = checkpoint.quantization
+    if quantization is not None and quantization.format == "fp8" and not has_fp8(device):
+        raise ConfigError(
+            f"the weights are FP8 numbers, which {describe_kind(device)} does not convert: take a checkpoint that is not "
+            f"quantized, or one of int8, AWQ or GPTQ"
+        )
 
 
 def _pick_copy(config: EngineConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> bool:

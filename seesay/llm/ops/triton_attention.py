@@ -16,7 +16,7 @@ import torch
 
 from seesay.device.transfers import upload
 from seesay.kernels.attention import combine_kernel, decode_kernel, divide_kernel, prefill_kernel
-from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory
+from seesay.kernels.gpu import has_dependent_launch, has_large_shared_memory, has_ptx, nvidia_options
 from seesay.kernels.quantized_decode import decode_quantized_kernel
 from seesay.kernels.sizes import power_of_2_from
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
@@ -178,7 +178,7 @@ def _decode(
         IS_DEPENDENT=is_dependent,
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
     is_few = plan.num_decode * num_heads < FEW_COMBINED
     is_whole = plan.num_decode >= _whole_rows(num_kv_heads, 1)
@@ -195,7 +195,7 @@ def _decode(
         BLOCK_D=_padded_dim(head_dim),
         IS_DEPENDENT=is_dependent,
         num_warps=2 if is_few else 1,
-        launch_pdl=is_dependent,
+        **nvidia_options(launch_pdl=is_dependent),
     )
 
 
@@ -298,11 +298,10 @@ def _prefill(
         IS_CHUNK=isinstance(window, Chunk),
         HAS_CAP=soft_cap is not None,
         IS_DEPENDENT=is_dependent,
-        HAS_PTX=index >= 0,
+        HAS_PTX=has_ptx(index),
         num_warps=tile.num_warps,
         num_stages=tile.num_stages,
-        maxnreg=tile.max_registers,
-        launch_pdl=is_dependent,
+        **nvidia_options(maxnreg=tile.max_registers, launch_pdl=is_dependent),
     )
 
 
