@@ -222,7 +222,7 @@ class Stopwatch:
         synchronize(self._runner.device)
         return began.elapsed_time(ended), host_ms
 
-    def time_call(self, encode: Callable[[], object], stream: torch.cuda.Stream | None) -> float:
+    def time_call(self, encode: Callable[[], object], stream: torch.Stream | None) -> float:
         """Milliseconds of a call of the tower on `stream`."""
         with torch.inference_mode(), on_stream(stream):
             if stream is None:

@@ -29,7 +29,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="also save pictures, answers and timelines as a web page"
     )
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: auto)")
+    parser.add_argument("--device", default="auto", help="a device of docs/devices.md (default: auto)")
     add_plugins(parser)
 
 

@@ -47,7 +47,7 @@ def _add_arguments(parser: argparse.ArgumentParser, add_options: _AddOptions | N
         help="dtype of activations (default: auto, the checkpoint's on a GPU, float32 on the CPU)",
     )
     group.add_argument(
-        "--device", default=argparse.SUPPRESS, metavar="NAME", help="auto, cpu, cuda or cuda:N (default: auto)"
+        "--device", default=argparse.SUPPRESS, metavar="NAME", help="a device of docs/devices.md (default: auto)"
     )
     group.add_argument(
         "--revision", default=argparse.SUPPRESS, metavar="NAME", help="branch, tag or commit of a hub model"

@@ -70,7 +70,8 @@ class EngineConfig:
         'auto' is 40 on a GPU, None on the CPU.
     thread_safe: LMDeploy's option. The engine is thread-safe with either value.
     enable_prefix_caching: keep and reuse the KV blocks of equal prompt prefixes, pictures included.
-    device_type: 'auto', 'cuda', 'cuda:N' or 'cpu'.
+    device_type: 'auto', or 'cuda', 'rocm', 'ascend' ('npu'), 'xpu', 'mps' or 'cpu', or what a package adds; 'cuda:1' is
+        the second one. 'auto' is the first of these that is there, but not 'mps'. See docs/devices.md.
     eager_mode: never capture CUDA graphs, neither for decoding nor for the vision tower.
     engine_process: run the engine in a process of its own, so that it never waits for this one's GIL; None does so on
         a GPU.

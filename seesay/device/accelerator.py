@@ -1,6 +1,6 @@
 """What the engine asks of a type of device, on PyTorch's device-neutral API.
 
-A vendor's subclass says what differs: see `seesay.device.registry` for those that are here, and the entry point by which
+A vendor's subclass says what differs. `seesay.device.registry` has those that are here, and the entry point by which
 packages add theirs. Importing this module does not import torch.
 """
 
@@ -31,32 +31,119 @@ class Graph(Protocol):
     def replay(self) -> None: ...
 
 
-class Accelerator:
+class Work:
+    """Streams, events and graphs of a type of device.
+
+    has_streams: whether work is queued on streams, with events; if not, the host waits for all that it queues.
+    has_graphs: whether `capture` captures work.
+    """
+
+    label: ClassVar[str]
+    has_streams: ClassVar[bool] = True
+    has_graphs: ClassVar[bool] = False
+
+    def make_stream(self, device: torch.device, *, is_urgent: bool) -> torch.Stream | None:
+        import torch
+
+        return torch.Stream(device, priority=-1 if is_urgent else 0) if self.has_streams else None
+
+    def current_stream(self, device: torch.device) -> torch.Stream | None:
+        import torch
+
+        return torch.accelerator.current_stream(device) if self.has_streams else None
+
+    def use_stream(self, stream: torch.Stream) -> AbstractContextManager[object]:
+        return stream
+
+    def use_device(self, device: torch.device) -> AbstractContextManager[object]:
+        import torch
+
+        return torch.accelerator.device_index(device.index)
+
+    def make_event(self, device: torch.device, *, is_timed: bool = False, is_blocking: bool = False) -> torch.Event:
+        """Return an event. is_blocking: the host sleeps while it waits."""
+        import torch
+
+        return torch.Event(device, enable_timing=is_timed, blocking=is_blocking)
+
+    def synchronize(self, device: torch.device) -> None:
+        """Wait until all work queued on `device` is done."""
+        import torch
+
+        torch.accelerator.synchronize(device)
+
+    def name_range(self, name: str) -> AbstractContextManager[object]:
+        """Name the work of the block in the profiles of the vendor's tools."""
+        return nullcontext()
+
+    def make_graph_pool(self) -> Any:
+        """Return the memory that graphs share."""
+        return None
+
+    def capture(self, run: Callable[[], Any], stream: torch.Stream, pool: Any) -> tuple[Graph, Any]:
+        """Capture `run`, whose kernels are compiled and loaded, on `stream`, the current one. Returns the graph and
+        what `run` returned: tensors that each replay fills again."""
+        raise NotImplementedError(f"{self.label} captures no graphs")
+
+
+class Allocation:
+    """Memory of a type of device, and pinned memory of the host. has_pins: whether host memory can be pinned."""
+
+    has_pins: ClassVar[bool] = True
+
+    def measure_memory(self, device: torch.device) -> Memory:
+        """Return the free and total memory. Cached but unused memory of PyTorch's allocator counts as free."""
+        import torch
+
+        free, total = torch.accelerator.get_memory_info(device)
+        idle = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
+        return Memory(free_bytes=free + idle, total_bytes=total)
+
+    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
+        """Return the peak memory of `run` in bytes, beyond what is allocated before it."""
+        import torch
+
+        torch.accelerator.synchronize(device)
+        before = torch.accelerator.memory_allocated(device)
+        torch.accelerator.reset_peak_memory_stats(device)
+        run()
+        torch.accelerator.synchronize(device)
+        return int(torch.accelerator.max_memory_allocated(device) - before)
+
+    def release_cached_memory(self) -> None:
+        import torch
+
+        torch.accelerator.empty_cache()
+
+    def pin(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, Callable[[], None] | None]:
+        """Return pinned host memory, and what unpins it; None where its end does."""
+        import torch
+
+        return torch.empty(shape, dtype=dtype, pin_memory=self.has_pins), None
+
+
+class Accelerator(Work, Allocation):
     """A type of device.
 
-    type: PyTorch's name of it. names: what `device_type` may call it. label: what messages call it. package: the module
-    that adds it to PyTorch, and requirement: the package to install; None where PyTorch has it. collectives: the backend
-    of `torch.distributed` that joins several. is_automatic: whether 'auto' chooses it where it is there. has_streams:
-    whether work is queued on streams, with events; if not, all work is done, for the host, when it is queued. has_pins:
-    whether host memory can be pinned. has_graphs: whether `capture` captures work. has_fp8: whether it converts FP8
-    numbers (e4m3). has_wide_products: whether `torch.mm` takes an `out_dtype`. has_causal_bias: whether attention has a
-    kernel for the last tokens of a causal text.
+    type: PyTorch's name of it. names: what `device_type` may call it. label: what messages call it.
+    package: the module that adds it to PyTorch; requirement: the package to install. None where PyTorch has it.
+    collectives: the backend of `torch.distributed` that joins several.
+    is_automatic: whether 'auto' chooses it where it is there.
+    has_triton: whether Triton compiles for it. has_kernels: whether all our kernels are made for it.
+    has_wide_products: whether `torch.mm` takes an `out_dtype`.
+    has_causal_bias: whether attention has a kernel for the last tokens of a causal text.
     """
 
     type: ClassVar[str]
     names: ClassVar[tuple[str, ...]] = ()
-    label: ClassVar[str]
     package: ClassVar[str | None] = None
     requirement: ClassVar[str | None] = None
     collectives: ClassVar[str] = "gloo"
     is_automatic: ClassVar[bool] = True
-    has_streams: ClassVar[bool] = True
-    has_pins: ClassVar[bool] = True
-    has_graphs: ClassVar[bool] = False
+    has_triton: ClassVar[bool] = False
+    has_kernels: ClassVar[bool] = False
     has_wide_products: ClassVar[bool] = False
     has_causal_bias: ClassVar[bool] = False
-
-    # --- which devices there are ---
 
     @property
     def missing(self) -> str | None:
@@ -96,99 +183,14 @@ class Accelerator:
         module = None if self.package is None else importlib.import_module(self.package)
         return f"{self.requirement} {getattr(module, '__version__', '')}".rstrip() if module else self.type
 
-    # --- what they can do ---
-
-    def has_fp8(self, device: torch.device) -> bool:  # noqa: ARG002
+    def has_fp8(self, device: torch.device) -> bool:
         return False
 
-    def find_capability(self, device: torch.device) -> tuple[int, int]:  # noqa: ARG002
+    def find_capability(self, device: torch.device) -> tuple[int, int]:
         """Return the compute capability, by which kernels that are made for NVIDIA's GPUs are chosen; (0, 0) of
         others."""
         return 0, 0
 
-    def has_triton(self) -> bool:
-        """Return whether Triton, which is installed, compiles for the device."""
-        return False
-
     def make_ops(self) -> Any:
         """Return the vendor's implementation of `seesay.llm.ops.Ops`; None where Triton's or torch's is used."""
         return None
-
-    # --- streams and events ---
-
-    def make_stream(self, device: torch.device, *, is_urgent: bool) -> torch.Stream | None:
-        import torch
-
-        return torch.Stream(device, priority=-1 if is_urgent else 0) if self.has_streams else None
-
-    def current_stream(self, device: torch.device) -> torch.Stream | None:
-        import torch
-
-        return torch.accelerator.current_stream(device) if self.has_streams else None
-
-    def use_stream(self, stream: torch.Stream) -> AbstractContextManager[object]:
-        return stream
-
-    def use_device(self, device: torch.device) -> AbstractContextManager[object]:
-        import torch
-
-        return torch.accelerator.device_index(device.index)
-
-    def make_event(self, device: torch.device, *, is_timed: bool = False, is_blocking: bool = False) -> torch.Event:
-        """Return an event. is_blocking: the host sleeps while it waits."""
-        import torch
-
-        return torch.Event(device, enable_timing=is_timed, blocking=is_blocking)
-
-    def synchronize(self, device: torch.device) -> None:
-        """Wait until all work queued on `device` is done."""
-        import torch
-
-        torch.accelerator.synchronize(device)
-
-    def name_range(self, name: str) -> AbstractContextManager[object]:  # noqa: ARG002
-        """Name the work of the block in the profiles of the vendor's tools."""
-        return nullcontext()
-
-    # --- memory ---
-
-    def measure_memory(self, device: torch.device) -> Memory:
-        """Return the free and total memory. Cached but unused memory of PyTorch's allocator counts as free."""
-        import torch
-
-        free, total = torch.accelerator.get_memory_info(device)
-        idle = torch.accelerator.memory_reserved(device) - torch.accelerator.memory_allocated(device)
-        return Memory(free_bytes=free + idle, total_bytes=total)
-
-    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
-        """Return the peak memory of `run` in bytes, beyond what is allocated before it."""
-        import torch
-
-        self.synchronize(device)
-        before = torch.accelerator.memory_allocated(device)
-        torch.accelerator.reset_peak_memory_stats(device)
-        run()
-        self.synchronize(device)
-        return int(torch.accelerator.max_memory_allocated(device) - before)
-
-    def release_cached_memory(self) -> None:
-        import torch
-
-        torch.accelerator.empty_cache()
-
-    def pin(self, shape: tuple[int, ...], dtype: torch.dtype) -> tuple[torch.Tensor, Callable[[], None] | None]:
-        """Return pinned host memory, and what unpins it; None where its end does."""
-        import torch
-
-        return torch.empty(shape, dtype=dtype, pin_memory=self.has_pins), None
-
-    # --- graphs ---
-
-    def make_graph_pool(self) -> Any:
-        """Return the memory that graphs share."""
-        return None
-
-    def capture(self, run: Callable[[], Any], stream: torch.Stream, pool: Any) -> tuple[Graph, Any]:
-        """Capture `run`, whose kernels are compiled and loaded, on `stream`, which is the current one. Returns the graph
-        and what `run` returned: tensors that each replay fills again."""
-        raise NotImplementedError(f"{self.label} captures no graphs")

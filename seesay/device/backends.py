@@ -19,12 +19,19 @@ def has_triton() -> bool:
 
 @cache
 def has_kernels(device: torch.device) -> bool:
-    """Return whether kernels run on `device`: where Triton is installed and
-    compiles for it. Otherwise torch computes.
+    """Return whether all kernels run on `device`: on NVIDIA's GPUs where Triton is installed, for which they are made.
+    Otherwise torch computes.
 
     The meta device stands for such a GPU: see `seesay.kernels.absent_gpu`.
     """
-    return accelerator_of(device).has_triton() and has_triton()
+    return accelerator_of(device).has_kernels and has_triton()
+
+
+def can_try_kernels(device: torch.device) -> bool:
+    """Return whether Triton is installed and compiles for `device`, which is not NVIDIA's: kernels in plain Triton
+    may run, if they compute there what torch does."""
+    kind = accelerator_of(device)
+    return kind.has_triton and not kind.has_kernels and has_triton()
 
 
 def has_graphs(device: torch.device) -> bool:

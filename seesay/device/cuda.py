@@ -6,58 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from seesay.device.accelerator import Accelerator, Graph, Memory
+from seesay.device.accelerator import Accelerator, Allocation, Graph, Memory, Work
 
 if TYPE_CHECKING:
     import torch
 
 
-class Cuda(Accelerator):
-    """NVIDIA GPUs."""
+class _CudaWork(Work):
+    """Streams, events and graphs of CUDA."""
 
-    type = "cuda"
-    names = ("cuda",)
-    label = "CUDA GPU"
-    collectives = "nccl"
     has_graphs = True
-    has_wide_products = True
-    has_causal_bias = True
-
-    @property
-    def missing(self) -> str | None:
-        return None if self.is_available() else f"torch finds no {self.label}"
-
-    def count(self) -> int:
-        import torch
-
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
-
-    def describe(self, index: int) -> str:
-        import torch
-
-        properties = torch.cuda.get_device_properties(index)
-        memory = properties.total_memory / 2**30
-        kind = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
-        kind = kind or f"compute capability {properties.major}.{properties.minor}"
-        return f"{properties.name} ({memory:.0f} GiB, {kind})"
-
-    def describe_build(self) -> str:
-        import torch
-
-        if torch.version.hip:
-            return f"ROCm {torch.version.hip}"
-        return f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
-
-    def has_fp8(self, device: torch.device) -> bool:
-        return self.find_capability(device) >= (8, 9)
-
-    def find_capability(self, device: torch.device) -> tuple[int, int]:
-        import torch
-
-        return torch.cuda.get_device_capability(device)
-
-    def has_triton(self) -> bool:
-        return True
 
     def make_stream(self, device: torch.device, *, is_urgent: bool) -> torch.Stream | None:
         import torch
@@ -79,7 +37,7 @@ class Cuda(Accelerator):
 
         return torch.cuda.device(device)
 
-    def make_event(self, device: torch.device, *, is_timed: bool = False, is_blocking: bool = False) -> torch.Event:  # noqa: ARG002
+    def make_event(self, device: torch.device, *, is_timed: bool = False, is_blocking: bool = False) -> torch.Event:
         import torch
 
         return torch.cuda.Event(enable_timing=is_timed, blocking=is_blocking)  # type: ignore[no-untyped-call]
@@ -99,6 +57,27 @@ class Cuda(Accelerator):
             yield
         finally:
             torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+    def make_graph_pool(self) -> Any:
+        import torch
+
+        return torch.cuda.graph_pool_handle()
+
+    def capture(self, run: Callable[[], Any], stream: torch.Stream, pool: Any) -> tuple[Graph, Any]:
+        import torch
+
+        graph = torch.cuda.CUDAGraph()
+        # `torch.cuda.graph` would wait for all streams and release cached memory, which stalls other threads.
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            result = run()
+        finally:
+            graph.capture_end()
+        return graph, result
+
+
+class _CudaMemory(Allocation):
+    """PyTorch's allocator for CUDA, and memory that CUDA pins."""
 
     def measure_memory(self, device: torch.device) -> Memory:
         import torch
@@ -139,22 +118,50 @@ class Cuda(Accelerator):
 
         return tensor, unpin
 
-    def make_graph_pool(self) -> Any:
+
+class Cuda(_CudaWork, _CudaMemory, Accelerator):
+    """NVIDIA GPUs."""
+
+    type = "cuda"
+    names = ("cuda",)
+    label = "CUDA GPU"
+    collectives = "nccl"
+    has_triton = has_kernels = True
+    has_wide_products = True
+    has_causal_bias = True
+
+    @property
+    def missing(self) -> str | None:
+        return None if self.is_available() else f"torch finds no {self.label}"
+
+    def count(self) -> int:
         import torch
 
-        return torch.cuda.graph_pool_handle()
+        return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
-    def capture(self, run: Callable[[], Any], stream: torch.Stream, pool: Any) -> tuple[Graph, Any]:  # noqa: ARG002
+    def describe(self, index: int) -> str:
         import torch
 
-        graph = torch.cuda.CUDAGraph()
-        # `torch.cuda.graph` would wait for all streams and release cached memory, which stalls other threads.
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-        try:
-            result = run()
-        finally:
-            graph.capture_end()
-        return graph, result
+        properties = torch.cuda.get_device_properties(index)
+        memory = properties.total_memory / 2**30
+        kind = getattr(properties, "gcnArchName", "") if torch.version.hip else ""
+        kind = kind or f"compute capability {properties.major}.{properties.minor}"
+        return f"{properties.name} ({memory:.0f} GiB, {kind})"
+
+    def describe_build(self) -> str:
+        import torch
+
+        if torch.version.hip:
+            return f"ROCm {torch.version.hip}"
+        return f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+
+    def has_fp8(self, device: torch.device) -> bool:
+        return self.find_capability(device) >= (8, 9)
+
+    def find_capability(self, device: torch.device) -> tuple[int, int]:
+        import torch
+
+        return torch.cuda.get_device_capability(device)
 
 
 class Rocm(Cuda):
@@ -162,6 +169,7 @@ class Rocm(Cuda):
 
     names = ("rocm",)
     label = "ROCm GPU"
+    has_kernels = False
     has_wide_products = False
     has_causal_bias = False
 
@@ -173,10 +181,10 @@ class Rocm(Cuda):
             return f"this torch ({torch.__version__}) is not built for ROCm: install a ROCm build of torch"
         return super().missing
 
-    def has_fp8(self, device: torch.device) -> bool:  # noqa: ARG002
+    def has_fp8(self, device: torch.device) -> bool:
         return True
 
-    def find_capability(self, device: torch.device) -> tuple[int, int]:  # noqa: ARG002
+    def find_capability(self, device: torch.device) -> tuple[int, int]:
         return 0, 0  # what PyTorch returns is AMD's number: 9.4 says nothing of Hopper
 
 

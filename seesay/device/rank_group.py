@@ -33,7 +33,8 @@ def pick_rank_device(device_type: str, place: Place) -> torch.device:
     start, count = first.index or 0, accelerator_of(first).count()
     if start + place.size > count:
         raise ConfigError(
-            f"tp={place.size}: takes {place.size} devices from {first.type}:{start} on, but this machine has only {count}"
+            f"tp={place.size}: takes {place.size} devices from {first.type}:{start} on, but this machine has only "
+            f"{count}"
         )
     return torch.device(first.type, start + place.rank)
 

@@ -39,16 +39,16 @@ class Host(Accelerator):
     def count(self) -> int:
         return 1
 
-    def has_fp8(self, device: torch.device) -> bool:  # noqa: ARG002
+    def has_fp8(self, device: torch.device) -> bool:
         return True
 
-    def use_device(self, device: torch.device) -> AbstractContextManager[object]:  # noqa: ARG002
+    def use_device(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
 
     def synchronize(self, device: torch.device) -> None:
         pass
 
-    def measure_memory(self, device: torch.device) -> Memory:  # noqa: ARG002
+    def measure_memory(self, device: torch.device) -> Memory:
         return Memory(*measure_host_memory())
 
     def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
@@ -65,7 +65,7 @@ class Meta(Host):
     type = "meta"
     names = ()
     label = "absent GPU"
-    has_graphs = True
+    has_graphs = has_triton = has_kernels = True
 
     def has_fp8(self, device: torch.device) -> bool:
         return CUDA.has_fp8(device)
@@ -73,13 +73,10 @@ class Meta(Host):
     def find_capability(self, device: torch.device) -> tuple[int, int]:
         return CUDA.find_capability(device)
 
-    def has_triton(self) -> bool:
-        return True
-
-    def measure_memory(self, device: torch.device) -> Memory:  # noqa: ARG002
+    def measure_memory(self, device: torch.device) -> Memory:
         return Memory(free_bytes=1 << 40, total_bytes=1 << 40)
 
-    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:  # noqa: ARG002
+    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
         run()
         return 0
 
@@ -113,9 +110,7 @@ class Xpu(Accelerator):
     names = ("xpu",)
     label = "Intel XPU"
     collectives = "xccl"
-
-    def has_triton(self) -> bool:
-        return True
+    has_triton = True
 
     def measure_memory(self, device: torch.device) -> Memory:
         return _ask_module(device)
@@ -135,21 +130,21 @@ class Mps(Accelerator):
     is_automatic = False
     has_streams = has_pins = False
 
-    def use_device(self, device: torch.device) -> AbstractContextManager[object]:  # noqa: ARG002
+    def use_device(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def describe(self, index: int) -> str:  # noqa: ARG002
+    def describe(self, index: int) -> str:
         return self.label
 
     def describe_build(self) -> str:
         return "MPS"
 
-    def synchronize(self, device: torch.device) -> None:  # noqa: ARG002
+    def synchronize(self, device: torch.device) -> None:
         import torch
 
         torch.mps.synchronize()
 
-    def measure_memory(self, device: torch.device) -> Memory:  # noqa: ARG002
+    def measure_memory(self, device: torch.device) -> Memory:
         import torch
 
         total = torch.mps.recommended_max_memory()

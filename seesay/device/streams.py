@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 def make_stream(device: torch.device, *, is_urgent: bool) -> torch.Stream | None:
-    """Return a new stream. Waiting work of an urgent stream starts before that of other streams. None on the CPU, and on
-    devices without streams."""
+    """Return a new stream. Waiting work of an urgent stream starts before that of other streams. None on the CPU, and
+    on devices without streams."""
     return accelerator_of(device).make_stream(device, is_urgent=is_urgent)
 
 

@@ -23,6 +23,9 @@ import triton.language as tl
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
+NVIDIA_ALONE = True
+"""It ends by PTX where another rank is missing, and reaches the memory of others by CUDA's addresses."""
+
 MAX_PROGRAMS = 128
 """Most programs of a launch. Each has a region in the buffer of each rank."""
 SLOT_BYTES = 32 * 1024

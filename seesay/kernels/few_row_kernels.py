@@ -9,6 +9,9 @@ import triton.language as tl
 
 from seesay.kernels.token_kernels import multiply_gate
 
+NVIDIA_ALONE = True
+"""They widen numbers and prefetch by PTX."""
+
 _WIDEN_FP8 = tl.constexpr("""{
     .reg .b32 low, high, first, last, power, zero;
     shl.b32 low, $2, 4;

@@ -27,6 +27,9 @@ from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import act_and_mul, multiply_gate
 from seesay.kernels.token_kernels import norm as rms_norm
 
+NVIDIA_ALONE = True
+"""It prefetches by PTX."""
+
 
 @triton.jit
 def _prefetch(places, num_blocks, COUNT: tl.constexpr, WIDTH: tl.constexpr):

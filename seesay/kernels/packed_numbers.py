@@ -16,6 +16,9 @@ import torch
 import triton
 import triton.language as tl
 
+NVIDIA_ALONE = True
+"""It unpacks numbers by PTX."""
+
 _OUTPUTS_OF_PROGRAM = 32
 
 _UNPACK_BFLOAT16 = tl.constexpr("""{

@@ -1,6 +1,7 @@
-"""Compiles every kernel of the package for one compute capability, on a machine that needs no GPU:
+"""Compiles every kernel of the package for one compute capability, or for AMD's gfx942, on a machine without a GPU:
 
     python compile_all.py 89 bfloat16 [once]
+    python compile_all.py gfx942 bfloat16 [once]
 
 The package's own functions are called as for a GPU of that kind, but with tensors of the CPU, and what they would
 launch is only compiled: with `once`, each kernel for its first call alone. Prints JSON: "shared_bytes", what each
@@ -405,6 +406,8 @@ CALLS = {
     "float32": (call_wide_attention, call_quantized_kv, call_tower_attention),
 }
 """float32: where it has tiles of its own."""
+NVIDIA_ALONE = (call_gemv, call_packed, call_all_reduce)
+"""They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
 ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
 
@@ -431,12 +434,13 @@ def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
     limit = make_gpu(kind).shared_bytes
     with pretend_gpu(kind) as launches, first_launches() if is_once else nullcontext():
         for call in CALLS[dtype]:
-            if call in ON_ONE and kind not in ("90", *AMD_SHARED_BYTES):
+            is_amd = kind in AMD_SHARED_BYTES
+            if call in (NVIDIA_ALONE if is_amd else ON_ONE if kind != "90" else ()):
                 continue
             call(getattr(torch, dtype))
         for name, kernel in {id(kernel): (name, kernel) for name, kernel in launches.kernels}.values():
             try:
-                taken = kernel.result().metadata.shared
+                taken = (kernel.result() if hasattr(kernel, "result") else kernel).metadata.shared
             except Exception as error:
                 problems.append(f"{name} does not compile: {type(error).__name__}: {error}")
                 continue

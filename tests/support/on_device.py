@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +25,8 @@ from seesay.offline.pipeline import Pipeline
 DEMO = Path(__file__).parents[2] / "seesay" / "demo" / "checkpoint"
 SMALL: dict[str, Any] = {
     "dtype": "float32", "engine_process": False, "num_gpu_blocks": 80, "max_batch_size": 4, "session_len": 512,
-    "max_prefill_token_num": 160, "block_size": 16,
+    "max_prefill_token_num": 160, "block_size": 16, "max_step_ms": None,
+    "jump_ahead": False,
 }  # fmt: skip
 GREEDY = GenerationConfig(max_new_tokens=12, do_sample=False, ignore_eos=True)
 
@@ -52,14 +52,8 @@ def ask(pipe: Pipeline, prompts: list[Any] | None = None, gen_config: Generation
     return [list(response.token_ids) for response in responses]
 
 
-@cache
-def ask_cpu(path: Path = DEMO) -> list[list[int]]:
-    with open_engine("cpu", path) as pipe:
-        return ask(pipe)
-
-
 class Crossing(NamedTuple):
-    """What a step sent and fetched. is_decode: it computed one token per row. waits: see `my_device.device.Counters`."""
+    """What a step sent and fetched. is_decode: it computed one token per row. waits: of the host, for a value."""
 
     is_decode: bool
     copies_to_device: int

@@ -20,7 +20,9 @@ _TIMEOUT_S = 600
 
 def find_compiler() -> str | None:
     """Return the C++ compiler: that of the variable CXX, else g++, else clang++."""
-    return next((found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None)
+    return next(
+        (found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None
+    )
 
 
 def build() -> Path:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils.backend_registration import rename_privateuse1_backend
 
 from my_device.build import build
 from seesay.device.accelerator import Accelerator, Memory
@@ -39,8 +39,8 @@ def set_capacity(num_bytes: int, index: int = 0) -> None:
 @cache
 def _load() -> None:
     """Add the device to PyTorch, under the name that Ascend NPUs have there."""
-    torch.ops.load_library(str(build()))
-    torch.utils.rename_privateuse1_backend("npu")
+    torch.ops.load_library(str(build()))  # type: ignore[no-untyped-call]
+    rename_privateuse1_backend("npu")
     torch._register_device_module("npu", _make_module())
 
 
@@ -49,16 +49,15 @@ def _make_module() -> ModuleType:
     module: Any = ModuleType("torch.npu")
     module.is_available = lambda: True
     module.device_count = lambda: 2
-    module.current_device = lambda: torch.accelerator.current_device_index()
+    module.current_device = torch.accelerator.current_device_index
     module._is_in_bad_fork = lambda: False
-    module.manual_seed_all = lambda seed: None
+    module.manual_seed_all = torch.default_generator.manual_seed
     found: ModuleType = module
     return found
 
 
 class MyDevice(Accelerator):
-    """The stand-in. Its streams, events and memory are those of PyTorch's device-neutral API; the query of its memory is
-    its own."""
+    """Its streams and events are those of PyTorch's device-neutral API; the query of its memory is its own."""
 
     type = "npu"
     names = ("npu", "ascend", "my_device")
@@ -82,6 +81,3 @@ class MyDevice(Accelerator):
     def measure_memory(self, device: torch.device) -> Memory:
         free, total, *_ = torch.ops.my_device.read_memory(device.index or 0)
         return Memory(free_bytes=free, total_bytes=total)
-
-    def measure_peak(self, device: torch.device, run: Callable[[], object]) -> int:
-        return super().measure_peak(device, run)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
-from seesay.device.query import describe_kind, has_fp8, is_same_device, measure_memory, measure_peak, pick_device
+from seesay.device.query import is_same_device, measure_peak, pick_device
 from seesay.device.rank_group import pick_rank_device
 from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
 from seesay.engine.core.adapters import load_adapters
+from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.length_warning import warn_beyond_training
 from seesay.engine.core.loop import EngineLoop
@@ -24,7 +25,6 @@ from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.rank_parts import RankParts
 from seesay.engine.watchdog import hang_limit_s
-from seesay.errors import ConfigError
 from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.plans.step_times import StepTimes
@@ -56,8 +56,6 @@ logger = logging.getLogger("seesay")
 
 _SESSION_LEN = 4096
 """Tokens of a text, by default, of a model whose configuration has no limit."""
-_LARGEST_COPY = 1 / 8
-"""Largest share of a GPU's memory that, by default, packed weights take multiplied out, too."""
 _MAX_STEP_MS = 40
 """By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
 _STREAMED_TOKENS = 368
@@ -97,7 +95,7 @@ def resolve(
     text_config = backbone.text_config
     device = device or pick_device(config.device_type)
     is_gpu = device.type != "cpu"
-    _check_weights(checkpoint, device)
+    check_weights(checkpoint, device)
     if config.dtype != "auto":
         dtype = config.dtype
     elif not is_gpu:
@@ -112,58 +110,15 @@ def resolve(
     return ResolvedConfig(
         device=device,
         dtype=getattr(torch, dtype),
-        unpacked_copy=_pick_copy(config, checkpoint, device, getattr(torch, dtype)),
+        unpacked_copy=pick_copy(config, checkpoint, device, getattr(torch, dtype)),
         session_len=config.session_len or num_positions or _SESSION_LEN,
         max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
         max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
-        kv_format=_pick_kv_format(config, checkpoint, device),
+        kv_format=pick_kv_format(config, checkpoint, device),
         rope_scaling_factor=config.rope_scaling_factor,
         use_logn_attn=config.use_logn_attn,
         expert_parallel=config.expert_parallel,
     )
-
-
-def _pick_kv_format(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> KVFormat:
-    """Return the format of the KV cache. Raises `ConfigError` for one that the GPU cannot compute with; what only the
-    checkpoint asks for is left out there."""
-    chosen = config.kv_format
-    if chosen is None and checkpoint.quantization is not None and checkpoint.quantization.kv_format is not None:
-        if has_fp8(device):
-            return checkpoint.quantization.kv_format
-        logger.warning("%s cannot compute with FP8, which the checkpoint asks for in its KV cache: it is plain", device)
-    if chosen == "fp8" and device.type != "meta" and not has_fp8(device):
-        raise ConfigError(
-            f"kv_cache_dtype={config.kv_cache_dtype!r} needs a device that converts FP8 numbers, such as an NVIDIA GPU "
-            f"of compute capability 8.9 or more; {describe_kind(device)} does not: take 'int8'"
-        )
-    return chosen or "plain"
-
-
-def _check_weights(checkpoint: Checkpoint, device: torch.device) -> None:
-    """Raise `ConfigError` for weights in numbers that the device does not know."""
-    quantization = checkpoint.quantization
-    if quantization is not None and quantization.format == "fp8" and not has_fp8(device):
-        raise ConfigError(
-            f"the weights are FP8 numbers, which {describe_kind(device)} does not convert: take a checkpoint that is not "
-            f"quantized, or one of int8, AWQ or GPTQ"
-        )
-
-
-def _pick_copy(config: EngineConfig, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether packed weights are kept multiplied out, too. Raises `ConfigError` where none are packed."""
-    quantization = checkpoint.quantization
-    if quantization is None or not quantization.is_packed:
-        if config.unpacked_copy:
-            raise ConfigError(
-                "unpacked_copy=True: the weights of this checkpoint are not packed; it is for AWQ, GPTQ and "
-                "pack-quantized ones: leave it out"
-            )
-        return False
-    if config.unpacked_copy is not None:
-        return config.unpacked_copy
-    if device.type in ("cpu", "meta"):
-        return False
-    return checkpoint.num_packed_numbers * dtype.itemsize <= _LARGEST_COPY * measure_memory(device).total_bytes
 
 
 class _Parts(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from seesay.device.backends import has_kernels, make_vendor_ops
+from seesay.device.backends import can_try_kernels, has_kernels, make_vendor_ops
 from seesay.llm.ops.interface import Activation, DecodeRows, Ops, RowLayout
 from seesay.llm.ops.torch_ops import TorchOps
 
@@ -22,4 +22,8 @@ def pick_ops(device: torch.device) -> Ops:
         from seesay.llm.ops.triton_ops import TritonOps
 
         return TritonOps()
+    if can_try_kernels(device):
+        from seesay.llm.ops.checked_ops import make_checked_ops
+
+        return make_checked_ops(device)
     return TorchOps()

@@ -61,8 +61,9 @@ class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
 
     needs_clean_blocks: whether `attend` reads what lies behind a row's last token in its last block, which then must be
-        finite. takes_device_rows: whether `plan_attention` takes `DecodeRows`, and all operations of a decode step may be
-        captured in a graph, so that steps have static shapes. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at no cost.
+        finite. takes_device_rows: whether `plan_attention` takes `DecodeRows`, and all operations of a decode step may
+        be captured in a graph. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at
+        no cost.
     """
 
     needs_clean_blocks: ClassVar[bool]

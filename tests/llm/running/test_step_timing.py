@@ -9,7 +9,7 @@ import pytest
 import torch
 from llm import backbones
 
-from seesay.device.streams import Stopwatch
+from seesay.device.streams import Stopwatch, on_stream
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.plans.step_times import StepCosts, StepTimes, StepWork, count_pairs
 from seesay.llm.running.blank_input import make_blank_input
@@ -120,7 +120,7 @@ def test_on_a_gpu_predictions_are_near_what_steps_take(backbone: backbones.Backb
             num_blocks=runner.num_blocks,
         )
         wanted = torch.arange(1, device=runner.device)
-        with torch.inference_mode(), torch.cuda.stream(runner.stream):
+        with torch.inference_mode(), on_stream(runner.stream):
             stopwatch = Stopwatch(runner.stream)
             runner.decoder.logits(runner.decoder.forward(inputs, runner._cache.layers, wanted))
             stopwatch.stop()
