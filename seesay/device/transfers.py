@@ -99,11 +99,13 @@ class HostCopy:
     def __init__(self, *tensors: torch.Tensor) -> None:
         self._event: torch.Event | None = None
         devices = {tensor.device for tensor in tensors if not (tensor.is_cpu or tensor.is_meta)}
-        kinds = {accelerator_of(device) for device in devices}
-        has_streams = any(kind.has_streams for kind in kinds)
-        self._tensors = tuple(t if t.is_meta else t.to("cpu", non_blocking=has_streams) for t in tensors)
-        if has_streams:
-            [device], [kind] = devices, kinds
+        if not devices:
+            self._tensors = tensors
+            return
+        [device] = devices
+        kind = accelerator_of(device)
+        self._tensors = tuple(t.to("cpu", non_blocking=kind.has_streams) for t in tensors)
+        if kind.has_streams:
             self._event = kind.make_event(device)
             self._event.record(kind.current_stream(device))
 

@@ -13,6 +13,7 @@ _INTEL_SHARED_BYTES = 128 * 1024
 """Shared local memory of a work group on Xe GPUs."""
 
 
+@cache
 def is_nvidia() -> bool:
     """Return whether PyTorch's GPUs are NVIDIA's: not in a build for AMD's or Intel's."""
     return not (torch.version.hip or getattr(torch.version, "xpu", None))
