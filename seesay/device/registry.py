@@ -203,9 +203,7 @@ def load_added() -> tuple[Accelerator, ...]:
         try:
             kind = entry.load()
             if not (isinstance(kind, type) and issubclass(kind, Accelerator)):
-                raise TypeError(
-                    f"entry point {entry.name!r} must name a subclass of seesay.device.accelerator.Accelerator"
-                )
+                raise TypeError(f"{entry.value} is not a subclass of seesay.device.accelerator.Accelerator")
             found.append(kind())
         except (Exception, SystemExit) as error:
             logger.warning("the device of %s cannot be used: %s", origin, describe(error))
