@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 from my_device.device import read_counters, set_capacity
+from my_device.graphs import CalledAgain
+from my_device.ops import MyOps
 from on_device import DEMO, GREEDY, ask, count_crossings, load_device, make_prompts, open_engine
 from other_weights import copy_with_other_weights
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
@@ -107,6 +109,23 @@ def test_options_change_nothing(options: dict[str, Any], expected: list[list[int
         assert ask(pipe) == expected
 
 
+def test_its_own_operations_and_graphs_compute(expected: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[torch.Size] = []
+    attend = MyOps.attend
+
+    def watched(self: MyOps, query: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        calls.append(query.shape)
+        return attend(self, query, *args, **options)
+
+    monkeypatch.setattr(MyOps, "attend", watched)
+    for eager_mode in (False, True):
+        before = CalledAgain.num_replays
+        with open_engine("npu", eager_mode=eager_mode) as pipe:
+            calls.clear()
+            assert ask(pipe) == expected
+        assert calls and (CalledAgain.num_replays > before) != eager_mode
+
+
 def test_steps_are_timed(expected: list[list[int]]) -> None:
     with open_engine("npu", max_step_ms="auto") as pipe:
         assert ask(pipe) == expected
@@ -152,16 +171,20 @@ def test_formats_without_arithmetic_are_refused(tmp_path: Path, tiny_checkpoint:
         pass
 
 
-def test_a_decode_step_copies_little_and_waits_for_nothing(expected: list[list[int]]) -> None:
-    """Few tensors go up, whatever the number of layers; its tokens, their scores and their faults come back."""
+@pytest.mark.parametrize(("eager_mode", "num_fetched"), [(True, 3), (False, 2)])
+def test_a_decode_step_copies_little_and_waits_for_nothing(
+    eager_mode: bool, num_fetched: int, expected: list[list[int]]
+) -> None:
+    """Few tensors go up, whatever the number of layers. Its tokens and their scores come back; without a graph, their
+    faults, too."""
     prompts = make_prompts()[:3]
-    answers, crossings = count_crossings("npu", prompts)
+    answers, crossings = count_crossings("npu", prompts, eager_mode=eager_mode)
     assert answers == expected[:3]
     last = max(index for index, crossing in enumerate(crossings) if not crossing.is_decode)
     steps = crossings[last + 1 :]  # no picture is encoded meanwhile
     assert len(steps) > 5
     assert max(crossing.copies_to_device for crossing in steps) <= 8
-    assert {crossing.copies_to_host for crossing in steps} == {3}
+    assert {crossing.copies_to_host for crossing in steps} == {num_fetched}
     assert {crossing.waits for crossing in crossings} == {0}
 
 

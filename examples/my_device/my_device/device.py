@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -11,7 +12,9 @@ import torch
 from torch.utils.backend_registration import rename_privateuse1_backend
 
 from my_device.build import build
-from seesay.device.accelerator import Accelerator, Memory
+from my_device.graphs import CalledAgain
+from my_device.ops import MyOps
+from seesay.device.accelerator import Accelerator, Graph, Memory
 
 _LOCK = threading.Lock()
 
@@ -57,11 +60,13 @@ def _make_module() -> ModuleType:
 
 
 class MyDevice(Accelerator):
-    """Its streams and events are those of PyTorch's device-neutral API; the query of its memory is its own."""
+    """Its streams and events are those of PyTorch's device-neutral API; operations, graphs and the query of its memory
+    are its own."""
 
     type = "npu"
     names = ("npu", "ascend", "my_device")
     label = "my_device"
+    has_graphs = True
 
     @property
     def missing(self) -> str | None:
@@ -77,6 +82,13 @@ class MyDevice(Accelerator):
 
     def describe_build(self) -> str:
         return "my_device 0.1"
+
+    def make_ops(self) -> MyOps:
+        return MyOps()
+
+    def capture(self, run: Callable[[], Any], stream: torch.Stream, pool: Any) -> tuple[Graph, Any]:
+        graph = CalledAgain(run)
+        return graph, graph.result
 
     def measure_memory(self, device: torch.device) -> Memory:
         free, total, *_ = torch.ops.my_device.read_memory(device.index or 0)
