@@ -24,6 +24,7 @@ from torch.multiprocessing.spawn import spawn
 from seesay.checkpoint import Checkpoint, TensorSlices
 from seesay.checkpoint.quantization import InFlight
 from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
+from seesay.device.backends import has_kernels
 from seesay.device.linear import linear as linear_module
 from seesay.device.ranks import Place, Ranks, TorchRanks, Unconnected
 from seesay.errors import CheckpointError, ConfigError
@@ -279,6 +280,7 @@ def test_traits_are_those_of_the_rank(saved: Callable[[str], backbones.Backbone]
                 whole,
                 kv_shapes=tuple(replace(shape, num_kv_heads=num_kv_heads) for shape in whole.kv_shapes),
                 flops_per_token=whole.flops_per_token // size,
+                has_graphs=has_kernels(device),
             )
             assert decoder.traits == expected
     logits = decoder.logits(torch.empty(3, 64, device="meta"))
