@@ -9,6 +9,7 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.interface import DecodeRows, RowLayout
 from seesay.llm.ops.torch_ops import AttentionPlan, DecodeGroup, TorchOps
+from seesay.llm.plans.window import Window, find_first_seen
 
 
 class MyOps(TorchOps):
@@ -21,7 +22,7 @@ class MyOps(TorchOps):
         return layout if isinstance(layout, DecodeRows) else super().plan_attention(layout, **options)
 
     def attend(
-        self, query: torch.Tensor, cache: LayerCache, plan: Any, *, window: int | None, **options: Any
+        self, query: torch.Tensor, cache: LayerCache, plan: Any, *, window: Window | None, **options: Any
     ) -> torch.Tensor:
         if isinstance(plan, DecodeRows):
             group = _make_group(plan, cache.layout.block_size, window, query.dtype)
@@ -29,13 +30,13 @@ class MyOps(TorchOps):
         return super().attend(query, cache, plan, window=window, **options)
 
 
-def _make_group(rows: DecodeRows, block_size: int, window: int | None, dtype: torch.dtype) -> DecodeGroup:
+def _make_group(rows: DecodeRows, block_size: int, window: Window | None, dtype: torch.dtype) -> DecodeGroup:
     num_rows, num_blocks = rows.block_table.shape
     lengths = rows.kv_lens[:, None].long()
     places = torch.arange(num_blocks * block_size, device=lengths.device)
     hidden = places >= lengths
     if window is not None:
-        hidden |= places < lengths - window
+        hidden |= places < find_first_seen(window, lengths - 1)
     mask = torch.zeros(hidden.shape, dtype=dtype, device=lengths.device).masked_fill_(hidden, float("-inf"))
     return DecodeGroup(
         start=0,

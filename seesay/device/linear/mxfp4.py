@@ -49,7 +49,7 @@ class Mxfp4:
         reason = why_no_fp8(numbers.device, self._dtype)
         if reason is None:
             return make_block_product(numbers, scale, bias, self._dtype, GROUP_SIZE)
-        if numbers.device.type == "cuda":
+        if numbers.device.type != "cpu":
             warn_multiplied_out(reason)
         return make_product(pad_matrix(multiply_out(numbers, scale, GROUP_SIZE, self._dtype), sizes), bias)
 
