@@ -7,14 +7,13 @@ beside it. Methods read and write the disk: call them in a thread.
 from __future__ import annotations
 
 import re
-import secrets
 import time
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from seesay.serving.stored.file_store import make_private, read_struct, write_struct
+from seesay.serving.stored.file_store import make_ordered_id, make_private, read_struct, write_struct
 
 _ID = re.compile(r"batch_[0-9a-f]{24}")
 
@@ -74,7 +73,7 @@ class BatchStore:
         """Store a new batch. `fields` are those of `StoredBatch`. Raises OSError."""
         make_private(self._folder)
         make_private(self._final)
-        batch = StoredBatch(id=f"batch_{secrets.token_hex(12)}", owner=owner.hex(), **fields)  # type: ignore[arg-type]
+        batch = StoredBatch(id=f"batch_{make_ordered_id()}", owner=owner.hex(), **fields)  # type: ignore[arg-type]
         batch.enter("validating")
         self.save(batch)
         return batch

@@ -59,7 +59,7 @@ class FileStore:
         if self.num_left_bytes() < max(num_bytes, _LEAST_BYTES):
             raise StoreFullError
         make_private(self._files)
-        file_id = f"file-{secrets.token_hex(12)}"
+        file_id = f"file-{make_ordered_id()}"
         path = self.path(file_id)
         try:
             with path.open("xb") as copy:
@@ -89,7 +89,7 @@ class FileStore:
     def all_of(self, owner: bytes) -> list[StoredFile]:
         """Return the files of an owner, the oldest first."""
         own = (stored for stored in self._all() if stored.owner == owner.hex() and not _is_over(stored))
-        return sorted(own, key=lambda stored: (stored.created_at, stored.id))
+        return sorted(own, key=lambda stored: (stored.created_at, stored.id))  # ids tell apart what a second has
 
     def delete(self, stored: StoredFile) -> None:
         """Delete a file. Deleting it again does nothing."""
@@ -143,6 +143,11 @@ def _size_of(path: Path) -> int:
         return path.stat().st_size
     except OSError:  # deleted meanwhile
         return 0
+
+
+def make_ordered_id() -> str:
+    """Return 24 hexadecimal digits, which nobody can guess and which are in the order of the calls."""
+    return f"{time.time_ns() // 1000:013x}{secrets.token_hex(6)[1:]}"
 
 
 def make_private(folder: Path) -> None:
