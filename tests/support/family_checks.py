@@ -21,6 +21,7 @@ from family_contract import (
     build,
     decoder_of,
     edit_json,
+    head_of,
     join_patches,
     list_pixels,
     load_family,
@@ -238,7 +239,7 @@ def logits_equal_the_models(loaded: Loaded, media: list[DecodedMedia] | None = N
             ids = torch.from_numpy(made.token_ids)[None].masked_fill(takes_rows, decoder.config.pad_token_id)
             extra["per_layer_inputs"] = decoder.get_per_layer_inputs(ids)
         hidden = decoder(inputs_embeds=embeddings[None], position_ids=positions, **extra).last_hidden_state
-        ours = loaded.model.get_output_embeddings()(hidden)
+        ours = head_of(loaded)(hidden)
         if (cap := getattr(decoder.config, "final_logit_softcapping", None)) is not None:
             ours = cap * torch.tanh(ours / cap)
         theirs = loaded.model(**theirs_in).logits

@@ -135,6 +135,12 @@ def decoder_of(loaded: Loaded) -> Any:
     return getattr(found, "model", found)
 
 
+def head_of(loaded: Loaded) -> Any:
+    """Return what makes logits of the decoder's output."""
+    found = getattr(loaded.model, "lm_head", None)
+    return loaded.model.get_output_embeddings() if found is None else found
+
+
 def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return what Transformers' model gives its decoder for the processor's `inputs`, whatever these are: [T, hidden],
     with the rows of media in it; and what it adds to rows of media behind further layers, in the order of the rows:
