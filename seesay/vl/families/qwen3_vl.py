@@ -28,6 +28,7 @@ class Qwen3VL(TimedVideoFamily):
     architectures = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
     published = (
         Published(
+            architecture="Qwen3VLForConditionalGeneration",
             decoder="qwen3_vl_text",
             names=("Qwen/Qwen3-VL-2B-Instruct", "Qwen/Qwen3-VL-4B-Thinking", "Qwen/Qwen3-VL-32B-Instruct"),
         ),
