@@ -182,7 +182,7 @@ class GenerationConfigBuilder:
 
     def lora_name(self, name: str) -> Self:
         """Only '': `Pipeline.infer` takes the names of adapters."""
-        require(name == "", "lora_name", name, "is not supported here, only '': give a pipeline adapter_name")
+        require(name == "", "lora_name", name, "is not supported, only ''")
         return self
 
     def mm_info(self, info: None) -> Self:
