@@ -46,13 +46,13 @@ def test_it_needs_no_network(engine: AsyncEngine) -> None:
         assert "seesay" in page.inner_text(".info .title")
         paths = {text.replace("\u200b", "") for text in page.locator(".opblock-summary-path").all_inner_texts()}
         assert {"/v1/chat/completions", "/v1/messages", "/generate", "/health"} <= paths
-        page.click("#operations-operations-version_version_get .opblock-summary-control")
-        page.click("#operations-operations-version_version_get .try-out__btn")
-        page.click("#operations-operations-version_version_get .execute")
+        page.click("#operations-operations-version .opblock-summary-control")
+        page.click("#operations-operations-version .try-out__btn")
+        page.click("#operations-operations-version .execute")
         page.wait_for_selector(
-            "#operations-operations-version_version_get .live-responses-table .response", timeout=20_000
+            "#operations-operations-version .live-responses-table .response", timeout=20_000
         )
-        assert "200" in page.inner_text("#operations-operations-version_version_get .live-responses-table")
+        assert "200" in page.inner_text("#operations-operations-version .live-responses-table")
         browser.close()
         assert all(url.startswith((server.url, "data:")) for url in asked), asked
     assert not problems
