@@ -116,16 +116,22 @@ class BatchWorker:
                 self._jobs[batch.id][0].cancel()
 
     def _begin(self, unfinished: list[StoredBatch]) -> None:
-        """Begin the jobs that there is room for. Owners take turns."""
+        """Begin the jobs that there is room for. Owners take turns. Those that were cancelled end at once."""
+        for batch in unfinished:
+            if batch.status == "cancelling" and batch.id not in self._jobs:
+                self._start(batch)
         waiting = [batch for batch in unfinished if batch.id not in self._jobs]
         while waiting and len(self._jobs) < MAX_RUNNING:
             running = Counter(job.batch.owner for job, _ in self._jobs.values())
             batch = min(waiting, key=lambda batch: running[batch.owner])  # the oldest of equals
             waiting.remove(batch)
-            job = self._make_job(batch)
-            task = asyncio.create_task(job.run())
-            task.add_done_callback(partial(_report, batch.id))
-            self._jobs[batch.id] = job, task
+            self._start(batch)
+
+    def _start(self, batch: StoredBatch) -> None:
+        job = self._make_job(batch)
+        task = asyncio.create_task(job.run())
+        task.add_done_callback(partial(_report, batch.id))
+        self._jobs[batch.id] = job, task
 
     def _make_job(self, batch: StoredBatch) -> BatchJob:
         owner = bytes.fromhex(batch.owner)
