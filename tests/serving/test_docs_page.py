@@ -49,9 +49,7 @@ def test_it_needs_no_network(engine: AsyncEngine) -> None:
         page.click("#operations-operations-version .opblock-summary-control")
         page.click("#operations-operations-version .try-out__btn")
         page.click("#operations-operations-version .execute")
-        page.wait_for_selector(
-            "#operations-operations-version .live-responses-table .response", timeout=20_000
-        )
+        page.wait_for_selector("#operations-operations-version .live-responses-table .response", timeout=20_000)
         assert "200" in page.inner_text("#operations-operations-version .live-responses-table")
         browser.close()
         assert all(url.startswith((server.url, "data:")) for url in asked), asked
