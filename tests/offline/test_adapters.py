@@ -168,6 +168,7 @@ def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path, tiny_che
     check(make("lm_head"), "'lm_head' cannot have an adapter here")
     expert = "model.layers.1.mlp.experts.2.gate_proj"
     check(make(expert, num_outputs=32), f"'{expert}' cannot have an adapter here", tiny_checkpoint("qwen3_moe"))
+    check(make("model.layers.1.mlp.gate"), "mlp.gate' cannot have an adapter here", tiny_checkpoint("qwen3_moe"))
     check(make("vision_model.layers.0.fc1"), "belongs to no layer of the language model")
     check(make("visual.blocks.0.mlp.up_proj"), "belongs to no layer", tiny_checkpoint("qwen2_5_vl"))
     with pytest.raises(CheckpointError, match="no such folder"):

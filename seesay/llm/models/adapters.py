@@ -45,7 +45,8 @@ class Adapters:
         self._linears = {
             path: linear
             for path, linear in linears.items()
-            if path != _HEAD and not isinstance(linear, ExpertLinear)  # whose kernels add nothing to single experts
+            # Kernels of experts add nothing to a router or to single experts.
+            if path != _HEAD and linear.is_quantizable and not isinstance(linear, ExpertLinear)
         }
         self._name_of, self._device, self._dtype = name_of, device, dtype
         self._summands: dict[str, dict[int, list[_Summand]]] = {path: {} for path in self._linears}
