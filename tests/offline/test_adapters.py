@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 import torch
 from adapter_folders import read_weights, write_adapter, write_folder
 from asking import make_picture
+from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.errors import CheckpointError, ConfigError
@@ -92,6 +95,24 @@ def test_equal_content_is_one_adapter(
             answer = pipe(TEXTS[1], OPTIONS, adapter_name=name)
             assert answer.token_ids == expected[{"first": "all", "second": "all", "other": "query"}.get(name or "")][1]
             assert (answer.usage.cached_tokens > 0) == is_cached, name
+
+
+def test_an_engine_that_is_started_again_finds_them(
+    checkpoint: Path,
+    adapters: dict[str, Path],
+    expected: dict[str | None, list[list[int]]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also from another working directory than that of its first start."""
+    monkeypatch.chdir(adapters["all"].parent)
+    with load(checkpoint, adapters={"own": Path("all")}, engine_process=True) as pipe:
+        core: Any = pipe.engine.core
+        first = core.pid
+        monkeypatch.chdir(tmp_path)
+        os.kill(first, signal.SIGKILL)
+        wait_until(lambda: core.pid not in (None, first))
+        assert ask(pipe, "own") == expected["all"]
 
 
 def test_an_unknown_name_is_refused(pipe: Pipeline) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +41,11 @@ def uses_process(config: EngineConfig) -> bool:
     return is_accelerator(config.device_type)
 
 
+def _make_absolute(folders: Mapping[str, str]) -> dict[str, str]:
+    """Return folders as other working directories find them; ids of the hub stay."""
+    return {name: str(Path(path).absolute()) if Path(path).is_dir() else path for name, path in folders.items()}
+
+
 class CoreStart:
     """A core that is being started. A process loads the model while the caller opens its tokenizer; then call
     `finish`."""
@@ -73,7 +78,13 @@ class CoreStart:
             self._process = ProcessCore.join(address, read_status=read_status, step_timeout_s=config.step_timeout_s)
             return
         # The folder is what these lead to; the process is started again where this one may be in another folder.
-        local = replace(config, download_dir=None, revision=None, plugins=make_absolute(config.plugins))
+        local = replace(
+            config,
+            download_dir=None,
+            revision=None,
+            plugins=make_absolute(config.plugins),
+            adapters=_make_absolute(config.adapters or {}),
+        )
         self._process = ProcessCore.load(
             folder,
             as_plain("backend_config", local),
