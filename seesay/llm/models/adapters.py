@@ -77,12 +77,6 @@ class Adapters:
         self._ids.add(adapter_id)
         return adapter_id
 
-    def remove(self, adapter_id: int) -> None:
-        """Drop an adapter, which no sequence has."""
-        self._ids.discard(adapter_id)
-        for summands in self._summands.values():
-            summands.pop(adapter_id, None)
-
     def begin(self, rows: Sequence[AdapterRows]) -> None:
         """Let the layers compute a step in which `rows` have adapters."""
         self._rows = rows
@@ -96,10 +90,7 @@ class Adapters:
         of_layer = self._summands[path]
         for adapter_id, rows in self._rows:
             for a, b, start, stop in of_layer.get(adapter_id, ()):
-                if rows is None:
-                    y[:, start:stop].addmm_(x @ a.t(), b)
-                else:
-                    y[:, start:stop].index_add_(0, rows, (x.index_select(0, rows) @ a.t()) @ b)
+                y[:, start:stop].index_add_(0, rows, (x.index_select(0, rows) @ a.t()) @ b)
 
     def _find_name(self, folder: AdapterFolder, module: str) -> str:
         """Return the decoder's name of a module of the base model."""

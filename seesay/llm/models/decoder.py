@@ -25,10 +25,10 @@ class RowSplit(NamedTuple):
 
 
 class AdapterRows(NamedTuple):
-    """Tokens that the adapter of this id changes: int64 [R], or None for all of the step."""
+    """Tokens that the adapter of this id changes: int64 [R]."""
 
     adapter_id: int
-    rows: torch.Tensor | None
+    rows: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ Compute: TypeAlias = "Callable[[Ops, torch.Tensor], list[torch.Tensor]]"
 
 
 class _Check(NamedTuple):
-    """What computes the same by any operations, and the methods that it says something of."""
+    """A computation to compare Triton's operations with torch's by, and the methods that it uses."""
 
     methods: tuple[str, ...]
     compute: Compute

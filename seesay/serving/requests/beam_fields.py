@@ -39,7 +39,7 @@ _OFF: Mapping[str, tuple[object, ...]] = {
     "tools": ([],),
     **dict.fromkeys(FIELD_NAMES, ()),
 }
-"""What a search cannot do: fields, and their values that ask for nothing."""
+"""Fields that a search does not support: the values of each that change nothing."""
 
 
 def _refuse_beside_beams() -> JsonSchemaValue:
