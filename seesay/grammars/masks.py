@@ -23,14 +23,19 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.compile import TokenTable, compile_program
 from seesay.grammars.matcher import Matcher
 from seesay.system.fair_threads import FairThreads
+from seesay.system.thread_pool import ThreadPool
 
 MAX_KEPT = 256
 """Most compiled grammars that are kept: 0.1 MB each, and what their answers needed."""
 MAX_SOURCE_CHARS = 16 << 20
 """Most characters of their programs together."""
 _COMPILE_THREADS = 4
-_MAX_THREADS = 8
+_MAX_THREADS = 16
+_ROWS_TOGETHER = 64
+"""Rows of a group, whose masks are filled at once: several for each thread."""
 
+_Wanted = tuple[Any, int]
+"""A matcher of llguidance, and the row of the mask that it fills."""
 Overshoots = Mapping[bytes, Sequence[int]]
 """By the beginning of a marker that is written, the tokens that complete the marker and go on behind it."""
 
@@ -184,27 +189,36 @@ class MaskThreads:
 
     def __init__(self) -> None:
         self._executor: Any = None
+        self._beside: ThreadPool | None = None
 
     def fill(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
-        """Return bits int32 [len(rows), ceil(vocab_size / 32)], and set `is_masked` or `error` of each row."""
-        wanted: list[tuple[Any, int]] = []
-        for index, row in enumerate(rows):
-            with _Blamed(row):
-                inner = row.rule.follow(row.generated_ids)
-                if inner is not None:
-                    wanted.append((inner, index))
+        """Return bits int32 [len(rows), ceil(vocab_size / 32)], and set `is_masked` or `error` of each row.
+
+        Many rows go in groups: while llguidance fills the masks of one, the tokens of the next are followed, and the
+        masks of those before are completed.
+        """
         num_words = -(-vocab_size // 32)
         filled_words = -(-(vocab_size + 1) // 32)  # llguidance has a token more: the end
         bits = np.empty((len(rows), filled_words), dtype=np.int32)
-        if wanted:
-            self._fill(wanted, bits)
-        for index, row in enumerate(rows):
-            if row.error is None:
-                with _Blamed(row):
-                    row.is_masked = row.rule.finish(bits[index])
+        if len(rows) <= _ROWS_TOGETHER:
+            self._fill(_follow(rows, 0), bits)
+            _finish(rows, 0, bits)
+        else:
+            self._fill_groups(rows, bits)
         return np.ascontiguousarray(bits[:, :num_words])
 
-    def _fill(self, wanted: list[tuple[Any, int]], bits: npt.NDArray[np.int32]) -> None:
+    def _fill_groups(self, rows: Sequence[MaskRow], bits: npt.NDArray[np.int32]) -> None:
+        if self._beside is None:
+            self._beside = ThreadPool(1, name="seesay-masks")
+        starts = range(0, len(rows), _ROWS_TOGETHER)
+        filled = [self._beside.submit(self._fill, _follow(rows, start), bits) for start in starts]
+        for start, future in zip(starts, filled, strict=True):
+            future.result()
+            _finish(rows, start, bits)
+
+    def _fill(self, wanted: list[_Wanted], bits: npt.NDArray[np.int32]) -> None:
+        if not wanted:
+            return
         from llguidance import LLExecutor
 
         if self._executor is None:
@@ -213,19 +227,32 @@ class MaskThreads:
         self._executor.unsafe_compute_mask_ptr(wanted, bits.ctypes.data, 4 * num_words, num_rows)
 
 
-class _Blamed:
-    """Sets what is raised inside as the error of a row."""
+def _follow(rows: Sequence[MaskRow], start: int) -> list[_Wanted]:
+    """Follow the tokens of a group of rows. Returns what is to fill their masks."""
+    wanted: list[_Wanted] = []
+    for index, row in enumerate(rows[start : start + _ROWS_TOGETHER], start):
+        try:
+            inner = row.rule.follow(row.generated_ids)
+        except Exception as error:
+            row.error = _blame(error)
+        else:
+            if inner is not None:
+                wanted.append((inner, index))
+    return wanted
 
-    def __init__(self, row: MaskRow) -> None:
-        self._row = row
 
-    def __enter__(self) -> None:
-        pass
+def _finish(rows: Sequence[MaskRow], start: int, bits: npt.NDArray[np.int32]) -> None:
+    """Complete the masks of a group of rows."""
+    for row, words in zip(rows[start : start + _ROWS_TOGETHER], bits[start:], strict=False):
+        if row.error is None:
+            try:
+                row.is_masked = row.rule.finish(words)
+            except Exception as error:
+                row.error = _blame(error)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if isinstance(error, RequestError):
-            self._row.error = error
-        elif isinstance(error, Exception):
-            why = f"response_format: {error}"
-            self._row.error = RequestError(ErrorCode.INVALID_REQUEST, why, "response_format")
-        return isinstance(error, Exception)
+
+def _blame(error: Exception) -> RequestError:
+    """Return the error of a row whose mask cannot be made."""
+    if isinstance(error, RequestError):
+        return error
+    return RequestError(ErrorCode.INVALID_REQUEST, f"response_format: {error}", "response_format")

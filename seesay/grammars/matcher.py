@@ -47,8 +47,7 @@ class Matcher:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
         for token_id in generated_ids[self._num_accepted :].tolist():
-            is_taken = token_id != self._end and not self._inner.is_stopped() and self._inner.consume_token(token_id)
-            if not is_taken:
+            if token_id == self._end or not self._inner.consume_token(token_id):
                 raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
             self._num_accepted += 1
             self.forced = self.forced[1:] if self.forced[:1] == (token_id,) else ()
@@ -71,10 +70,10 @@ class Matcher:
                 f"response_format: the grammar takes too much for one token, make it less ambiguous: {why}",
                 "response_format",
             )
-        place = self._end // 32
-        is_complete = bool(words[place] >> (self._end % 32) & 1)
-        set_bits(words, (self._end,), allowed=False)
-        if is_complete:
+        unsigned, place, bit = words.view(np.uint32), self._end // 32, 1 << self._end % 32
+        word = int(unsigned[place])
+        if word & bit:  # the answer is complete
+            unsigned[place] = word & ~bit
             set_bits(words, self._stop_token_ids, allowed=True)
         return True
 

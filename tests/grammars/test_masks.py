@@ -68,3 +68,31 @@ def test_masks_are_computed_without_the_gil() -> None:
         thread.join()
         grammars.close()
     assert watched.num_beside
+
+
+def test_groups_of_rows_get_the_masks_that_each_gets_alone() -> None:
+    """More rows than are followed at once: some complete, some at an error, some without a mask."""
+    grammars = CompiledGrammars(lambda: TOKENS)
+    sources = ("[a-z]{2,9}( [a-z]+)*", "(abc|abd)*", "a{3}")
+    compiled = [grammars.find(make_program(Grammar(kind="regex", source=one))).result(60) for one in sources]
+    texts = (b"", b"a", b"abc", b"aaa", b"ab cd", b"!")
+
+    def make_rows() -> list[MaskRow]:
+        return [
+            MaskRow(compiled[number % 3].make_matcher([END, 7]), np.array(list(texts[number % 7 % 6]), dtype=np.int64))
+            for number in range(200)
+        ]
+
+    together, alone = make_rows(), make_rows()
+    threads = MaskThreads()
+    bits = threads.fill(together, len(TOKENS))
+    num_errors = 0
+    for index, row in enumerate(alone):
+        [own] = threads.fill([row], len(TOKENS))
+        assert str(row.error) == str(together[index].error)
+        num_errors += row.error is not None
+        if row.error is None:
+            assert row.is_masked == together[index].is_masked
+            assert (own == bits[index]).all()
+    grammars.close()
+    assert 0 < num_errors < len(alone)

@@ -47,6 +47,7 @@ class RowMatcher:
             self._is_token[-1] = (1 << (vocab_size % 32)) - 1
         self._vocab_size = vocab_size
         self._generated_ids: Ids = np.empty(0, np.int64)
+        self._choosable: tuple[bool, Bits] | None = None
         ids = np.array(params.allowed_token_ids, np.int64)
         self._allowed = self._gather(ids) if params.allowed_token_ids else None
 
@@ -77,6 +78,8 @@ class RowMatcher:
         bits = words[: len(self._is_token)]
         if not is_masked:
             bits[:] = -1
+        if not self._params.has_restrictions and (bits & self._find_choosable(len(generated_ids))).any():
+            return is_masked
         own = "response_format" if self._has_grammar else "max_thinking_tokens"
         allowed = {own: bits.copy()} if is_masked else {}
         if self._words is not None:
@@ -91,6 +94,14 @@ class RowMatcher:
             bits &= allowed["no_repeat_ngram_size"]
         self._check_left(bits, allowed, len(generated_ids))
         return is_masked or self._params.has_restrictions
+
+    def _find_choosable(self, num_generated: int) -> Bits:
+        """A mask of the tokens that the sampler does not forbid behind so many generated ones."""
+        is_held_back = num_generated < self._params.min_new_tokens
+        if self._choosable is None or self._choosable[0] != is_held_back:
+            banned = np.array(self._params.banned_token_ids(num_generated), np.int64)
+            self._choosable = is_held_back, self._is_token & self._allow_others(banned)
+        return self._choosable[1]
 
     def _find_followers(self, generated_ids: Ids) -> Ids:
         """The tokens that would complete an n-gram which was there before."""
