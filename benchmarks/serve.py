@@ -61,7 +61,8 @@ def make_jobs(name: str, model: str, *, scale: float, side_px: int) -> tuple[lis
         case "image":
             return at_once(workload.image_requests(share(256), side_px=side_px, seed=33)), 128
         case "shared":
-            return at_once(workload.shared_image_requests(share(16), side_px=side_px, seed=34)), 128
+            jobs = at_once(workload.shared_image_requests(share(16), side_px=side_px, seed=34))
+            return jobs, len(jobs)
     rng, jobs = random.Random(35), list[Job]()
     num_texts, num_images = (int(1.2 * rate * MIXED_S * scale) + 1 for rate in (TEXTS_PER_S, IMAGES_PER_S))
     texts = workload.text_requests(num_texts, seed=36)
