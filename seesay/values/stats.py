@@ -29,6 +29,8 @@ class EngineStats:
     total_encoder_restarts, total_engine_restarts: restarts of encoder workers and engine processes. A new engine
         process counts everything else from 0.
     total_jumped_tokens: generated tokens that came in one step with another one: a grammar left no choice about them.
+    total_draft_tokens, total_accepted_tokens: tokens that were proposed (speculation) and computed, and those of them
+        that became tokens of answers.
     total_not_finite: rows of steps and embeddings that had NaN or infinity. They are not kept.
     num_wanted_embedding_rows: rows of embeddings that sequences have requested and not used yet.
     embedding_bytes: of all stored embeddings. pinned_embedding_bytes: of those that a sequence needs.
@@ -50,6 +52,8 @@ class EngineStats:
     total_prefix_hit_tokens: int = 0
     total_preemptions: int = 0
     total_jumped_tokens: int = 0
+    total_draft_tokens: int = 0
+    total_accepted_tokens: int = 0
     total_step_tokens: int = 0
     step_sizes: tuple[tuple[int, int], ...] = ()
     encode_sizes: tuple[tuple[int, int], ...] = ()

@@ -92,7 +92,8 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
         seq = running[row.seq_id]
         assert row.block_ids == seq.block_ids, seq
         assert np.array_equal(row.token_ids[: seq.num_tokens], seq.token_ids), seq
-        assert row.num_known - seq.num_tokens == (seq.num_foretold + 1 if seq.num_foretold else 0), seq
+        aheads = (seq.num_foretold + 1,) if seq.num_foretold else (0, seq.num_drafts)  # drafts are taken when it runs
+        assert row.num_known - seq.num_tokens in aheads, seq
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
         assert (row.stretch, row.media_end, row.seed) == (seq.stretch, seq.media_end, seq.seed), seq
@@ -106,7 +107,8 @@ def sample(value: int) -> int:
 
 class FakeEngine:
     """A scheduler with a runner and an encoder that check everything they are asked to do. Every third row that samples
-    jumps over up to `jump` tokens, which are those that it would sample."""
+    jumps over up to `jump` tokens, which are those that it would sample. Up to `draft` tokens are proposed, of which
+    some are wrong."""
 
     def __init__(
         self,
@@ -115,10 +117,12 @@ class FakeEngine:
         *,
         is_ahead: bool = False,
         jump: int = 0,
+        draft: int = 0,
         resume_points: ResumePoints | None = None,
     ) -> None:
         self.is_ahead = is_ahead
         self.jump = jump
+        self.draft = draft
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
         self.scheduler = Scheduler(config, pool, resume_points=resume_points)
         self.pool = pool
@@ -159,7 +163,7 @@ class FakeEngine:
         self.collect()
 
     def plan(self, only: Container[int] | None = None) -> StepPlan:
-        plan = self.scheduler.plan_step(only)
+        plan = self.scheduler.plan_step(only, self.propose())
         assert only is None or all(row.seq_id in only for row in plan.rows)
         self.num_steps += 1
         self.plans.append(plan)
@@ -229,10 +233,28 @@ class FakeEngine:
                 for index in range(row.start, row.start + row.num_tokens):
                     self.kv[members[row.seq_id].block_ids[index // size] * size + index % size] = -1
 
+    def propose(self) -> dict[int, tuple[int, ...]]:
+        """Tokens that may follow those of running sequences, and may not."""
+        found: dict[int, tuple[int, ...]] = {}
+        for known in self.rows if self.draft else ():
+            seq = self.alive.get(known.seq_id)
+            if seq is None or known.num_known != seq.num_tokens or not seq.wants_answer:
+                continue
+            row = RowState(make_begun(seq))
+            kinds = (row.stretch, self.scheduler.config.is_prefix_lm)
+            value = fingerprints(seq, row, seq.num_tokens, stretch=kinds[0], is_prefix_lm=kinds[1])[-1]
+            drafts = list[int]()
+            for index in range(seq.num_tokens, seq.num_tokens + self.draft):
+                right = sample(value)
+                drafts.append(right if (index + row.seq_id + self.num_steps) % 4 else (right + 1) % NUM_TOKENS)
+                value = fingerprint(row, index, value, drafts[-1])
+            found[row.seq_id] = tuple(drafts)
+        return found
+
     def announce_forced_tokens(self, plan: StepPlan, sampled: dict[int, tuple[int, ...]]) -> None:
         """Let some rows bring more tokens than one. All plans before are committed."""
         for row in plan.rows:
-            if row.seq_id not in self.alive or not row.samples:
+            if row.seq_id not in self.alive or not row.samples or row.drafts:
                 continue
             seq, member, stop = self.alive[row.seq_id], self.rows[row.seq_id], row.start + row.num_tokens
             most = min(1 + self.jump, seq.params.max_new_tokens - seq.num_generated, 40 - stop)
@@ -256,7 +278,7 @@ class FakeEngine:
         members = {row.seq_id: row for row in self.rows}
         for row in plan.rows:
             if row.samples and row.seq_id in members:
-                members[row.seq_id].record(row.start + row.num_tokens, sampled[row.seq_id])
+                members[row.seq_id].record(row.start + row.num_known, sampled[row.seq_id])
         for update in self.scheduler.commit_step(plan, sampled):
             assert bool(update.token_ids) == update.seq.wants_answer
             if update.finish_reason:
@@ -278,8 +300,10 @@ class FakeEngine:
         for row in plan.rows:
             seq, member = self.alive[row.seq_id], self.rows[row.seq_id]
             slots = [b * size + offset for b in member.block_ids for offset in range(size)]
-            assert len(member.block_ids) == self.pool.blocks_for(row.start + row.num_tokens), "not the blocks it needs"
             stop = row.start + row.num_tokens
+            num_needed = self.pool.blocks_for(stop)  # it may hold some of drafts that were wrong
+            most = self.pool.blocks_for(stop + self.draft) if self.draft else num_needed
+            assert num_needed <= len(member.block_ids) <= most, "not the blocks it needs"
             if is_prefix_lm:
                 assert stop >= seq.num_run_tokens, "a prompt was cut"
                 assert member.runs.bounds.tolist() == [[0], [seq.num_run_tokens]]
@@ -292,14 +316,24 @@ class FakeEngine:
                 item = member.items[splice.item_index]
                 assert seq.item_states[splice.item_index] is EmbeddingState.READY
                 assert item.hash in self.embeddings and (seq.seq_id, splice.item_index) in self.pins[item.hash]
-            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.stretch, is_prefix_lm)
-            for index in range(row.start, row.start + row.num_tokens):
-                value = self.kv[slots[index]] = fingerprint(member, index, value, self.pending(member, index))
-            is_last = row.start + row.num_tokens == self.num_expected(member)
+            is_last = row.start + row.num_known == self.num_expected(member)
             assert row.samples == (is_last and seq.wants_answer)
             assert not (seq.waits_for_tokens and row.start >= member.num_known), "planned ahead of its token"
+            if row.drafts:
+                assert row.samples and row.start + 1 == seq.num_tokens == member.num_known
+                member.record(seq.num_tokens, row.drafts)
+            value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.stretch, is_prefix_lm)
+            token_ids = list[int]()
+            for index in range(row.start, stop):
+                value = self.kv[slots[index]] = fingerprint(member, index, value, self.pending(member, index))
+                draft_index = index - row.start - row.num_known
+                is_right = draft_index < 0 or (
+                    len(token_ids) == draft_index + 1 and row.drafts[draft_index] == token_ids[-1]
+                )
+                if row.samples and index >= row.start + row.num_known - 1 and is_right:
+                    token_ids.append(sample(value))
             if row.samples:
-                sampled[row.seq_id] = (sample(value),)
+                sampled[row.seq_id] = tuple(token_ids)
         return sampled
 
     def pending(self, row: RowState, index: int) -> int | None:

@@ -61,6 +61,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         media_run=st.sampled_from([0, 0, 5]),
         jump=st.sampled_from([0, 0, 1, 6]),
         is_prefix_lm=st.sampled_from([False, False, True]),
+        draft=st.sampled_from([0, 0, 1, 4]),
     )
     def start(
         self,
@@ -77,6 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         media_run: int,
         jump: int,
         is_prefix_lm: bool,
+        draft: int,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -89,7 +91,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             is_prefix_lm=is_prefix_lm,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
-        self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
+        self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump, draft=draft)
         self.num_added = 0
         self.last: dict[int, tuple[MultimodalInput, str, bytes]] = {}  # by group, what its last member came with
 
@@ -254,6 +256,7 @@ def serve_at_random(
     is_ahead: bool = False,
     is_prefix_lm: bool = False,
     jump: int = 0,
+    draft: int = 0,
 ) -> FakeEngine:
     """A long run of one random load."""
     rng = random.Random(seed)
@@ -266,7 +269,7 @@ def serve_at_random(
     )
     drawn = rng.randint(12, 40)
     pool = BlockPool(num_blocks or drawn, 3, True, num_host_slots)
-    engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump)
+    engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump, draft=draft)
     for seq_id in range(150):
         picked = [(rng.randint(1, 6), rng.randint(-1, 4)) for _ in range(rng.randint(1, 3))]
         params = SamplingParams(eos_token_ids=(EOS,), max_new_tokens=rng.randint(1, 12))
@@ -308,6 +311,17 @@ def test_tokens_that_are_jumped_over_take_no_steps(is_ahead: bool) -> None:
     assert not any(engine.scheduler.stats().total_jumped_tokens for engine in plain)
 
 
+@pytest.mark.parametrize("is_ahead", (False, True))
+def test_accepted_drafts_save_steps(is_ahead: bool) -> None:
+    """And change no answer, which the engine checks; what was computed of wrong ones is read by nobody."""
+    plain, drafting = ([serve_at_random(seed, is_ahead=is_ahead, draft=draft) for seed in range(3)] for draft in (0, 4))
+    rows = [sum(len(plan.rows) for engine in engines for plan in engine.plans) for engines in (plain, drafting)]
+    stats = [engine.scheduler.stats() for engine in drafting]
+    assert all(0 < each.total_accepted_tokens < each.total_draft_tokens for each in stats)
+    assert rows[1] < rows[0] - sum(each.total_accepted_tokens for each in stats) // 3
+    assert not any(engine.scheduler.stats().total_draft_tokens for engine in plain)
+
+
 @pytest.mark.parametrize("num_host_slots", (0, 20))
 def test_prompts_that_begin_alike_share_no_block_where_their_tokens_see_all(num_host_slots: int) -> None:
     """The engine finds a block that is read with other contents. Equal prompts share theirs, and preempted ones."""
@@ -326,7 +340,7 @@ def test_lost_steps_change_no_answer(is_ahead: bool) -> None:
     """Nothing is found that they were to load, save or copy. The engine checks what is read."""
     for seed, num_host_slots in enumerate((0, 8, 20, 40)):
         engine = serve_at_random(
-            seed, num_blocks=14, num_host_slots=num_host_slots, is_ahead=is_ahead, jump=seed, share_lost=0.3
+            seed, num_blocks=14, num_host_slots=num_host_slots, is_ahead=is_ahead, jump=seed, draft=seed, share_lost=0.3
         )
         assert sum(plan.is_fresh for plan in engine.plans) > 20
         assert not num_host_slots or engine.scheduler.stats().total_host_kv_loads > 0

@@ -16,18 +16,29 @@ import numpy.typing as npt
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import Modality
 
+MAX_DRAFTS = 15
+"""Most proposed tokens of a row."""
+
 
 class Row(NamedTuple):
-    """`num_tokens` positions of one sequence, from `start`, to be computed in a step. Decode is `num_tokens == 1`.
+    """`num_tokens` positions of one sequence, from `start`, to be computed in a step.
 
-    `samples` is true when the last of these positions is the last known token, so that its logits give the next one,
+    `samples` is true when the last known token is one of these positions, so that its logits give the next one,
     unless the sequence wants no answer.
+    drafts: proposed tokens, which follow the last known one and are the last of the `num_tokens`. The row samples at
+    each of them, too. One is accepted if it is the token sampled before it, and all before it are accepted.
     """
 
     seq_id: int
     start: int
     num_tokens: int
     samples: bool
+    drafts: tuple[int, ...] = ()
+
+    @property
+    def num_known(self) -> int:
+        """Positions of known tokens."""
+        return self.num_tokens - len(self.drafts)
 
 
 class EncodeJob(NamedTuple):
@@ -132,7 +143,9 @@ class StepPlan:
 class TokenMasks:
     """The tokens that may come next in some rows of a step.
 
-    seq_ids: the sequences of these rows. bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
+    seq_ids: the sequences of these rows. One whose row has drafts may be there several times: for its next token, and
+    for those behind its first, second, … draft.
+    bits: int32 [len(seq_ids), ceil(vocab / 32)]; bit i % 32 of word i // 32 is 1
     where token i is allowed, as in llguidance.
     jumps: by the id of a sequence, the one token that its mask allows, and the tokens that come behind that whatever
     the model computes: the next row of the sequence begins with all of them.

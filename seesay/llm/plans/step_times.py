@@ -27,7 +27,8 @@ LEAST_FACTOR = 0.02
 
 
 class StepWork(NamedTuple):
-    """The work of a step. num_decode_context: tokens that its decode rows attend to, in all. num_prompt_pairs: pairs
+    """The work of a step. num_decode_rows: tokens of its decode rows, drafts included. num_decode_context: tokens that
+    these rows attend to, in all. num_prompt_pairs: pairs
     of a prompt token and a token that it attends to."""
 
     num_decode_rows: int = 0
@@ -41,9 +42,9 @@ def measure_work(rows: Iterable[Row]) -> StepWork:
     num_rows = num_context = num_tokens = 0
     num_pairs = 0.0
     for row in rows:
-        if row.num_tokens == 1:
-            num_rows += 1
-            num_context += row.start + 1
+        if row.num_known == 1:
+            num_rows += row.num_tokens
+            num_context += row.start + row.num_tokens
         else:
             num_tokens += row.num_tokens
             num_pairs += count_pairs(row.start, row.num_tokens)

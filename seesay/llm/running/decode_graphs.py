@@ -91,7 +91,7 @@ class DecodeGraphs:
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows."""
-        return step.is_decode and 0 < len(step.rows) <= self._sizes[-1]
+        return step.is_decode and not step.has_drafts and 0 < len(step.rows) <= self._sizes[-1]
 
     def run(self, step: StepRows) -> DecodeOutput:
         """Compute the rows of a step."""

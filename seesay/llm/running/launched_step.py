@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ import torch
 from seesay.device.streams import Stopwatch
 from seesay.device.transfers import HostCopy
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.plans.step_plan import StepPlan
-from seesay.llm.running.sampler import Draws, make_not_finite_error
+from seesay.llm.plans.step_plan import Row, StepPlan
+from seesay.llm.running.sampler import Draws, Sampled, make_not_finite_error
 from seesay.llm.running.step_input import StepRows
 from seesay.values.prompt_logprobs import PromptLogprobs
 
@@ -96,7 +96,7 @@ class LaunchedStep:
         """Let the row table know what some rows sampled, by sequence id."""
         for row, member in zip(self.step.rows, self.step.members, strict=True):
             if row.samples and row.seq_id in token_ids:
-                member.record(row.start + row.num_tokens, token_ids[row.seq_id])
+                member.record(row.start + row.num_known, token_ids[row.seq_id])
 
     def collect(self) -> StepResult:
         """Return the results of all rows, once; the row table learns the tokens. Raises what went wrong on the
@@ -105,13 +105,15 @@ class LaunchedStep:
         not_finite = self._find_faulty()
         undefined = {row.seq_id for row in self.outputs.values() if _has_nan(row.prompt_logprobs)}
         choices = iter(() if self.draws is None else self.draws.collect())
-        token_ids: dict[int, tuple[int, ...]] = {}
+        sampled: dict[int, tuple[int, ...]] = {}
         outputs = dict(self.outputs)
         errors: dict[int, RequestError] = {}
         for row, member in zip(self.step.rows, self.step.members, strict=True):
             error: RequestError | None = None
+            token_ids: tuple[int, ...] = ()
+            logprobs: tuple[Mapping[int, float], ...] = ()
             if row.samples:
-                token_id, logprobs, error = next(choices)
+                token_ids, logprobs, error = take_choices(row, choices)
                 if error is not None and error.code is ErrorCode.INTERNAL:
                     not_finite.add(row.seq_id)
             if row.seq_id in not_finite and error is None:
@@ -124,16 +126,15 @@ class LaunchedStep:
                 continue
             if not row.samples:
                 continue
-            assert token_id is not None
-            found = self.jumps.get(row.seq_id, (token_id,)) if self.jumps else (token_id,)
-            assert found[0] == token_id, (row, found, token_id)
-            token_ids[row.seq_id] = found
-            member.record(row.start + row.num_tokens, found)
-            if logprobs is not None:
+            found = self.jumps.get(row.seq_id, token_ids) if self.jumps else token_ids
+            assert found[0] == token_ids[0], (row, found, token_ids)
+            sampled[row.seq_id] = found
+            member.record(row.start + row.num_known, found)
+            if logprobs:
                 result = outputs.get(row.seq_id) or RowResult(seq_id=row.seq_id, start=row.start)
-                outputs[row.seq_id] = replace(result, logprobs=(logprobs,))
+                outputs[row.seq_id] = replace(result, logprobs=logprobs)
         return StepResult(
-            token_ids=token_ids,
+            token_ids=sampled,
             rows=tuple(outputs.values()),
             errors=errors,
             not_finite=frozenset(not_finite),
@@ -160,6 +161,24 @@ class BegunStep(NamedTuple):
     plan: StepPlan
     launched: LaunchedStep | None
     errors: Mapping[int, RequestError]
+
+
+def take_choices(
+    row: Row, choices: Iterator[Sampled]
+) -> tuple[tuple[int, ...], tuple[Mapping[int, float], ...], RequestError | None]:
+    """Take the choices for a row that samples. Returns its new tokens, which are one and one more for each draft that
+    is accepted, their log-probabilities where they were asked for, and the error of the first one. Behind a later error
+    nothing is taken: it comes again with the next step."""
+    first, *others = [next(choices) for _ in range(1 + len(row.drafts))]
+    if first.token_id is None:
+        return (), (), first.error
+    accepted = [first]
+    for draft, choice in zip(row.drafts, others, strict=True):
+        if accepted[-1].token_id != draft or choice.error is not None:
+            break
+        accepted.append(choice)
+    token_ids = tuple(choice.token_id for choice in accepted if choice.token_id is not None)
+    return token_ids, tuple(choice.logprobs for choice in accepted if choice.logprobs is not None), None
 
 
 def _has_nan(logprobs: PromptLogprobs | None) -> bool:

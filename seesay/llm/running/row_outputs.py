@@ -37,7 +37,7 @@ def collect_outputs(
         logits = None
         if row.samples and sampled_logits is not None:
             logits = sampled_logits[num_sampled : num_sampled + 1]
-            num_sampled += 1
+            num_sampled += 1 + len(row.drafts)
         if row.start < member.output_end:
             outputs[row.seq_id] = _collect_row(decoder, row, member, own, logits)
     return outputs

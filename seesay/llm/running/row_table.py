@@ -34,8 +34,8 @@ class Splice(NamedTuple):
 class RowState:
     """One sequence: its known tokens and positions, its block table, and what its next token is chosen by.
 
-    num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included; at most one more was sampled
-    and is still the device's alone.
+    num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included, and the drafts of a step that
+    is being computed; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
     media_end: no embedding is spliced from this position on. slot: its place in the table. runs: of tokens that see
     each other, none beyond `runs_stop`. output_end: rows that begin before it give more than tokens; 0 when none does.
@@ -167,3 +167,9 @@ class RowTable:
             self._num_adapted += begun.adapter_id != 0
         for seq_id, block_ids in plan.added_blocks:
             self._states[seq_id].block_ids += block_ids
+
+    def take_drafts(self, plan: StepPlan) -> None:
+        """Take the proposed tokens of a plan as known, until its results replace them."""
+        for row in plan.rows:
+            if row.drafts:
+                self._states[row.seq_id].record(row.start + row.num_known, row.drafts)

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from seesay.device.query import cpu_threads, synchronize
 from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
-from seesay.device.transfers import HostCopy
+from seesay.device.transfers import HostCopy, upload
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import Decoder
@@ -25,14 +26,14 @@ from seesay.llm.plans.step_times import StepCosts
 from seesay.llm.running.blank_input import build_warm_up_inputs
 from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.decode_graphs import DecodeGraphs
-from seesay.llm.running.device_rows import DeviceRows, make_draws, token_place
+from seesay.llm.running.device_rows import DeviceRows, make_draws
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
-from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.profiling import measure_peaks
 from seesay.llm.running.row_outputs import collect_outputs, has_outputs
 from seesay.llm.running.row_table import RowTable
 from seesay.llm.running.sampler import choose_tokens
-from seesay.llm.running.sampling_row import LogitsProcessor, SamplingRow
+from seesay.llm.running.sampling_row import LogitsProcessor
+from seesay.llm.running.sampling_rows import sort_rows
 from seesay.llm.running.step_input import (
     Embeddings,
     PlanSplices,
@@ -48,9 +49,6 @@ from seesay.llm.running.step_sizes import row_sizes, token_sizes
 from seesay.llm.running.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-
     from seesay.llm.memory.kv_layout import KVLayout
     from seesay.llm.running.runner_limits import RunnerLimits
 
@@ -331,6 +329,7 @@ class ModelRunner:
     def _launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         assert self._cache is not None, "allocate_cache comes before launch"
         block_size = self.block_size
+        self.rows.take_drafts(plan)
         step = arrange_rows(plan, self.rows, splices, block_size=block_size)
         if not step.rows:
             return LaunchedStep(step=step, dtype=self.dtype)
@@ -348,7 +347,7 @@ class ModelRunner:
                 faults=output.faults,
             )
         self.device_rows.begin_step(step.slots, step.stops)
-        inputs, last_tokens, slots = make_step_input(
+        inputs, sampled, slots = make_step_input(
             step,
             self.device_rows,
             traits=self.decoder.traits,
@@ -357,13 +356,12 @@ class ModelRunner:
             embeddings=self._join_embeddings(step),
             padding=self._padding,
         )
-        wanted = last_tokens if is_plain and not step.samples_all else None
+        wanted = sampled if is_plain and not step.samples_all else None
         hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
         logits: torch.Tensor | None = None
-        num_sampled = len(step.sampling)
-        if num_sampled:
+        if num_sampled := step.num_sampled:
             is_whole = wanted is None and not step.samples_all
-            logits = self.decoder.logits(hidden.index_select(0, last_tokens) if is_whole else hidden)[:num_sampled]
+            logits = self.decoder.logits(hidden.index_select(0, sampled) if is_whole else hidden)[:num_sampled]
         outputs = {} if is_plain else collect_outputs(self.decoder, step, hidden, logits)
         return LaunchedStep(
             step=step, dtype=self.dtype, logits=logits, slots=slots, outputs=outputs, faults=inputs.faults
@@ -382,7 +380,7 @@ class ModelRunner:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
             assert launched.slots is not None
-            rows, drawn = self._sort_rows(launched.step, launched.step.sampling, masks, processors)
+            rows, drawn = sort_rows(launched.step, masks, processors, vocab_size=self.decoder.traits.vocab_size)
             launched.draws = choose_tokens(
                 launched.logits,
                 rows,
@@ -398,47 +396,12 @@ class ModelRunner:
             launched.faults_copy = HostCopy(launched.faults)
 
     def _put_tokens(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
-        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample."""
+        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample. Which one
+        is the last of a row with drafts is not known before the step is collected."""
         assert launched.slots is not None
         step, sampling = launched.step, launched.step.sampling
+        if step.has_drafts:
+            [last] = upload([np.cumsum(1 + step.num_drafts[sampling]) - 1], token_ids.device)
+            token_ids = token_ids.index_select(0, last)
         self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
-
-    def _sort_rows(
-        self,
-        step: StepRows,
-        sampling: npt.NDArray[np.int64],
-        masks: TokenMasks | None,
-        processors: Mapping[int, tuple[LogitsProcessor, ...]],
-    ) -> tuple[dict[int, SamplingRow], list[int]]:
-        """Of the rows `sampling`, by index in these: the ones that ask for more than the most likely token or a draw,
-        and the ones that ask for a draw alone."""
-        size = self.decoder.traits.vocab_size
-        allowed: dict[int, npt.NDArray[np.int32]] = {}
-        if masks is not None:
-            assert masks.bits.shape == (len(masks.seq_ids), -(-size // 32)), masks.bits.shape
-            allowed = dict(zip(masks.seq_ids, masks.bits, strict=True))
-        rows: dict[int, SamplingRow] = {}
-        drawn: list[int] = []
-        for index, at in enumerate(sampling.tolist()):
-            row, member = step.rows[at], step.members[at]
-            params = member.params
-            is_changed = row.seq_id in allowed or row.seq_id in processors
-            if params.is_plain and not is_changed:
-                continue
-            if params.is_plainly_drawn and not is_changed:
-                drawn.append(index)
-                continue
-            stop = row.start + row.num_tokens
-            if member.counts is None and params.has_penalties:
-                member.counts = start_counts(member.token_ids[: member.num_prompt_tokens], params, size)
-            rows[index] = SamplingRow(
-                seed=member.seed,
-                params=params,
-                token_ids=member.token_ids[:stop],
-                num_generated=stop - member.num_prompt_tokens,
-                pending=token_place(member.slot) if stop > member.num_known else -1,
-                counts=member.counts,
-                mask=allowed.get(row.seq_id),
-                processors=processors.get(row.seq_id, ()),
-            )
-        return rows, drawn
+        self.device_rows.token_places[step.slots[step.num_drafts > 0]] = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from seesay.llm.running.device_rows import DeviceRows
 from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.running.step_sizes import fill_up
 
-_START, _NUM_TOKENS, _SAMPLES = map(attrgetter, ("start", "num_tokens", "samples"))
+_START, _NUM_TOKENS, _SAMPLES, _DRAFTS = map(attrgetter, ("start", "num_tokens", "samples", "drafts"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
 _NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs_stop"))
 
@@ -41,7 +41,8 @@ class StepRows:
     one token each, which lies behind all runs (`TokenRuns`) of its sequence.
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
-    sampled, but is not known to the host. samples_all: whether each token gives the next one. follows_prompt: whether
+    sampled, but is not known to the host. num_drafts int64 [R]: proposed tokens of each row. samples_all: whether each
+    token gives the next one. follows_prompt: whether
     no row has a token of a prompt. has_adapters: whether any sequence has an adapter. fresh_blocks get their first
     tokens in this step and are not filled by it: see `KVCache.clear`.
     """
@@ -53,6 +54,7 @@ class StepRows:
     starts: npt.NDArray[np.int64]
     stops: npt.NDArray[np.int64]
     pending: npt.NDArray[np.int64]
+    num_drafts: npt.NDArray[np.int64]
     samples_all: bool
     follows_prompt: bool
     splices: Mapping[int, Splices]
@@ -63,16 +65,37 @@ class StepRows:
         return int((self.stops - self.starts).sum())
 
     @property
+    def has_drafts(self) -> bool:
+        """Whether any row has proposed tokens."""
+        return bool(self.num_drafts.any())
+
+    @property
     def is_decode(self) -> bool:
-        """Whether each row has one generated token and gives the next one."""
+        """Whether each row has one known token, which was generated, and gives the next one."""
         return self.samples_all and self.follows_prompt
 
     @property
     def sampling(self) -> npt.NDArray[np.int64]:
-        """int64: the rows that give a token."""
+        """int64: the rows that give a token, or several behind drafts."""
         if self.samples_all:
             return np.arange(len(self.rows))
         return np.flatnonzero(np.fromiter(map(_SAMPLES, self.rows), np.bool_, count=len(self.rows)))
+
+    @property
+    def num_sampled(self) -> int:
+        """Places behind which a token is chosen."""
+        sampling = self.sampling
+        return len(sampling) + int(self.num_drafts[sampling].sum())
+
+    def find_sampled(self, cu_seqlens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the tokens behind which one is chosen, row by row, where row b ends before `cu_seqlens[b + 1]`."""
+        sampling = self.sampling
+        stops = cu_seqlens[1:][sampling]
+        if not self.has_drafts:
+            return stops - 1
+        counts = 1 + self.num_drafts[sampling]
+        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(stops - counts, counts) + places
 
     def fresh_blocks(self, block_size: int) -> list[int]:
         pairs = zip(self.rows, self.members, strict=True)
@@ -161,6 +184,8 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     )
     stops = starts + counts
     assert (stops > starts).all() and (num_blocks * block_size >= stops).all(), plan
+    has_drafts = any(map(_DRAFTS, rows))
+    num_drafts = np.fromiter(map(len, map(_DRAFTS, rows)) if has_drafts else repeat(0), np.int64, count=len(rows))
     pending = np.flatnonzero(stops > num_known)
     assert (starts[pending] == num_known[pending]).all(), plan
     in_prompt = np.flatnonzero(starts < num_prompt)
@@ -176,7 +201,8 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         starts=starts,
         stops=stops,
         pending=pending,
-        samples_all=bool((counts == 1).all()) and all(map(_SAMPLES, rows)),
+        num_drafts=num_drafts,
+        samples_all=bool((counts == 1 + num_drafts).all()) and all(map(_SAMPLES, rows)),
         follows_prompt=not len(in_prompt),
         splices=spliced,
         has_adapters=table.has_adapters and any(member.adapter_id for member in members),
@@ -204,11 +230,11 @@ class StepPadding:
 
 
 class StepInput(NamedTuple):
-    """The decoder's input, and of the rows that sample, int64 [R] on the device: their last tokens, and their slots.
-    With padding more last tokens follow, which mean nothing."""
+    """The decoder's input, and int64 on the device: the tokens behind which one is chosen, row by row, and the slots of
+    the rows that sample. With padding more tokens follow, which mean nothing."""
 
     model: ModelInput
-    last_tokens: torch.Tensor
+    sampled: torch.Tensor
     slots: torch.Tensor
 
 
@@ -256,16 +282,15 @@ def make_step_input(
         slots[first:] = padding.scratch_block * block_size + np.arange(num_tokens - first) % block_size
     if traits.has_runs:
         layout = replace(layout, runs=_find_runs(step, num_tokens))
-    sampling = step.sampling
-    last_tokens = layout.cu_seqlens_q[1:][sampling] - 1
-    if padding is not None and len(last_tokens):
-        last_tokens = np.pad(last_tokens, (0, fill_up(len(last_tokens), padding.row_sizes) - len(last_tokens)))
+    sampled = step.find_sampled(layout.cu_seqlens_q)
+    if padding is not None and len(sampled):
+        sampled = np.pad(sampled, (0, fill_up(len(sampled), padding.row_sizes) - len(sampled)))
     arrays: dict[str, npt.NDArray[Any]] = {
         "input_ids": input_ids,
         "positions": positions,
         "slots": slots,
-        "last_tokens": last_tokens,
-        "sampling_slots": step.slots[sampling],
+        "sampled": sampled,
+        "sampling_slots": step.slots[step.sampling],
         "faults": np.zeros(num_tokens, dtype=np.float32),
     }
     if padding is not None:
@@ -300,7 +325,7 @@ def make_step_input(
         is_valid=there.get("is_valid"),
         adapters=tuple(AdapterRows(adapter_id, there[f"adapter {adapter_id}"]) for adapter_id in adapted),
     )
-    return StepInput(model, there["last_tokens"], there["sampling_slots"])
+    return StepInput(model, there["sampled"], there["sampling_slots"])
 
 
 def _find_adapted(step: StepRows, cu_seqlens: npt.NDArray[Any]) -> dict[int, npt.NDArray[np.int64]]:

@@ -19,6 +19,13 @@ class TokenCounts:
         self._counts = np.zeros_like(self._ids)
         self.num_generated = 0
 
+    def copy(self) -> TokenCounts:
+        """Return counts that grow on their own."""
+        other = TokenCounts.__new__(TokenCounts)
+        other._places, other._ids, other._counts = dict(self._places), self._ids.copy(), self._counts.copy()
+        other.num_generated = self.num_generated
+        return other
+
     @property
     def ids(self) -> npt.NDArray[np.int32]:
         """int32 [D], in the order in which they came. A view, as `counts` is: both change with the next `extend`."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.memory.resume_points import EveryToken
-from seesay.llm.plans.step_plan import EncodeJob, Row, StepPlan
+from seesay.llm.plans.step_plan import MAX_DRAFTS, EncodeJob, Row, StepPlan
 from seesay.llm.plans.token_runs import TokenRuns
 from seesay.llm.scheduling.admission import Admission
 from seesay.llm.scheduling.embedding_demand import EmbeddingRef
@@ -159,7 +159,7 @@ class Scheduler:
         )
         self._clock = clock
         self._capacity = pool.num_blocks * pool.block_size  # tokens of all blocks
-        self._total_jumped_tokens = 0
+        self._total_jumped_tokens = self._total_draft_tokens = self._total_accepted_tokens = 0
 
     # --- in and out ---------------------------------------------------------------------------------------------------
 
@@ -272,18 +272,21 @@ class Scheduler:
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
-    def plan_step(self, only: Container[int] | None = None) -> StepPlan:
+    def plan_step(
+        self, only: Container[int] | None = None, drafts: Mapping[int, tuple[int, ...]] | None = None
+    ) -> StepPlan:
         """Choose the rows of the next step and the encode jobs to start; reserves the rows' blocks.
 
         An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. Every plan
         is committed or abandoned; sequences whose rows could not be computed are ended before. only: no other sequences
-        have rows, and none begins.
+        have rows, and none begins. drafts: by sequence id, tokens that are likely to follow its known ones; those that
+        fit are computed with the last known token, and may be wrong.
         """
         rows: list[Row] = []
         preempted: list[int] = []
 
-        def add_row(seq: Sequence, num_tokens: int) -> None:
-            rows.append(self._make_row(seq, num_tokens))
+        def add_row(seq: Sequence, num_tokens: int, proposed: tuple[int, ...] = ()) -> None:
+            rows.append(self._make_row(seq, num_tokens, proposed))
 
         self._live.readmit(_MAX_READMITTED)
         yielding = None
@@ -301,7 +304,7 @@ class Scheduler:
         singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
         spare = self._find_spare(candidates, singles)
         shares = self._divide(spare, candidates)
-        spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted)
+        spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted, drafts or {})
         jobs: list[EncodeJob] = []
         for num_rounds in count(1):
             if only is None:
@@ -331,7 +334,7 @@ class Scheduler:
             copies=copies,
             encode_jobs=tuple(jobs),
             preempted_ids=(*yielded_ids, *preempted),
-            is_streamed=any(row.num_tokens == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
+            is_streamed=any(row.num_known == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
         )
 
     def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> TokenShares:
@@ -353,8 +356,9 @@ class Scheduler:
         singles: int,
         spare: int,
         shares: TokenShares,
-        add_row: Callable[[Sequence, int], None],
+        add_row: Callable[[Sequence, int, tuple[int, ...]], None],
         preempted: list[int],
+        drafts: Mapping[int, tuple[int, ...]],
     ) -> tuple[int, int]:
         """Plan the running sequences that lack tokens, `singles` of them one. Returns the tokens left for others, and
         the blocks that the running ones still need for their known tokens."""
@@ -374,13 +378,15 @@ class Scheduler:
                 # Younger ones hold the blocks and are in flight: they pause, so that the next plan can preempt them.
                 return 0, promised
             if num_tokens:
-                add_row(seq, num_tokens)
+                proposed = self._fit_drafts(seq, drafts[seq.seq_id], spare) if seq.seq_id in drafts else ()
+                add_row(seq, num_tokens, proposed)
                 if missing == 1:
                     singles -= 1
+                    spare -= len(proposed)
                 else:
                     spare -= shares.spend(seq.owner, num_tokens)
             if seq.num_scheduled < seq.num_tokens:
-                promised += self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
+                promised += max(0, self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids))
         return spare, promised
 
     def _find_spare(self, candidates: list[tuple[Sequence, int]], singles: int) -> int:
@@ -421,6 +427,7 @@ class Scheduler:
         params = seq.params
         is_over = (
             seq.waits_for_tokens
+            or seq.num_drafts > 0
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity
@@ -428,13 +435,30 @@ class Scheduler:
         )
         return 0 if is_over else missing
 
-    def _make_row(self, seq: Sequence, num_tokens: int) -> Row:
+    def _fit_drafts(self, seq: Sequence, proposed: tuple[int, ...], spare: int) -> tuple[int, ...]:
+        """Return the proposed tokens that a row with the last known token of `seq` may have: all positions of the
+        answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong."""
+        if seq.num_pending or not seq.wants_answer or seq.num_tokens - seq.num_scheduled != 1:
+            return ()
+        end = min(self.config.session_len, seq.num_prompt_tokens + seq.params.max_new_tokens, self._capacity)
+        num_blocks = max(0, self._pool.num_available - len(self._live.running))
+        room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
+        proposed = proposed[: max(0, min(spare, end - seq.num_tokens - 1, room, MAX_DRAFTS))]
+        return () if self._live.is_outgrown(seq, len(proposed)) else proposed
+
+    def _make_row(self, seq: Sequence, num_tokens: int, drafts: tuple[int, ...]) -> Row:
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
         seq.num_pending += samples
+        if drafts:
+            seq.num_drafts = len(drafts)
+            seq.num_scheduled += len(drafts)
+            num_tokens += len(drafts)
+            more = self._pool.blocks_for(seq.num_scheduled) - len(seq.block_ids)
+            seq.block_ids += self._pool.allocate(max(0, more))
         self._live.deltas.add_blocks(seq)
-        return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples)
+        return Row(seq_id=seq.seq_id, start=start, num_tokens=num_tokens, samples=samples, drafts=drafts)
 
     def abandon(self, plans: Iterable[StepPlan]) -> None:
         """All plans that are not committed are lost; these are they. Their rows are planned again: sequences go on
@@ -451,7 +475,8 @@ class Scheduler:
     # --- committing ---------------------------------------------------------------------------------------------------
 
     def commit_step(self, plan: StepPlan, sampled: Mapping[int, tuple[int, ...]]) -> tuple[SequenceUpdate, ...]:
-        """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id.
+        """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id: one,
+        and one more for each draft that was accepted. What was computed of the other drafts is void.
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
         away. A sequence that has grown into another stretch (see `LengthScaling`) waits to be computed again.
@@ -459,20 +484,23 @@ class Scheduler:
         """
         updates = []
         by_id, block_size = self._live.by_id, self._pool.block_size
-        for seq_id, start, num_tokens, samples in plan.rows:
+        for seq_id, start, num_tokens, samples, drafts in plan.rows:
             seq = by_id.get(seq_id)
             if seq is None:
                 continue
             seq.num_pending -= samples
             stop = start + num_tokens
             assert seq.num_computed == start and seq.num_scheduled >= stop, (seq, start, stop)
+            added, end = self._append_tokens(seq, sampled[seq_id]) if samples else ((), None)
+            if drafts:
+                stop = self._settle_drafts(seq, len(drafts), len(added))
             seq.num_computed = stop
             if start < seq.media_end:
                 self._live.needs.settle_computed(seq, stop)
             if stop // block_size != seq.num_registered_blocks:
                 self._live.prefix.register(seq)
             if samples:
-                updates.append(self._append_tokens(seq, sampled[seq_id]))
+                updates.append(self._go_on(seq, added, end))
             elif not seq.wants_answer and seq.num_computed == seq.num_tokens:
                 self._live.end(seq, "length", None)
                 updates.append(SequenceUpdate(seq=seq, finish_reason="length"))
@@ -486,8 +514,20 @@ class Scheduler:
         if plan.is_streamed:
             self._policy.observe(plan.rows, seconds)
 
-    def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> SequenceUpdate:
-        """Add sampled tokens up to the one that ends the sequence."""
+    def _settle_drafts(self, seq: Sequence, num_drafts: int, num_added: int) -> int:
+        """Count the accepted ones of the drafts of a row, which gave `num_added` tokens, and plan on behind these.
+        Returns where the computed tokens end: before the last known one."""
+        num_accepted = min(num_drafts, num_added - 1)
+        self._total_draft_tokens += num_drafts
+        self._total_accepted_tokens += num_accepted
+        seq.num_drafted += num_drafts
+        seq.num_accepted += num_accepted
+        seq.num_drafts = 0
+        seq.num_scheduled = seq.num_tokens - 1
+        return seq.num_scheduled
+
+    def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], Stop | None]:
+        """Add sampled tokens up to the one that ends the sequence. Returns these, and why it ends."""
         num_added = 0
         if seq.num_foretold:
             assert len(token_ids) == seq.num_foretold + 1, (seq, token_ids)
@@ -502,6 +542,10 @@ class Scheduler:
             if stop:
                 break
         assert num_added, f"no token was sampled for {seq}"
+        return token_ids[:num_added], stop
+
+    def _go_on(self, seq: Sequence, token_ids: tuple[int, ...], stop: Stop | None) -> SequenceUpdate:
+        """Let a sequence that got `token_ids` go on, or end it."""
         if not stop and seq.num_tokens <= self._capacity:
             if self._live.is_outgrown(seq):
                 self._live.restart(seq)
@@ -512,7 +556,7 @@ class Scheduler:
         self._live.end(seq, stop.reason, error)
         return SequenceUpdate(
             seq=seq,
-            token_ids=token_ids[:num_added],
+            token_ids=token_ids,
             finish_reason=stop.reason,
             stop_token_id=stop.token_id,
             error=error,
@@ -530,6 +574,8 @@ class Scheduler:
             total_prefix_hit_tokens=self._admission.total_prefix_hit_tokens,
             total_preemptions=self._preemption.total_preemptions,
             total_jumped_tokens=self._total_jumped_tokens,
+            total_draft_tokens=self._total_draft_tokens,
+            total_accepted_tokens=self._total_accepted_tokens,
         )
         return EngineStats.merge(counts, self._pool.stats())
 

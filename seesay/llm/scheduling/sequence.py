@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seesay.llm.plans.step_plan import MAX_DRAFTS
 from seesay.llm.plans.token_buffer import TokenBuffer
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Sequence:
     num_computed < num_tokens while the sequence is alive; one that wants no answer ends when it is. num_pending: tokens
     that the commits of those plans bring. num_foretold: of these, the ones behind a token that the next commit brings,
     which are known to runners (`TokenMasks.jumps`).
+    num_drafts: proposed tokens in the plan in flight, whose commit sets num_scheduled back to num_computed.
+    num_drafted, num_accepted: proposed tokens that were computed, and those of them that became tokens of the answer.
     num_cached_tokens: prompt tokens that came from the prefix cache when it was first admitted.
     ready_until: positions before it have all embeddings they need.
     arrival: number in the order of arrival; smaller is older. added_at_s: when it was queued, by the scheduler's clock.
@@ -93,8 +96,11 @@ class Sequence:
         "keeps_blocks",
         "media_end",
         "next_position",
+        "num_accepted",
         "num_cached_tokens",
         "num_computed",
+        "num_drafted",
+        "num_drafts",
         "num_foretold",
         "num_pending",
         "num_preemptions",
@@ -170,6 +176,7 @@ class Sequence:
         self.num_scheduled = 0
         self.num_pending = 0
         self.num_foretold = 0
+        self.num_drafts = self.num_drafted = self.num_accepted = 0
         self.block_ids: tuple[int, ...] = ()
         self.block_keys: list[BlockKey] = []
         self.num_registered_blocks = 0
@@ -235,7 +242,7 @@ class Sequence:
     def roll_back(self) -> None:
         """Forget the rows that are planned and not committed."""
         self.num_scheduled = self.num_computed
-        self.num_pending = self.num_foretold = 0
+        self.num_pending = self.num_foretold = self.num_drafts = 0
         self.update_ready_until(self.num_scheduled)
 
     def fit_chunk(self, start: int, num_tokens: int) -> int:
@@ -260,13 +267,14 @@ class Sequence:
 
     def check_integrity(self, *, block_size: int, session_len: int) -> None:
         """Assert the invariants of a live sequence."""
-        assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected <= session_len, self
+        assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected + self.num_drafts <= session_len, self
+        assert self.num_expected <= session_len and self.num_drafts <= MAX_DRAFTS, self
         assert self.num_computed < self.num_tokens, self
         assert self.num_pending >= 0 and (self.is_in_flight or not self.num_pending), self
         assert 0 <= self.num_foretold <= max(0, self.num_pending - 1), self
         assert self.num_prompt_tokens <= self.num_tokens == len(self.token_ids), self
         assert len(self.block_ids) * block_size >= self.num_scheduled, self
-        assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1), self
+        assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1) + MAX_DRAFTS, self
         assert self.num_registered_blocks * block_size <= self.num_computed, self
         if self.status is not SequenceStatus.RUNNING:
             assert not self.block_ids and self.num_scheduled == 0, self

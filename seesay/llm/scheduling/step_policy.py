@@ -121,7 +121,7 @@ class TimedSteps:
 
     def observe(self, rows: Sequence[Row], seconds: float) -> None:
         """Correct the predictions, by a step that has prompt tokens: others are not sized."""
-        if any(row.num_tokens > 1 for row in rows):
+        if any(row.num_known > 1 for row in rows):
             self.times.observe(measure_work(rows), seconds)
 
     def _find_duration(self, load: StepLoad, queue: _PromptQueue) -> float:

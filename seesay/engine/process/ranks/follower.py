@@ -75,7 +75,7 @@ class FollowingRunner(ModelRunner):
         assert launched is not None, "a step was sampled that was not launched"
         if launched.logits is not None:
             with torch.inference_mode(), on_stream(self.stream):
-                token_ids = torch.empty(len(launched.step.sampling), dtype=torch.int64, device=self.device)
+                token_ids = torch.empty(launched.step.num_sampled, dtype=torch.int64, device=self.device)
                 self._ranks.broadcast(token_ids)
                 self._put_tokens(launched, token_ids)
         launched.take_jumps(message.jumps)
