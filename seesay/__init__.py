@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         EngineConfig,
         GenerationConfig,
         MediaLimits,
+        SpeculativeConfig,
         TurbomindEngineConfig,
         VisionConfig,
     )
@@ -52,6 +53,7 @@ __all__ = [
     "PytorchEngineConfig",
     "Response",
     "Session",
+    "SpeculativeConfig",
     "TurbomindEngineConfig",
     "VisionConfig",
     "__version__",
@@ -79,6 +81,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "PytorchEngineConfig": ("seesay.config", "EngineConfig"),
     "Response": ("seesay.engine.front.response", "Response"),
     "Session": ("seesay.offline.session", "Session"),
+    "SpeculativeConfig": ("seesay.config", "SpeculativeConfig"),
     "TurbomindEngineConfig": ("seesay.config", "TurbomindEngineConfig"),
     "VisionConfig": ("seesay.config", "VisionConfig"),
     "client": ("seesay.serving.launch", "client"),

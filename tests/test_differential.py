@@ -44,6 +44,10 @@ SETUPS = {
     "ranks, ahead, graphs": Setup(
         num_ranks=2, is_ahead=True, eager_graphs=True, num_blocks=30, max_live=3, chunk=24, rates=OF_TOWER
     ),
+    "drafts": Setup(num_blocks=30, drafts=5, chunk=24),
+    "drafts, ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=15),
+    "drafts, ranks": Setup(num_ranks=2, is_ahead=True, num_blocks=30, chunk=24, drafts=3, rates=OF_TOWER),
+    "drafts, graphs, ahead": Setup(eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3, drafts=4),
     "process": Setup(own_process=True, num_blocks=30, chunk=24),
     "process, ahead, host": Setup(
         own_process=True, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000
@@ -135,6 +139,8 @@ def test_answers_equal_those_of_the_request_alone(
     assert not (world.setup.eager_graphs and device == "cpu") or len(world.engine.graph_steps) > 10
     assert len(asked) == num_requests
     # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.
-    jumps_rarely = world.setup.eager_graphs or device != "cpu" or world.setup.num_blocks < 10
+    jumps_rarely = world.setup.eager_graphs or world.setup.drafts or device != "cpu" or world.setup.num_blocks < 10
     assert world.core.stats().total_jumped_tokens or num_requests < 100 or jumps_rarely
+    stats = world.core.stats()
+    assert not world.setup.drafts or 0 < stats.total_accepted_tokens < stats.total_draft_tokens
     assert faults.counts or num_requests < 100 or world.setup.max_live == 1  # steps of one row are spared mostly

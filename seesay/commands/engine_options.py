@@ -1,4 +1,5 @@
-"""The options for loading and running a model, made of the fields of `EngineConfig` and of a few of `VisionConfig`.
+"""The options for loading and running a model, made of the fields of `EngineConfig`, of a few of `VisionConfig` and of
+`SpeculativeConfig`.
 
 A field and its description in the class's docstring give an option with its type, help and default. The tables here
 hold the exceptions: LMDeploy's names, and values that argparse cannot read from the annotation. An option that is not
@@ -70,8 +71,8 @@ def _read_map(text: str) -> object:
 
 _NAMES = {"device_type": "--device", "block_size": "--cache-block-seq-len", "step_timeout_s": "--step-timeout"}
 """Options that LMDeploy calls otherwise, or that name no unit. Any other is called as its field."""
-_WITHOUT_OPTION = ("plugins", "prefill_interval", "thread_safe")
-"""`--plugin` is an option of all commands; the other two exist for LMDeploy's scripts alone."""
+_WITHOUT_OPTION = ("plugins", "prefill_interval", "speculative", "thread_safe")
+"""`--plugin` is an option of all commands, `speculative` is several; the others exist for LMDeploy's scripts alone."""
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "adapters": {"nargs": "*", "metavar": "NAME=PATH"},
     "custom_module_map": {"metavar": "FILE"},
@@ -101,6 +102,12 @@ _OF_VISION = {
     "transparency": "--transparency",
 }
 """The fields of `VisionConfig` that are options."""
+_OF_SPECULATION = {
+    "method": "--speculative-algorithm",
+    "model": "--speculative-draft-model",
+    "num_speculative_tokens": "--speculative-num-draft-tokens",
+}
+"""The fields of `SpeculativeConfig`, by LMDeploy's names."""
 
 
 def engine_options() -> tuple[EngineOption, ...]:
@@ -116,6 +123,13 @@ def vision_options() -> tuple[EngineOption, ...]:
     from seesay.config import VisionConfig
 
     return _make_options(VisionConfig, _OF_VISION)
+
+
+def speculation_options() -> tuple[EngineOption, ...]:
+    """Return the options of `SpeculativeConfig`."""
+    from seesay.config import SpeculativeConfig
+
+    return _make_options(SpeculativeConfig, _OF_SPECULATION)
 
 
 def describe_default(field: Field[Any]) -> str:
@@ -166,7 +180,7 @@ def _alternatives(hint: object) -> tuple[object, ...]:
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """Add the options for loading and running the model."""
     group = parser.add_argument_group("engine", "None in a description stands for an option that is left out.")
-    for option in (*engine_options(), *vision_options()):
+    for option in (*engine_options(), *vision_options(), *speculation_options()):
         option.add_to(group)
     add_plugins(group)
     group.add_argument(
@@ -184,10 +198,12 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
 
 def make_engine_config(arguments: argparse.Namespace) -> EngineConfig:
     """Return the engine's configuration. Raises ConfigError that names the option."""
-    from seesay.config import EngineConfig
+    from seesay.config import EngineConfig, SpeculativeConfig
 
-    plugins = {"plugins": arguments.plugin} if arguments.plugin else {}
-    return EngineConfig(**_read(engine_options(), arguments), **plugins)
+    others: dict[str, Any] = {"plugins": arguments.plugin} if arguments.plugin else {}
+    if speculation := _read(speculation_options(), arguments):
+        others["speculative"] = SpeculativeConfig(**speculation)
+    return EngineConfig(**_read(engine_options(), arguments), **others)
 
 
 def make_vision_config(arguments: argparse.Namespace) -> VisionConfig:

@@ -13,6 +13,7 @@ from seesay.config.engine import DTypeName, EngineConfig, TurbomindEngineConfig
 from seesay.config.environment import Settings
 from seesay.config.generation import GenerationConfig
 from seesay.config.media_limits import MediaLimits
+from seesay.config.speculative import SpeculativeConfig
 from seesay.config.vision import Transparency, VisionConfig
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "GenerationConfig",
     "MediaLimits",
     "Settings",
+    "SpeculativeConfig",
     "Transparency",
     "TurbomindEngineConfig",
     "VisionConfig",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from seesay.config import foreign as foreign_options
-from seesay.config.checks import accept_defaults, check_types, refuse_unsupported, require
+from seesay.config.checks import accept_defaults, check_instance, check_types, refuse_unsupported, require
+from seesay.config.speculative import SpeculativeConfig, make_speculative
 from seesay.errors import ConfigError
 
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
@@ -83,6 +84,8 @@ class EngineConfig:
     async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
+    speculative: propose tokens, and compute several of them in one step; None proposes none. Answers are the same. See
+        docs/speculation.md.
     download_dir: folder for downloads from the hub.
     revision: branch, tag or commit of a hub model.
     kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
@@ -128,6 +131,7 @@ class EngineConfig:
     eager_mode: bool = False
     async_scheduling: bool | None = None
     jump_ahead: bool | None = None
+    speculative: SpeculativeConfig | Mapping[str, Any] | None = None
     engine_process: bool | None = None
     step_timeout_s: float | None = None
     logits_processor_pattern: str | None = None
@@ -150,6 +154,7 @@ class EngineConfig:
         if isinstance(self.quantization, str):
             require(self.quantization in ("fp8", "int8"), "quantization", self.quantization, _NEED_OF_QUANTIZATION)
         check_types(self)
+        make_speculative(self.speculative)
         for name, most in (("session_len", _MOST_TOKENS), ("max_batch_size", _MOST_ROWS)):
             value = getattr(self, name)
             require(value is None or 1 <= value <= most, name, value, f"must be in [1, {most}], or None")
@@ -206,6 +211,11 @@ class EngineConfig:
                 "prefill_interval": (16,),
             },
         )
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """The options of `speculative`."""
+        return make_speculative(self.speculative)
 
     @property
     def kv_format(self) -> Literal["int8", "int4", "fp8"] | None:
@@ -273,3 +283,16 @@ class TurbomindEngineConfig:
             rope_scaling_factor=self.rope_scaling_factor,
             use_logn_attn=self.use_logn_attn,
         )
+
+
+def with_speculation(
+    config: EngineConfig | TurbomindEngineConfig | None, speculative: SpeculativeConfig | Mapping[str, Any]
+) -> EngineConfig:
+    """Return a configuration with other options of speculation. Raises `ConfigError` where it has some already."""
+    check_instance("backend_config", config, EngineConfig, TurbomindEngineConfig)
+    if isinstance(config, TurbomindEngineConfig):
+        config = config.to_engine_config()
+    config = config or EngineConfig()
+    if config.speculative is not None:
+        raise ConfigError(f"speculative_config={speculative!r}: backend_config has speculative={config.speculative!r}")
+    return replace(config, speculative=speculative)

@@ -60,7 +60,8 @@ class TokenRequest:
 class TokenReport:
     """The core's report on a request, sent once, when the request ends.
 
-    num_cached_tokens: of the prompt, from the prefix cache.
+    num_cached_tokens: of the prompt, from the prefix cache. num_drafted, num_accepted: tokens that were proposed and
+        computed, and those of them that became tokens of the answer.
     encode_queue_s: the longest that a media item waited for its batch; encode_s: seconds in which items were encoded.
     encoding_at_s, encoded_at_s: when towers began with its items, and had all of them. None: no tower ran.
     computing_at_s: when its first row was launched; first_token_at_s: when its first token was known. None: never.
@@ -69,6 +70,8 @@ class TokenReport:
     """
 
     num_cached_tokens: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
     encoding_at_s: float | None = None

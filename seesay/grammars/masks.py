@@ -167,6 +167,10 @@ class MaskMaker(Protocol):
         """Complete the mask of the next token. Returns whether it forbids any."""
         ...
 
+    def fork(self) -> MaskMaker:
+        """Return a copy that follows other tokens from here on."""
+        ...
+
     @property
     def forced(self) -> tuple[int, ...]:
         """The tokens that come next in any case, after `finish`: its mask allows the first one alone. None where there

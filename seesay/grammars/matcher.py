@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,12 @@ class Matcher:
         self._on_error = on_error
         self._num_accepted = 0
         self.forced: tuple[int, ...] = ()
+
+    def fork(self) -> Matcher:
+        """Return a copy that follows other tokens from here on."""
+        other = copy(self)
+        other._inner = self._inner.deep_copy()
+        return other
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before

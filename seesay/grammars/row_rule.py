@@ -6,6 +6,7 @@ All that a rule knows comes from tokens that are committed, so nothing has to be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ class GrammarMatcher(Protocol):
     def follow(self, generated_ids: Ids) -> Any: ...
 
     def finish(self, words: Words) -> bool: ...
+
+    def fork(self) -> GrammarMatcher: ...
 
     @property
     def forced(self) -> tuple[int, ...]: ...
@@ -55,6 +58,13 @@ class RowRule:
         self._overshoots = overshoots
         self._finish: Callable[[Words], bool] = _allow_all
         self.forced: tuple[int, ...] = ()
+
+    def fork(self) -> RowRule:
+        """Return a copy that follows other tokens from here on."""
+        other = copy(self)
+        other._thought = None if self._thought is None else self._thought.fork()
+        other._matcher = None if self._matcher is None else self._matcher.fork()
+        return other
 
     @property
     def is_over(self) -> bool:

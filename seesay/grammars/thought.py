@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import copy
 from enum import Enum, auto
 
 from seesay.values import ThoughtRule
@@ -44,6 +45,12 @@ class ThoughtTracker:
         self._tail = b""  # bytes that may be the beginning of the next marker
         self._begun_ids: tuple[int, ...] = ()  # tokens that begin the marker, of which special ones have no bytes
         self._lengths: deque[int] = deque(maxlen=len(self._end))  # of the last tokens, in bytes
+
+    def fork(self) -> ThoughtTracker:
+        """Return a copy that follows other tokens from here on."""
+        other = copy(self)
+        other._lengths = self._lengths.copy()
+        return other
 
     @property
     def is_over(self) -> bool:

@@ -16,12 +16,13 @@ from seesay.config import (
     GenerationConfig,
     MediaLimits,
     Settings,
+    SpeculativeConfig,
     TurbomindEngineConfig,
     VisionConfig,
 )
 from seesay.config.checks import check_instance
+from seesay.config.engine import with_speculation
 from seesay.engine.front.response import Response
-from seesay.errors import ConfigError
 from seesay.offline.beam_search import search_beams
 from seesay.offline.call import AdapterNames, Call, GenConfigs
 from seesay.offline.choices import check_streams
@@ -54,7 +55,7 @@ def pipeline(
     chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
     log_level: str = _DEFAULT_LOG_LEVEL,
     max_log_len: int | None = None,
-    speculative_config: None = None,
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
     vision_config: VisionConfig | None = None,
     media_limits: MediaLimits | None = None,
     **kwargs: object,
@@ -67,6 +68,7 @@ def pipeline(
         built-in template, or a file (.jinja, .json) or model folder that holds a template.
     log_level: CRITICAL, ERROR, WARNING, INFO (logs prompts) or DEBUG; SEESAY_LOG_LEVEL sets the default.
     max_log_len: longest part of a prompt in the log, in characters.
+    speculative_config: LMDeploy's name for `EngineConfig.speculative`.
     vision_config: options of the vision encoder. media_limits: limits on the size and the sources of media.
 
     Raises ConfigError for a wrong option, TypeError for an argument of a wrong type, and CheckpointError for a model
@@ -102,15 +104,15 @@ class Pipeline:
         chat_template_config: ChatTemplateConfig | str | os.PathLike[str] | None = None,
         log_level: str = _DEFAULT_LOG_LEVEL,
         max_log_len: int | None = None,
-        speculative_config: None = None,
+        speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None,
         vision_config: VisionConfig | None = None,
         media_limits: MediaLimits | None = None,
         **kwargs: object,
     ) -> None:
         """See `pipeline`."""
-        if speculative_config is not None:
-            raise ConfigError("speculative_config must be None: speculative decoding is not supported")
         backend_config, chat_template_config = with_pipeline_arguments(backend_config, chat_template_config, kwargs)
+        if speculative_config is not None:
+            backend_config = with_speculation(backend_config, speculative_config)
         level = Settings.from_env().log_level if log_level == _DEFAULT_LOG_LEVEL else log_level
         set_up_logging(level, max_log_len)
         from seesay.engine.front.engine import AsyncEngine

@@ -20,7 +20,8 @@ FinishReason = Literal["stop", "length", "error", "abort"]
 class Usage:
     """Token counts of one request. `cached_tokens` of the prompt came from the prefix cache; `media_tokens` of it hold
     embeddings of `num_images` pictures and `num_videos` videos. `reasoning_tokens` of the completion are the thought,
-    without its markers."""
+    without its markers. `accepted_prediction_tokens` of it were proposed by speculation, which proposed
+    `rejected_prediction_tokens` others."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -29,6 +30,8 @@ class Usage:
     media_tokens: int = 0
     num_images: int = 0
     num_videos: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

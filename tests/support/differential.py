@@ -10,7 +10,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,6 +32,7 @@ from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
+from seesay.engine.core.speculation import Speculation, SpeculationRule
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
@@ -189,8 +190,9 @@ class Setup:
     max_step_s: size steps by time, at least 2 prompt tokens; None does not. own_process: the loop is in another one.
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
-    questions a cache of their own. jumps: forced text is computed several tokens at a time. num_ranks: so many threads
-    compute the decoder together; no step may fail in them."""
+    questions a cache of their own. jumps: forced text is computed several tokens at a time. drafts: most tokens that a
+    row proposes, of which many are wrong. num_ranks: so many threads compute the decoder together; no step may fail in
+    them."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -210,6 +212,7 @@ class Setup:
     lends: bool = False
     has_tenants: bool = False
     jumps: bool = True
+    drafts: int = 0
     num_ranks: int = 1
 
     def takes(self, question: Question) -> bool:
@@ -235,6 +238,35 @@ class _OneByOne(JumpRule):
 
     def choose(self, num_rows: int, found: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
         return {}
+
+
+class _Guesses(Speculation):
+    """Proposes what came behind the same tokens in another answer, with mistakes, or tokens that are nobody's."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(SpeculationRule(most=most, most_tokens=1 << 10, least_saved=0), vocab_size=VOCAB)
+        self._rng = random.Random(most)
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def follow(self, seq_id: int, token_ids: Iterable[int]) -> None:
+        super().follow(seq_id, token_ids)
+        if (text := self._texts.get(seq_id)) is not None:
+            known = {tuple(text._ids[stop - 4 : stop]): text._ids[stop] for stop in range(4, len(text._ids))}
+            self._known.update(known)
+
+    def propose(self, num_rows: int) -> dict[int, tuple[int, ...]]:
+        found = {}
+        for seq_id, text in self._texts.items():
+            if self._rng.random() < 0.3:
+                continue
+            token_ids = text._ids[-4:]
+            for _ in range(self._rng.randint(1, self._rule.most)):
+                guess = self._known.get(tuple(token_ids[-4:]))
+                if guess is None or self._rng.random() < 0.15:
+                    guess = self._rng.randrange(VOCAB)
+                token_ids.append(guess)
+            found[seq_id] = tuple(token_ids[4:])
+        return found
 
 
 class _Group(NamedTuple):
@@ -285,6 +317,7 @@ class Engine:
             max_step_tokens=setup.chunk,
             session_len=SESSION_LEN,
             block_size=setup.block_size,
+            max_verified_tokens=10 if setup.drafts else 0,
         )
         followers: ThreadFollowers | None = None
         if setup.num_ranks > 1:
@@ -320,6 +353,8 @@ class Engine:
             grammars=CompiledGrammars(lambda: TOKENS, encode=spell),
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
+        if setup.drafts:
+            self.loop._speculation = _Guesses(setup.drafts)
         self._check_row_table()
         if followers is not None:
             close, end = self.loop.close, followers.end

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from seesay.engine.core.draft_masks import make_mask_rows
 from seesay.engine.core.jumps import JumpRule, can_force, can_jump
 from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.row_matcher import RowMatcher
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.bad_words import BadWordsMatcher
-from seesay.grammars.masks import CompiledGrammar, MaskRow, MaskThreads, Overshoots
+from seesay.grammars.masks import CompiledGrammar, MaskThreads, Overshoots
 from seesay.grammars.row_rule import RowRule
 from seesay.grammars.thought import ThoughtTracker
 from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
@@ -141,27 +142,32 @@ class GrammarRows:
         if not row.samples or row.seq_id not in self._rules:
             return False
         rule, sequence = self._rules[row.seq_id]
-        return rule.may_forbid(row.start + row.num_tokens - sequence.num_prompt_tokens)
+        first = row.start + row.num_known - sequence.num_prompt_tokens
+        return any(rule.may_forbid(first + num_drafts) for num_drafts in range(1 + len(row.drafts)))
 
     def make_masks(self, plan: StepPlan) -> tuple[TokenMasks | None, Mapping[int, RequestError]]:
         """Return the masks of a plan's rows, and the errors of those that have none. All plans before are committed."""
         masked = [row for row in plan.rows if self._may_forbid(row)]
         if not masked:
             return None, {}
-        found = [row.seq_id for row in masked]
-        rows = [MaskRow(rule, sequence.generated_ids) for rule, sequence in map(self._rules.__getitem__, found)]
+        rows = [made for row in masked for made in make_mask_rows(*self._rules[row.seq_id], row.drafts)]
+        seq_ids = [row.seq_id for row in masked for _ in range(1 + len(row.drafts))]
         bits = self._threads.fill(rows, self._vocab_size)
-        jumps = self._find_jumps(plan, [row for row, made in zip(masked, rows, strict=True) if made.error is None])
-        for seq_id in found:
-            if self._rules[seq_id][0].is_over:
-                del self._rules[seq_id]
-        errors = {seq_id: row.error for seq_id, row in zip(found, rows, strict=True) if row.error is not None}
-        kept = [index for index, row in enumerate(rows) if row.is_masked]
+        errors = {seq_id: row.error for seq_id, row in zip(seq_ids, rows, strict=True) if row.error is not None}
+        jumps = self._find_jumps(plan, [row for row in masked if row.seq_id not in errors])
+        for row in masked:
+            if self._rules[row.seq_id][0].is_over:
+                del self._rules[row.seq_id]
+        restricted = {seq_id for seq_id, row in zip(seq_ids, rows, strict=True) if row.is_masked}
+        kept = [index for index, seq_id in enumerate(seq_ids) if seq_id in restricted]
         if not kept:
             return None, errors
+        for index in kept:
+            if not rows[index].is_masked:
+                bits[index] = -1
         masks = TokenMasks(
-            seq_ids=tuple(found[index] for index in kept),
-            bits=bits if len(kept) == len(found) else bits[kept],
+            seq_ids=tuple(seq_ids[index] for index in kept),
+            bits=bits if len(kept) == len(seq_ids) else bits[kept],
             jumps=jumps,
         )
         return masks, errors
@@ -173,7 +179,7 @@ class GrammarRows:
         found: dict[int, tuple[int, ...]] = {}
         for row in rows:
             rule, sequence = self._rules[row.seq_id]
-            if len(rule.forced) > 1 and can_jump(sequence.params):
+            if len(rule.forced) > 1 and not row.drafts and can_jump(sequence.params):
                 token_ids = self._jumps.find(row, sequence, rule.forced)
                 if token_ids:
                     found[row.seq_id] = token_ids

@@ -213,6 +213,8 @@ class LiveRequest:
             pooled = np.asarray(self.hidden_sum / (1 if seq.params.pooling == "last" else seq.num_prompt_tokens))
         return TokenReport(
             num_cached_tokens=seq.num_cached_tokens,
+            num_drafted=seq.num_drafted,
+            num_accepted=seq.num_accepted,
             encode_queue_s=self.encode_queue_s,
             encode_s=self.encode_s,
             encoding_at_s=self.encoding_since_s,

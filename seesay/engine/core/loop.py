@@ -29,6 +29,7 @@ from seesay.engine.core.live_requests import LiveRequests
 from seesay.engine.core.model_control import ModelControl
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
+from seesay.engine.core.speculation import Speculation
 from seesay.engine.core.step_counts import StepCounts
 from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
 from seesay.engine.core.suspects import Suspects
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
     from seesay.engine.core.jumps import JumpRule
     from seesay.engine.core.model_weights import ModelWeights
+    from seesay.engine.core.speculation import SpeculationRule
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
     from seesay.llm.running.launched_step import StepResult
@@ -87,13 +89,14 @@ class EngineLoop:
         jumps: JumpRule | None = None,
         hang_limit_s: float | None = None,
         adapter_ids: Mapping[str, int] | None = None,
+        speculation: SpeculationRule | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
         `hang_limit_s`: after so long a step or a call of the encoder is treated as hung; None leaves that to the reader
         of `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`,
         `bad_words`, `imports`: without them requests have no grammars, bad words or named logits processors. `spell`
         returns the bytes of a token; without it they have no thoughts. `adapter_ids`: of the runner's adapters, by
-        name."""
+        name. `speculation`: without it, tokens are sampled one by one."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -129,6 +132,10 @@ class EngineLoop:
             jumps=jumps,
             resume=lambda request_id, failure: self._inbox.put(partial(self._resume, request_id, failure)),
         )
+        self._speculation: Speculation | None = None
+        if speculation is not None:
+            vocab_size = runner.decoder.traits.vocab_size
+            self._speculation = Speculation(speculation, vocab_size=vocab_size)
         self._suspects = Suspects()
         self._num_failed_steps = self._num_restarts = 0  # since the last commit
         self._flight = StepPipeline(
@@ -321,6 +328,8 @@ class EngineLoop:
             self._suspects.clear()
             self._scheduler.reset()
             self._requests.clear()
+            if self._speculation is not None:
+                self._speculation.clear()
             self._commands.held.clear()
             self._grammars.forget()
             self.embeddings.drop_all()
@@ -335,15 +344,16 @@ class EngineLoop:
 
     def _step(self) -> bool:
         """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
+        drafts = self._propose()
         suspects = self._suspects.group
-        plan = self._scheduler.plan_step(suspects)
+        plan = self._scheduler.plan_step(suspects, drafts)
         self.embeddings.start_encoding(plan.encode_jobs)
         has_more = bool(plan.rows) or not self._flight.is_empty or suspects is not None
         try:
             if plan.rows:
                 self._requests.note_launch(plan)
             is_launched = self._flight.launch(plan, self.embeddings.store)
-            if not is_launched or not self._is_ahead or suspects is not None:
+            if not is_launched or not self._is_ahead or suspects is not None or drafts:
                 self._flight.collect()
         except StepFailedError as failure:
             self._recover(failure)
@@ -353,6 +363,16 @@ class EngineLoop:
         if not has_more:
             self._pacer.rest()
         return has_more
+
+    def _propose(self) -> Mapping[int, tuple[int, ...]]:
+        """Return the tokens that sequences propose for the next step. Then the step in flight is committed: they follow
+        its tokens."""
+        if self._speculation is None or self._suspects.group is not None:
+            return {}
+        num_rows = self._scheduler.num_running
+        if not self._flight.is_empty and self._speculation.propose(num_rows):
+            self._finish_steps()
+        return self._speculation.propose(num_rows) if self._suspects.group is None else {}
 
     def _recover(self, failure: StepFailedError) -> None:
         """Go on after a step that failed. All that is in flight is planned again, in halves of the failed step's rows:
@@ -403,6 +423,8 @@ class EngineLoop:
         for update in self._scheduler.commit_step(plan, result.token_ids):
             request = self._live[update.seq.seq_id]
             request.note_token()
+            if self._speculation is not None:
+                self._speculation.follow(request.request_id, update.token_ids)
             self._deliver(request, update, logprobs.get(request.request_id, ()))
 
     # --- output ---------------------------------------------------------------------------------------------------
@@ -430,6 +452,8 @@ class EngineLoop:
         self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
         self.embeddings.drop(request.request_id)
         self._grammars.drop(request.request_id)
+        if self._speculation is not None:
+            self._speculation.drop(request.request_id)
 
     def _send_outputs(self) -> None:
         """Hand out what a step or the inbox gave, in one call."""
@@ -491,6 +515,8 @@ class EngineLoop:
                 return
             self._requests.add(request)
             self._scheduler.add(request.sequence)
+            if self._speculation is not None:
+                self._speculation.begin(request.sequence)
         except Exception as error:
             self._scheduler.finish(request.request_id, "error", error)  # where it was taken, and failed then
             self._finish(request, "error", error=error)

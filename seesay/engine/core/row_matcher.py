@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +51,13 @@ class RowMatcher:
         self._choosable: tuple[bool, Bits] | None = None
         ids = np.array(params.allowed_token_ids, np.int64)
         self._allowed = self._gather(ids) if params.allowed_token_ids else None
+
+    def fork(self) -> RowMatcher:
+        """Return a copy that follows other tokens from here on."""
+        other = copy(self)
+        other._rule = None if self._rule is None else self._rule.fork()
+        other._words = None if self._words is None else copy(self._words)
+        return other
 
     @property
     def is_over(self) -> bool:

@@ -184,6 +184,8 @@ class LiveAnswer:
                 completion_tokens=self.num_output_tokens,
                 reasoning_tokens=0 if self.thought is None else self.thought.num_tokens,
                 cached_tokens=report.num_cached_tokens,
+                accepted_prediction_tokens=report.num_accepted,
+                rejected_prediction_tokens=report.num_drafted - report.num_accepted,
             ),
             timings=self._make_timings(report, now),
             moments=self._make_moments(report, now),

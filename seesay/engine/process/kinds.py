@@ -180,6 +180,8 @@ class Report(Piece):
     """A `TokenReport`."""
 
     num_cached_tokens: int
+    num_drafted: int
+    num_accepted: int
     encode_queue_s: float
     encode_s: float
     encoding_at_s: float | None

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.running.device_rows import DeviceRows, begin_decode
+from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
 from seesay.llm.running.step_sizes import fill_up, row_sizes
 
@@ -58,8 +60,8 @@ class DecodeGraphs:
         self._caches = caches
         self._rows = rows
         self._block_size = block_size
-        self._tables = rows.block_table[: rows.num_slots].clone()
-        self._sizes = row_sizes(rows.num_slots)
+        self._tables = rows.block_table[:1].repeat(rows.num_rows, 1)
+        self._sizes = row_sizes(rows.num_rows)
         self._graphs = {size: self._record(record, size) for size in reversed(self._sizes)}
 
     def _record(self, record: Record, size: int) -> _Graph:
@@ -91,16 +93,25 @@ class DecodeGraphs:
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows."""
-        return step.is_decode and not step.has_drafts and 0 < len(step.rows) <= self._sizes[-1]
+        if not step.is_decode or not 0 < step.num_tokens <= self._sizes[-1]:
+            return False
+        return not step.has_drafts or (step.num_tokens <= self._rows.num_lent and not len(step.pending))
 
     def run(self, step: StepRows) -> DecodeOutput:
-        """Compute the rows of a step."""
-        count = len(step.rows)
+        """Compute the rows of a step: each token as a row of its own, which sees those before it in the KV cache."""
+        slots, places = step.slots, step.starts
+        members: Sequence[RowState] = step.members
+        if step.has_drafts:
+            counts = 1 + step.num_drafts
+            slots = self._rows.lend(slots, counts)
+            places = np.repeat(places, counts) + np.concatenate([np.arange(count) for count in counts.tolist()])
+            members = [member for member, count in zip(members, counts.tolist(), strict=True) for _ in [0] * count]
+        count = len(slots)
         size = fill_up(count, self._sizes)
         graph = self._graphs[size]
-        self._rows.begin_decode(step.slots, step.starts, step.members, size=size)
+        self._rows.begin_decode(slots, places, members, size=size)
         graph.replay()
-        self._rows.end_decode(step.slots, step.starts)
+        self._rows.end_decode(slots, places)
         output = graph.output
         return DecodeOutput(
             logits=output.logits[:count],

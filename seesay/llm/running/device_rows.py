@@ -42,32 +42,39 @@ class DecodeInput(NamedTuple):
 
 
 class DeviceRows:
-    """Tensors for up to `num_slots` sequences of up to `max_blocks` blocks each; slot `num_slots` is nobody's, has the
-    block `scratch_block` and is what graphs are filled up with. They stay at their addresses.
+    """Tensors for up to `num_slots` sequences of up to `max_blocks` blocks each. Slots from `num_slots` on are of
+    `num_lent` proposed tokens, each of which a graph computes as if it were a sequence of its own with the same blocks.
+    The last slot, `scratch_slot`, is nobody's, has the block `scratch_block` and is what graphs are filled up with. The
+    tensors stay at their addresses.
 
-    state: int64 [num_slots + 1, NUM_COLUMNS]. block_table: int32 [num_slots + 1, max_blocks], no meaning beyond a row's
-    blocks. slots: int64 [num_slots], those of the rows of the step that a graph computes. numbers: int64 [num_slots],
-    0, 1, 2, ….
+    state: int64 [scratch_slot + 1, NUM_COLUMNS]. block_table: int32 [scratch_slot + 1, max_blocks], no meaning beyond a
+    row's blocks. slots: int64 [num_rows], those of the rows of the step that a graph computes. numbers: int64
+    [num_rows], 0, 1, 2, ….
 
-    lengths, token_places: int64 [num_slots] on the host: the length that the device has for each slot, and the place of
-    the token that it has, when all queued work is done; -1: none. The host sends these where it wants others: of a
+    lengths, token_places: int64 [scratch_slot] on the host: the length that the device has for each slot, and the place
+    of the token that it has, when all queued work is done; -1: none. The host sends these where it wants others: of a
     sequence that begins, or of a step that is computed again.
     """
 
-    def __init__(self, *, num_slots: int, max_blocks: int, scratch_block: int, device: torch.device) -> None:
+    def __init__(
+        self, *, num_slots: int, max_blocks: int, scratch_block: int, device: torch.device, num_lent: int = 0
+    ) -> None:
         self.num_slots = num_slots
-        num_words = (num_slots + 1) * NUM_COLUMNS
-        self._words = torch.zeros(num_words + num_slots, dtype=torch.int64, device=device)
-        self._words[num_words:] = num_slots
-        self.state = self._words[:num_words].view(num_slots + 1, NUM_COLUMNS)
+        self.num_lent = num_lent
+        self.num_rows = num_rows = max(num_slots, num_lent)
+        self.scratch_slot = scratch_slot = num_slots + num_lent
+        num_words = (scratch_slot + 1) * NUM_COLUMNS
+        self._words = torch.zeros(num_words + num_rows, dtype=torch.int64, device=device)
+        self._words[num_words:] = scratch_slot
+        self.state = self._words[:num_words].view(scratch_slot + 1, NUM_COLUMNS)
         self.slots = self._words[num_words:]
-        self.block_table = torch.full((num_slots + 1, max_blocks), scratch_block, dtype=torch.int32, device=device)
-        self.numbers = torch.arange(num_slots, device=device)
+        self.block_table = torch.full((scratch_slot + 1, max_blocks), scratch_block, dtype=torch.int32, device=device)
+        self.numbers = torch.arange(num_rows, device=device)
         self._device = device
         self._first_slot_word = num_words
-        self.lengths = np.full(num_slots, -1, dtype=np.int64)  # -1: unknown
-        self.token_places = np.full(num_slots, -1, dtype=np.int64)
-        self._sent_slots = np.full(num_slots, num_slots, dtype=np.int64)
+        self.lengths = np.full(scratch_slot, -1, dtype=np.int64)  # -1: unknown
+        self.token_places = np.full(scratch_slot, -1, dtype=np.int64)
+        self._sent_slots = np.full(num_rows, scratch_slot, dtype=np.int64)
         self._num_blocks = [0] * num_slots
         self._new_words: dict[int, int] = {}  # place in `_words` → value, not sent yet
         self._new_blocks: dict[int, int] = {}  # place in `block_table` → block, not sent yet
@@ -114,7 +121,7 @@ class DeviceRows:
         changed = np.flatnonzero(known != lengths)
         late = np.flatnonzero(self.token_places[slots] != lengths)
         tokens = np.fromiter((members[i].token_ids[lengths[i]] for i in late.tolist()), np.int64, count=len(late))
-        wanted = np.full(size, self.num_slots, dtype=np.int64)
+        wanted = np.full(size, self.scratch_slot, dtype=np.int64)
         wanted[: len(slots)] = slots
         moved = np.flatnonzero(self._sent_slots[:size] != wanted)
         self._send(
@@ -127,6 +134,22 @@ class DeviceRows:
         self.token_places[slots] = lengths
         self._sent_slots[:size] = wanted
         self.lengths[slots] = -1  # unless the graph runs
+
+    def lend(self, slots: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the slots of all tokens of a step without a prompt: `counts` int64 [R] tokens of the sequence in each
+        of `slots`, the first of them in its own slot, the others in lent ones, which get its blocks. `begin_decode` and
+        a graph follow, for all of these."""
+        found = np.repeat(slots, counts)
+        is_lent = np.ones(len(found), dtype=np.bool_)
+        is_lent[np.cumsum(counts) - counts] = False
+        owners = found[is_lent]
+        found[is_lent] = lent = np.arange(self.num_slots, self.num_slots + len(owners))
+        self._send([])
+        there = upload([owners, lent], self._device)
+        self.state.index_copy_(0, there[1], self.state.index_select(0, there[0]))
+        self.block_table.index_copy_(0, there[1], self.block_table.index_select(0, there[0]))
+        self.lengths[lent] = self.token_places[lent] = -1
+        return found
 
     def end_decode(self, slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """A graph was launched that computes the rows of `begin_decode` and adds one to their lengths."""
@@ -194,7 +217,7 @@ def begin_decode(
     lengths = picked[:, LENGTH]
     block_table = rows.block_table.index_select(0, slots)
     blocks = block_table.gather(1, (lengths // block_size)[:, None])[:, 0].long()
-    is_valid = slots < rows.num_slots
+    is_valid = slots < rows.scratch_slot
     rows.state[:, LENGTH].index_copy_(0, slots, lengths + is_valid.long())
     return DecodeInput(
         input_ids=picked[:, TOKEN],

@@ -65,9 +65,10 @@ class StepResult:
 class LaunchedStep:
     """A step whose forward pass was launched. `ModelRunner.sample` and `ModelRunner.collect` come next.
 
-    logits: [n, vocab], of the rows that sample, in their order; None when no row does. slots: int64 [n], theirs, on the
-    device. greedy: their greatest logits and the ids of these, where a graph found them: `logits`, `slots`, `greedy`
-    and `faults` then are good until the next launch.
+    logits: [n, vocab], of the places behind which a token is chosen, in their order; None when there are none.
+    slots: int64 [n], those of the rows that sample, on the device, where no row has drafts. greedy: the greatest logits
+    and the ids of these, where a graph found them: `logits`, `slots`, `greedy` and `faults` then are good until the
+    next launch.
     outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
     `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
     when the step was sampled. jumps: see `TokenMasks`.

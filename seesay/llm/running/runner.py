@@ -154,6 +154,7 @@ class ModelRunner:
         with on_stream(self.stream):
             rows = DeviceRows(
                 num_slots=self.limits.max_batch_size,
+                num_lent=self.limits.max_verified_tokens,
                 max_blocks=self.limits.max_sequence_blocks,
                 scratch_block=self._num_blocks,
                 device=self.device,
@@ -342,7 +343,7 @@ class ModelRunner:
                 step=step,
                 dtype=self.dtype,
                 logits=output.logits,
-                slots=self.device_rows.slots[: len(step.rows)],
+                slots=self.device_rows.slots[: step.num_tokens],
                 greedy=(output.best, output.token_ids),
                 faults=output.faults,
             )
@@ -400,8 +401,10 @@ class ModelRunner:
         is the last of a row with drafts is not known before the step is collected."""
         assert launched.slots is not None
         step, sampling = launched.step, launched.step.sampling
+        slots = launched.slots
         if step.has_drafts:
-            [last] = upload([np.cumsum(1 + step.num_drafts[sampling]) - 1], token_ids.device)
+            stops = np.cumsum(1 + step.num_drafts[sampling])
+            last, slots = upload([stops - 1, step.slots[sampling]], token_ids.device)
             token_ids = token_ids.index_select(0, last)
-        self.device_rows.put_tokens(launched.slots, token_ids, step.slots[sampling], step.stops[sampling])
+        self.device_rows.put_tokens(slots, token_ids, step.slots[sampling], step.stops[sampling])
         self.device_rows.token_places[step.slots[step.num_drafts > 0]] = -1

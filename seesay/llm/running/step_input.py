@@ -71,7 +71,7 @@ class StepRows:
 
     @property
     def is_decode(self) -> bool:
-        """Whether each row has one known token, which was generated, and gives the next one."""
+        """Whether each row has one known token, which was generated, and all tokens give the next one."""
         return self.samples_all and self.follows_prompt
 
     @property

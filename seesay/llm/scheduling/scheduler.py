@@ -169,6 +169,11 @@ class Scheduler:
         return bool(self._live.by_id)
 
     @property
+    def num_running(self) -> int:
+        """Sequences that are being computed."""
+        return len(self._live.running)
+
+    @property
     def sequences(self) -> Mapping[int, Sequence]:
         """All live sequences by id; a view."""
         return self._live.by_id

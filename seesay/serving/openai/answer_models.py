@@ -21,9 +21,12 @@ class PromptTokensDetails(AnswerModel):
 
 
 class CompletionTokensDetails(AnswerModel):
-    """reasoning_tokens: of thoughts."""
+    """reasoning_tokens: of thoughts. accepted_prediction_tokens, rejected_prediction_tokens: proposed by speculation,
+    and kept or not."""
 
     reasoning_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class CompletionUsage(AnswerModel):

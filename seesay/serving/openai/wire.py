@@ -34,7 +34,11 @@ def make_usage(tally: Tally) -> dict[str, Any]:
         "prompt_tokens": tally.prompt_tokens,
         "completion_tokens": tally.completion_tokens,
         "total_tokens": tally.prompt_tokens + tally.completion_tokens,
-        "completion_tokens_details": {"reasoning_tokens": tally.reasoning_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": tally.reasoning_tokens,
+            "accepted_prediction_tokens": tally.accepted_prediction_tokens,
+            "rejected_prediction_tokens": tally.rejected_prediction_tokens,
+        },
         "prompt_tokens_details": {"cached_tokens": tally.cached_tokens, "vision_tokens": tally.media_tokens},
     }
 

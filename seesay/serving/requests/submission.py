@@ -79,6 +79,8 @@ class Tally:
     reasoning_tokens: int = 0
     cached_tokens: int = 0
     media_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
     timings: StageTimings | None = field(default=None)
     media: list[MediaReport] = field(default_factory=list)
 
@@ -87,6 +89,8 @@ class Tally:
         usage = last.usage or Usage()
         self.completion_tokens += usage.completion_tokens
         self.reasoning_tokens += usage.reasoning_tokens
+        self.accepted_prediction_tokens += usage.accepted_prediction_tokens
+        self.rejected_prediction_tokens += usage.rejected_prediction_tokens
         if index % self.num_per_prompt == 0:
             self.prompt_tokens += usage.prompt_tokens
             self.cached_tokens += usage.cached_tokens

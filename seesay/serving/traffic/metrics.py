@@ -167,6 +167,8 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("preemptions", "sequences put back into the queue", stats.total_preemptions),
             ("jumped_tokens", "tokens that a grammar forced, computed with others", stats.total_jumped_tokens),
+            ("draft_tokens", "tokens that speculation proposed", stats.total_draft_tokens),
+            ("accepted_tokens", "proposed tokens that became tokens of answers", stats.total_accepted_tokens),
             ("prefix_queried_tokens", "prompt tokens looked up in the prefix cache", stats.total_prefix_queried_tokens),
             ("prefix_hit_tokens", "prompt tokens found in the prefix cache", stats.total_prefix_hit_tokens),
             ("kv_host_loads", "KV blocks copied back from host memory", stats.total_host_kv_loads),

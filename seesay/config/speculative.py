@@ -1,0 +1,57 @@
+"""Options of speculative decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from seesay.config.checks import check_types, require
+from seesay.errors import ConfigError
+
+MAX_TOKENS = 15
+"""Most tokens that are proposed at a time."""
+_OTHER_METHODS = (
+    "draft_model",
+    "eagle",
+    "eagle3",
+    "mtp",
+    "deepseek_mtp",
+    "medusa",
+    "mlp_speculator",
+    "suffix",
+)
+"""Methods of other engines."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeculativeConfig:
+    """Options of speculative decoding: several tokens are proposed, and computed in one step. Those that the model
+    would have chosen itself are kept, so answers are the same. See docs/speculation.md.
+
+    method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before.
+    model: LMDeploy's option for a model that proposes. 'ngram' has none.
+    num_speculative_tokens: most tokens that are proposed at a time for one answer.
+    """
+
+    method: Literal["ngram"] = "ngram"
+    model: str = ""
+    num_speculative_tokens: int = 7
+
+    def __post_init__(self) -> None:
+        method, most = self.method, self.num_speculative_tokens
+        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram' is")
+        check_types(self)
+        require(not self.model, "model", self.model, "must be empty: method='ngram' needs no model")
+        require(1 <= most <= MAX_TOKENS, "num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
+
+
+def make_speculative(given: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
+    """Return options that may be given as a dict, as vLLM's are. Raises `ConfigError`."""
+    if given is None or isinstance(given, SpeculativeConfig):
+        return given
+    known = [field.name for field in fields(SpeculativeConfig)]
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"speculative: {name!r} is not an option, only {', '.join(known)} are")
+    return SpeculativeConfig(**given)

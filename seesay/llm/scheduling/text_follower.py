@@ -1,0 +1,79 @@
+"""Finds out what follows in a text that repeats itself: the tokens behind the place where its last tokens stood before
+(Saxena 2023, "Prompt Lookup Decoding"). Costs the same for each token, however long the text is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+NGRAM = 3
+"""Tokens that must have stood in the text before, for the ones behind them to be expected again."""
+MOST_INDEXED = 1 << 15
+"""Tokens of a prompt that are indexed, the last ones."""
+FIRST_RATE = 0.5
+"""Of a text that was not observed yet."""
+LEAST_RATE = 0.5
+"""With a lower rate of right predictions, nothing is proposed."""
+_WEIGHT = 1 / 8
+_LEAST_CHANCE = 0.15
+"""With a lower chance to be accepted, a token is not proposed."""
+_BITS = 21
+_MASK = (1 << 3 * _BITS) - 1
+
+
+class TextFollower:
+    """Follows the tokens of one sequence and predicts each from those before. Whether a prediction was right is known
+    whether or not it was proposed, so a text that begins to repeat itself is noticed at no cost.
+
+    rate: share of right ones among the last predictions. expected: where the token that is expected next stands in the
+    text; None where nothing is expected.
+    """
+
+    def __init__(self, token_ids: npt.NDArray[np.int64]) -> None:
+        """`token_ids`: int64 [T], those that are known: the prompt."""
+        known = token_ids[-MOST_INDEXED:]
+        self._ids: list[int] = known.tolist()
+        self._key = 0
+        self._places: dict[int, int] = {}  # the last n-gram → place of the token behind it
+        self.rate = FIRST_RATE
+        self.expected: int | None = None
+        if len(known) > NGRAM:
+            keys = (known[:-3] << 2 * _BITS) | (known[1:-2] << _BITS) | known[2:-1]
+            self._places = dict(zip(keys.tolist(), range(NGRAM, len(known)), strict=True))
+        for token_id in self._ids[-NGRAM:]:
+            self._key = (self._key << _BITS | token_id) & _MASK
+        if len(known) >= NGRAM:
+            self.expected = self._places.get(self._key)
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether a token is expected, and predictions were right often enough."""
+        return self.expected is not None and self.rate >= LEAST_RATE
+
+    def follow(self, token_ids: Iterable[int]) -> None:
+        """Take the tokens that came."""
+        for token_id in token_ids:
+            place, expected = len(self._ids), self.expected
+            is_right = expected is not None and self._ids[expected] == token_id
+            if expected is not None:
+                self.rate += (is_right - self.rate) * _WEIGHT
+            if place >= NGRAM:
+                self._places[self._key] = place
+            self._ids.append(token_id)
+            self._key = (self._key << _BITS | token_id) & _MASK
+            self.expected = self._places.get(self._key) if expected is None or not is_right else expected + 1
+
+    def propose(self, most: int) -> tuple[int, ...]:
+        """Return up to `most` tokens that are expected next: as many as have a fair chance to be right together."""
+        if not self.is_sure:
+            return ()
+        start = self.expected
+        assert start is not None
+        if self.rate < 1:
+            most = min(most, max(1, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
+        period = len(self._ids) - start  # a text that is repeated up to its end goes on from its beginning
+        return tuple(self._ids[start + index % period] for index in range(most))

@@ -1,0 +1,216 @@
+"""Speculation: who proposes tokens, and that answers are the same with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from llm.backbones import VOCAB
+
+from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
+from seesay.engine.core.speculation import Speculation, SpeculationRule, can_propose
+from seesay.errors import ConfigError
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.scheduling.sequence import Sequence
+from seesay.values import MultimodalInput
+
+PROMPTS = ["say one two three four one two three four one two", "red green blue", "a b c d e f g a b c"]
+CONFIGS = {
+    "greedy": GenerationConfig(max_new_tokens=70, ignore_eos=True),
+    "drawn": GenerationConfig(max_new_tokens=60, ignore_eos=True, do_sample=True, temperature=0.8, random_seed=3),
+    "penalized": GenerationConfig(max_new_tokens=50, ignore_eos=True, repetition_penalty=1.02, frequency_penalty=0.1),
+    "drawn and penalized": GenerationConfig(
+        max_new_tokens=50, do_sample=True, random_seed=8, top_p=0.8, presence_penalty=0.2, min_new_tokens=30
+    ),
+    "scored": GenerationConfig(max_new_tokens=40, ignore_eos=True, logprobs=3),
+    "stopped": GenerationConfig(max_new_tokens=60, ignore_eos=True, stop_words=["small model"]),
+    "n": GenerationConfig(max_new_tokens=40, ignore_eos=True, n=3, do_sample=True, random_seed=1, temperature=0.7),
+    "ruled": GenerationConfig(max_new_tokens=40, bad_words=["drawings"], no_repeat_ngram_size=7),
+    "processed": GenerationConfig(max_new_tokens=30, ignore_eos=True, logits_processors=[lambda ids, logits: logits]),
+    "with logits": GenerationConfig(max_new_tokens=20, ignore_eos=True, output_logits="generation"),
+}
+SURE = ("greedy", "scored", "stopped")
+"""Where the last bit of a key decides how it is rounded, a draw may fall to the other side, as with other chunks."""
+SETUPS = {
+    "at once": {"async_scheduling": False},
+    "ahead": {"async_scheduling": True},
+    "tight": {"async_scheduling": True, "num_gpu_blocks": 14, "block_size": 16, "max_prefill_token_num": 16},
+    "int8": {"kv_cache_dtype": "int8"},
+    "without cache": {"enable_prefix_caching": False, "block_size": 7},
+}
+
+
+def load(**options: Any) -> Pipeline:
+    options = {"device_type": "cpu", "session_len": 200} | options
+    return pipeline(backend_config=EngineConfig(**options))
+
+
+def ask(pipe: Pipeline, config: GenerationConfig) -> list[Any]:
+    answers = pipe(PROMPTS, gen_config=config)
+    return [describe(each) for answer in answers for each in (answer if isinstance(answer, list) else [answer])]
+
+
+def describe(answer: Response) -> Any:
+    scores = None if answer.logprobs is None else [sorted(entry) for entry in answer.logprobs]
+    return answer.text, answer.token_ids, answer.finish_reason, scores, answer.logits is not None
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[Callable[[str], dict[str, Any]]]:
+    """By KV format, the answers without speculation."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def get(kv_cache_dtype: str) -> dict[str, Any]:
+        if kv_cache_dtype not in found:
+            with load(kv_cache_dtype=kv_cache_dtype) as pipe:
+                found[kv_cache_dtype] = {name: ask(pipe, config) for name, config in CONFIGS.items()}
+        return found[kv_cache_dtype]
+
+    yield get
+
+
+@pytest.mark.parametrize("name", SETUPS)
+def test_answers_are_the_same(name: str, plain: Callable[[str], dict[str, Any]]) -> None:
+    setup: dict[str, Any] = SETUPS[name]
+    expected = plain(setup.get("kv_cache_dtype", "auto"))
+    with load(**setup, speculative=SpeculativeConfig(method="ngram")) as pipe:
+        for kind, config in CONFIGS.items():
+            if kind in SURE or "kv_cache_dtype" not in setup:
+                assert ask(pipe, config) == expected[kind], kind
+        stats = pipe.engine.stats()
+    assert 0 < stats.total_accepted_tokens <= stats.total_draft_tokens
+
+
+def test_an_answer_that_repeats_itself_takes_few_steps() -> None:
+    """Fails when acceptance falls unseen. The model says one sentence again and again."""
+    with load(speculative={"method": "ngram"}) as pipe:
+        answer = pipe(PROMPTS[2], gen_config=GenerationConfig(max_new_tokens=120, ignore_eos=True))
+        num_steps = sum(count for _, count in pipe.engine.stats().step_sizes)
+    usage = answer.usage
+    assert usage is not None and usage.completion_tokens == 120
+    assert usage.accepted_prediction_tokens >= 0.7 * 120, usage
+    assert usage.rejected_prediction_tokens <= 0.3 * usage.accepted_prediction_tokens, usage
+    assert num_steps <= 0.35 * 120
+
+
+def test_rejected_tokens_are_in_no_prefix_cache() -> None:
+    """Answers that go on behind others find what these computed, and not what was proposed and refused there."""
+    short, long = (GenerationConfig(max_new_tokens=count, ignore_eos=True) for count in (40, 60))
+    with load(block_size=2) as pipe:
+        first = pipe(PROMPTS, gen_config=short)
+        expected = [pipe(prompt + answer.text, gen_config=long) for prompt, answer in zip(PROMPTS, first, strict=True)]
+    with load(block_size=2, speculative=SpeculativeConfig(num_speculative_tokens=15)) as pipe:
+        lie(pipe)
+        first = pipe(PROMPTS, gen_config=short)
+        again = [pipe(prompt + answer.text, gen_config=long) for prompt, answer in zip(PROMPTS, first, strict=True)]
+        stats = pipe.engine.stats()
+    assert [each.token_ids for each in again] == [each.token_ids for each in expected]
+    assert all(each.usage is not None and each.usage.cached_tokens > 0 for each in again)
+    assert stats.total_draft_tokens > 100 > stats.total_accepted_tokens
+
+
+def lie(pipe: Pipeline) -> None:
+    """Have rows propose tokens that are hardly ever right."""
+    speculation = pipe.engine.core._speculation  # type: ignore[attr-defined]
+
+    def propose(num_rows: int) -> dict[int, tuple[int, ...]]:
+        return dict.fromkeys(speculation._texts, (300, 301, 302, 303, 304))
+
+    speculation.propose = propose
+
+
+# --- who proposes -----------------------------------------------------------------------------------------------------
+
+
+def make_sequence(seq_id: int, token_ids: list[int], **options: Any) -> Sequence:
+    count = len(token_ids)
+    prompt = MultimodalInput(token_ids=np.array(token_ids), positions=np.arange(count), next_position=count, items=())
+    return Sequence(seq_id, prompt, SamplingParams(**options))
+
+
+def make_speculation(most: int = 7, most_tokens: int = 64, least_saved: float = 0.25) -> Speculation:
+    rule = SpeculationRule(most=most, most_tokens=most_tokens, least_saved=least_saved)
+    return Speculation(rule, vocab_size=VOCAB)
+
+
+REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3]
+
+
+def test_few_rows_propose_and_many_do_not() -> None:
+    speculation = make_speculation()
+    speculation.begin(make_sequence(1, REPEATED))
+    speculation.follow(1, [4, 5])
+    [proposed] = speculation.propose(1).values()
+    assert proposed == (6, 7, 8)[: len(proposed)] and proposed
+    assert speculation.propose(2) and not speculation.propose(8), "too few steps are saved for eight rows"
+    assert not make_speculation(most_tokens=1).propose(1)
+    speculation.drop(1)
+    assert not speculation.propose(1)
+
+
+def test_as_many_tokens_are_proposed_as_a_step_takes() -> None:
+    speculation = make_speculation(most=15, most_tokens=12)
+    for seq_id in (1, 2, 3):
+        speculation.begin(make_sequence(seq_id, REPEATED * 3))
+        speculation.follow(seq_id, [4, 5, 6, 7, 8, 9, 10])
+    assert {seq_id: len(proposed) for seq_id, proposed in speculation.propose(3).items()} == {1: 3, 2: 3, 3: 3}
+    assert not speculation.propose(7)
+
+
+def test_placeholders_are_not_proposed() -> None:
+    speculation = make_speculation()
+    speculation.begin(make_sequence(1, [1, 2, 3, VOCAB, 5, 6, 0, 1, 2, 3]))
+    speculation.follow(1, ())
+    assert speculation._sure and speculation.propose(1) == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "can"),
+    [
+        ({}, True),
+        ({"logprobs": 3, "repetition_penalty": 1.2}, True),
+        ({"output_logits": "generation"}, False),
+        ({"output_last_hidden_state": "all"}, False),
+        ({"logits_processors": ("a:b",)}, False),
+        ({"max_new_tokens": 1}, False),
+        ({"max_new_tokens": 0}, False),
+    ],
+)
+def test_requests_that_need_each_step_propose_nothing(options: dict[str, Any], can: bool) -> None:
+    assert can_propose(SamplingParams(**options)) is can
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["eagle3", "mtp", "medusa", "draft_model"])
+def test_other_methods_are_refused_by_name(method: Any) -> None:
+    with pytest.raises(ConfigError, match=f"method is not supported, only 'ngram' is, got '{method}'"):
+        SpeculativeConfig(method=method)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
+        ({"num_speculative_tokens": 16}, "num_speculative_tokens"),
+        ({"model": "a/b"}, "model"),
+        ({"method": "magic"}, "method"),
+        ({"prompt_lookup_max": 4}, "'prompt_lookup_max' is not an option"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        EngineConfig(speculative=options)
+
+
+def test_the_pipeline_takes_lmdeploys_argument() -> None:
+    with pipeline(
+        backend_config=EngineConfig(device_type="cpu"), speculative_config=SpeculativeConfig(num_speculative_tokens=3)
+    ) as pipe:
+        pipe(PROMPTS[0], gen_config=CONFIGS["greedy"])
+        assert pipe.engine.stats().total_accepted_tokens > 0
+    with pytest.raises(ConfigError, match="backend_config has speculative"):
+        pipeline(backend_config=EngineConfig(speculative={}), speculative_config={"method": "ngram"})

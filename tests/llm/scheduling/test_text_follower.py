@@ -1,0 +1,107 @@
+"""What a text that repeats itself goes on with."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from seesay.llm.scheduling.text_follower import MOST_INDEXED, TextFollower
+
+MOST = 7
+
+
+def follow(prompt: list[int], known: list[int] | tuple[int, ...] = ()) -> TextFollower:
+    text = TextFollower(np.array(prompt, dtype=np.int64))
+    text.follow(known)
+    return text
+
+
+def answer_in_steps(prompt: list[int], answer: list[int], most: int = MOST) -> tuple[int, int, int]:
+    """Compute an answer as an engine does. Returns the steps, and how many tokens were proposed and accepted."""
+    text, num_steps, num_proposed, num_accepted = follow(prompt), 0, 0, 0
+    done = 0
+    while done < len(answer):
+        drafts = text.propose(most)
+        num_right = next((i for i, (a, b) in enumerate(zip(drafts, answer[done:], strict=False)) if a != b), None)
+        num_right = min(len(drafts), len(answer) - done) if num_right is None else num_right
+        new = answer[done : done + num_right + 1]
+        text.follow(new)
+        num_steps, num_proposed, num_accepted = num_steps + 1, num_proposed + len(drafts), num_accepted + num_right
+        done += len(new)
+    return num_steps, num_proposed, num_accepted
+
+
+def make_text(seed: int, length: int, vocab: int = 50_000) -> list[int]:
+    rng = random.Random(seed)
+    return [rng.randrange(vocab) for _ in range(length)]
+
+
+def test_what_followed_the_last_tokens_before_is_proposed() -> None:
+    text = follow([1, 2, 3, 4, 5, 6, 7, 9, 1, 2, 3])
+    assert text.expected == 3 and text.propose(2) == (4, 5)
+    text.follow([4, 5])
+    assert text.propose(4)[:2] == (6, 7)
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_short_prompts_propose_nothing(length: int) -> None:
+    assert follow([5] * min(length, 2)).propose(3) == ()
+    assert follow(list(range(length))).propose(3) == ()
+
+
+def test_the_latest_place_counts() -> None:
+    assert follow([1, 2, 3, 8, 1, 2, 3, 9, 1, 2, 3]).propose(1) == (9,)
+
+
+def test_a_text_that_goes_round_is_proposed_beyond_its_end() -> None:
+    text = follow([7, 8, 9, 7, 8, 9, 7, 8])
+    text.rate = 1.0
+    assert text.propose(7) == (9, 7, 8, 9, 7, 8, 9)
+
+
+def test_a_wrong_prediction_ends_the_run() -> None:
+    text = follow([1, 2, 3, 4, 5, 6, 0, 1, 2, 3])
+    text.follow([40])
+    assert text.expected is None and text.rate < 0.5
+
+
+def test_texts_whose_predictions_fail_propose_nothing_until_they_come_true() -> None:
+    text = follow([*range(100)])
+    for first in (10, 30, 50):
+        text.follow([first, first + 1, first + 2, 99_999])
+    assert text.rate < 0.5
+    text.follow([70, 71, 72])
+    assert text.expected is not None and text.propose(MOST) == ()
+    text.follow(range(73, 80))
+    assert text.propose(2) == (80, 81)
+
+
+def test_an_answer_that_repeats_its_prompt_is_accepted() -> None:
+    """Fails when acceptance falls: 19 of 20 tokens are those of the prompt."""
+    rng = random.Random(1)
+    prompt = make_text(1, 2000)
+    answer = [token if rng.random() < 0.95 else rng.randrange(50_000) for token in prompt[300:1500]]
+    num_steps, num_proposed, num_accepted = answer_in_steps(prompt, answer)
+    print(num_steps, num_proposed, num_accepted)
+    assert num_accepted >= 0.8 * num_proposed and num_accepted >= 0.6 * len(answer)
+    assert num_steps <= 0.4 * len(answer)
+
+
+def test_an_exact_copy_takes_few_steps() -> None:
+    prompt = make_text(2, 1000)
+    num_steps, num_proposed, num_accepted = answer_in_steps(prompt, prompt[100:900])
+    assert num_steps <= 800 / 7 and num_accepted >= 0.98 * num_proposed
+
+
+def test_a_text_without_repetition_proposes_next_to_nothing() -> None:
+    prompt = make_text(3, 1000, vocab=200)
+    num_steps, num_proposed, _ = answer_in_steps(prompt, make_text(4, 1000, vocab=200))
+    assert num_proposed <= 5 and num_steps >= 998
+
+
+def test_the_end_of_a_very_long_prompt_is_known() -> None:
+    prompt = make_text(5, MOST_INDEXED + 500)
+    assert follow([*prompt, *prompt[-50:-40]]).propose(2) == tuple(prompt[-40:-38])
+    assert follow([*prompt, *prompt[100:110]]).propose(3) == ()
