@@ -59,7 +59,10 @@ _OBJECT = frozenset(
         "maxProperties",
     ]
 )
+_NESTED = _ARRAY | _OBJECT
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_PLAIN = frozenset(["type", "enum", "const", "minLength", "maxLength", *_NUMBERS, "multipleOf", "pattern", "format"])
+"""Keywords that have no schemas in them."""
 
 
 def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> tuple[Schema, tuple[str, ...]]:
@@ -71,7 +74,7 @@ def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> t
         root = json.loads(source, parse_constant=_refuse_number, parse_float=_read_float)
     except (ValueError, RecursionError) as error:
         raise refuse("$", f"the schema is not JSON: {error}") from error
-    writer = SchemaWriter(root, is_closing=not is_open, is_lenient=is_lenient)
+    writer = SchemaWriter(root, References(root, source), is_closing=not is_open, is_lenient=is_lenient)
     return writer.write_root(), tuple(dict.fromkeys(writer.left_out))
 
 
@@ -89,8 +92,8 @@ class SchemaWriter:
     left_out: what a lenient writer did not hold, with its place.
     """
 
-    def __init__(self, root: Any, *, is_closing: bool, is_lenient: bool) -> None:
-        self.references = References(root)
+    def __init__(self, root: Any, references: References, *, is_closing: bool, is_lenient: bool) -> None:
+        self.references = references
         self.left_out: list[str] = []
         self._root = root
         self.is_closing, self._is_lenient = is_closing, is_lenient
@@ -135,7 +138,8 @@ class SchemaWriter:
         if not isinstance(schema, dict):
             raise refuse(spot.place, f"a schema must be an object or a boolean, got {show(schema)}")
         base = self.references.base_of(schema, spot.base)
-        spot = Spot(spot.place, base, spot.depth, spot.closes)
+        if base != spot.base:
+            spot = spot._replace(base=base)
         if "$ref" in schema and self.references.draft <= 7:
             return self._write_reference(schema, spot)
         return self._write_parts(schema, spot)
@@ -148,12 +152,15 @@ class SchemaWriter:
 
     def _write_parts(self, schema: SchemaObject, spot: Spot) -> Schema:
         """Return a schema as the keywords that llguidance takes together, and others that hold beside these."""
-        in_place = [key for key in IN_PLACE if key in schema]
-        is_alone = len(in_place) == 1 and not schema.keys() & (_OBJECT | {"if"}) and not _joins_several(schema)
-        named = find_named(schema, spot.base, self.references) if in_place and spot.closes and not is_alone else None
-        inner = Spot(spot.place, spot.base, spot.depth, spot.closes and (is_alone or not in_place))
         written: SchemaObject = {}
         beside: list[Schema] = []
+        in_place = schema.keys() & IN_PLACE
+        if not in_place and schema.keys().isdisjoint(_NESTED):
+            beside += [self._write_plain(key, schema, written, spot) for key in schema if key in _PLAIN]
+            return _combine(written, beside)
+        is_alone = len(in_place) == 1 and not schema.keys() & (_OBJECT | {"if"}) and not _joins_several(schema)
+        named = find_named(schema, spot.base, self.references) if in_place and spot.closes and not is_alone else None
+        inner = spot if not in_place or is_alone else spot._replace(closes=False)
         groups = {_first(schema, "properties", _OBJECT): write_object, _first(schema, "items", _ARRAY): write_array}
         for key in schema:  # properties come in the order of the keywords
             if key in IN_PLACE:
@@ -163,7 +170,7 @@ class SchemaWriter:
                 found, others = groups[key](self, schema, inner, named)
                 written.update(found)
                 beside += others
-            elif key not in _OBJECT and key not in _ARRAY:
+            elif key in _PLAIN:
                 beside.append(self._write_plain(key, schema, written, inner))
         if named is not None and not schema.keys() & _OBJECT:
             beside.append({"properties": dict.fromkeys(named, True), "additionalProperties": False})
@@ -334,16 +341,20 @@ def _joins_several(schema: SchemaObject) -> bool:
     return isinstance(schema.get("allOf"), list) and len(schema["allOf"]) > 1
 
 
-def _first(schema: SchemaObject, key: str, others: frozenset[str]) -> str | None:
+def _first(schema: SchemaObject, key: str, others: frozenset[str]) -> str:
     """The keyword at whose place those of a type are written."""
-    return key if key in schema else next((other for other in schema if other in others), None)
+    if key in schema or schema.keys().isdisjoint(others):
+        return key
+    return next(other for other in schema if other in others)
 
 
 def _combine(written: SchemaObject, beside: list[Schema]) -> Schema:
     """Return keywords, and schemas that hold beside them, at the place of `allOf`."""
-    if any(part is False for part in beside):
+    if False in beside:
         return False
     kept = [part for part in beside if part is not True]
+    if not kept and "allOf" not in written:
+        return written or True
     own = {key: value for key, value in written.items() if key != "allOf"}
     if not own or not kept:
         return all_of([own or True, *kept])

@@ -78,8 +78,7 @@ def _read_others(writer: SchemaWriter, schema: SchemaObject, spot: Spot, named: 
     if "additionalProperties" in schema:
         return schema["additionalProperties"]
     if "unevaluatedProperties" in schema:
-        in_place = [key for key in IN_PLACE if key in schema]
-        if not in_place:
+        if not schema.keys() & IN_PLACE:
             return schema["unevaluatedProperties"]
         return _read_unevaluated(writer, schema, spot)
     if named is not None:

@@ -13,22 +13,32 @@ _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "example"})
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019}
 
 
+_NAMES = ('"$id"', 'Anchor"', '"$anchor"', "\\u")
+"""One of them is in a document where a schema may have a name of its own."""
+
+
 class References:
     """draft: the version of JSON Schema that the document is written in: 3 to 7, 2019 or 2020."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: Any, source: str) -> None:
+        """source: the document's text."""
         name = root.get("$schema") if isinstance(root, dict) else None
         self.draft = next((n for key, n in _DRAFTS.items() if isinstance(name, str) and key in name), 2020)
         self._resources: SchemaObject = {"": root}
         self._anchors: dict[tuple[str, str], tuple[Any, str]] = {}
         self._dynamic: list[str] = []
         self._found: dict[tuple[str, str], tuple[str, Any, str]] = {}
-        for schema, base in self._walk(root, ""):
-            self._note(schema, base)
+        names = (*_NAMES, '"id"') if self.draft <= 4 else _NAMES
+        self._has_names = any(name in source for name in names)
+        if self._has_names:
+            for schema, base in self._walk(root, ""):
+                self._note(schema, base)
 
     def base_of(self, schema: SchemaObject, base: str) -> str:
         """Return the address against which the references in a schema are, which stands where they are against
         `base`."""
+        if not self._has_names:
+            return base
         own = schema.get("$id", schema.get("id") if self.draft <= 4 else None)
         if not isinstance(own, str) or own.startswith("#") or ("$ref" in schema and self.draft <= 7):
             return base
@@ -82,7 +92,8 @@ class References:
         return found
 
     def _look_up(self, reference: str, base: str, place: str) -> tuple[str, Any, str]:
-        address, fragment = urldefrag(urljoin(base, reference))
+        is_local = not base and reference.startswith("#")
+        address, fragment = ("", reference[1:]) if is_local else urldefrag(urljoin(base, reference))
         if address not in self._resources and reference.startswith("#"):
             address = base if base in self._resources else ""
         if (address, fragment) in self._anchors:

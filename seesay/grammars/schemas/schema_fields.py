@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from seesay.errors import ErrorCode, RequestError, show
 
@@ -14,15 +13,16 @@ MAX_COUNT = 100_000
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 SchemaObject = dict[str, Any]
 Schema = SchemaObject | bool
-IN_PLACE = (
-    *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"),
-    *("dependentRequired", "dependentSchemas", "dependencies"),
+IN_PLACE = frozenset(
+    [
+        *("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "not", "if"),
+        *("dependentRequired", "dependentSchemas", "dependencies"),
+    ]
 )
 """Keywords whose schemas are about the same value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """Where a schema stands. base: the address against which its references are. closes: objects have no properties but
     the named ones, where it does not say."""
 
@@ -33,12 +33,7 @@ class Spot:
 
     def at(self, step: str, *, closes: bool | None = None) -> Spot:
         """Return the spot of a schema inside."""
-        return replace(
-            self,
-            place=f"{self.place}.{step}",
-            depth=self.depth + 1,
-            closes=self.closes if closes is None else closes,
-        )
+        return Spot(f"{self.place}.{step}", self.base, self.depth + 1, self.closes if closes is None else closes)
 
 
 def refuse(place: str, why: str) -> RequestError:
@@ -105,6 +100,8 @@ def read_types(schema: Mapping[str, Any], place: str) -> list[str] | None:
     given = schema.get("type")
     if given is None:
         return None
+    if isinstance(given, str) and given in TYPES:
+        return [given]
     types = given if isinstance(given, list) else [given]
     if not types or any(not isinstance(kind, str) or kind not in TYPES for kind in types):
         raise refuse(place, f"type must be one or more of {', '.join(TYPES)}, got {show(given)}")
