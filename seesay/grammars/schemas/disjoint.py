@@ -9,6 +9,16 @@ from typing import Any
 
 _MAX_OPTIONS = 64
 _MAX_DEPTH = 6
+_MAX_PARTS = 32
+_ABOUT_OTHERS = frozenset(
+    [
+        *("type", "enum", "const", "minLength", "maxLength", "pattern", "format", "multipleOf"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+        *("items", "prefixItems", "additionalItems", "unevaluatedItems", "minItems", "maxItems", "uniqueItems"),
+        *("contains", "$dynamicRef", "$recursiveRef", "anyOf", "oneOf", "not", "if"),
+    ]
+)
+"""Keywords by which a value that is no object may not match."""
 Find = Callable[[str], Any]
 
 
@@ -27,6 +37,26 @@ def find_overlaps(options: Sequence[Any], find: Find, within: Mapping[str, Any] 
             found[first].append(second)
             found[second].append(first)
     return found
+
+
+def has_others(schema: Any, find: Find, depth: int = 0) -> bool:
+    """Return whether all values that are no objects match; False where that is not seen at once."""
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return False
+    if isinstance(schema.get("$ref"), str):
+        return len(schema) == 1 and has_others(find(schema["$ref"]), find, depth + 1)
+    parts = schema.get("allOf", [])
+    is_known = isinstance(parts, list) and not schema.keys() & _ABOUT_OTHERS
+    return is_known and all(has_others(part, find, depth + 1) for part in parts)
+
+
+def find_types(schema: Any, find: Find, within: Mapping[str, Any]) -> set[Any] | None:
+    """The types of the values that match a schema beside `within`; None where they do not say."""
+    known = [types_of(part) for part in (*_conjuncts(schema, find), *([within] if "type" in within else ()))]
+    kinds = [found for found in known if found is not None]
+    return set.intersection(*kinds) if kinds else None
 
 
 def list_values(schema: Any, find: Find) -> list[Any] | None:
@@ -74,6 +104,16 @@ def _resolve(schema: Any, find: Find) -> Mapping[str, Any]:
     return {}
 
 
+def _conjuncts(schema: Any, find: Find) -> list[Mapping[str, Any]]:
+    """Return a schema, and those of its `allOf`, as far as they are looked at."""
+    found, stack = list[Mapping[str, Any]](), [schema]
+    while stack and len(found) < _MAX_PARTS:
+        part = _resolve(stack.pop(), find)
+        found.append(part)
+        stack += part["allOf"] if isinstance(part.get("allOf"), list) else ()
+    return found
+
+
 def _differ(first: Any, second: Any, find: Find, depth: int, within: Mapping[str, Any] = _NOTHING) -> bool:
     first, second = _resolve(first, find), _resolve(second, find)
     if depth > _MAX_DEPTH:
@@ -86,24 +126,32 @@ def _differ(first: Any, second: Any, find: Find, depth: int, within: Mapping[str
         parts = one.get("allOf")
         if isinstance(parts, list) and any(_differ(part, other, find, depth + 1, within) for part in parts):
             return True
-    around = types_of(within) if "type" in within else None
-    kinds = types_of(first) or around, types_of(second) or around
+    kinds = find_types(first, find, within), find_types(second, find, within)
     if kinds[0] is not None and kinds[1] is not None and not kinds[0] & kinds[1]:
         return True
     values = _values_of(first), _values_of(second)
     if values[0] is not None and values[1] is not None:
         return not values[0] & values[1]
-    return kinds == ({"object"}, {"object"}) and _differ_in_property(first, second, find, depth, within)
+    if kinds != ({"object"}, {"object"}):
+        return False
+    parts = _conjuncts(first, find), _conjuncts(second, find)
+    return _differ_in_property(*parts, find, depth, within) or _differ_in_property(*parts[::-1], find, depth, within)
 
 
 def _differ_in_property(
-    first: Mapping[str, Any], second: Mapping[str, Any], find: Find, depth: int, within: Mapping[str, Any]
+    ones: list[Mapping[str, Any]],
+    others: list[Mapping[str, Any]],
+    find: Find,
+    depth: int,
+    within: Mapping[str, Any],
 ) -> bool:
-    """Whether a required property of one cannot be that of the other."""
-    for one, other in ((first, second), (second, first)):
-        for name in (*_required(one), *_required(within)):
-            own, others = _property(one, name), _property(other, name)
-            if others is False or (own is not None and others is not None and _differ(own, others, find, depth + 1)):
+    """Whether a required property of one schema cannot be that of another. Both are given as what holds at once."""
+    for name in dict.fromkeys(name for part in (*ones, within) for name in _required(part)):
+        own = [_property(part, name) for part in ones]
+        for other in (_property(part, name) for part in others):
+            if other is False:
+                return True
+            if other is not None and any(one is not None and _differ(one, other, find, depth + 1) for one in own):
                 return True
     return False
 

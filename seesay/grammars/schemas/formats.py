@@ -19,7 +19,8 @@ _REFERENCE = f"([a-zA-Z][a-zA-Z0-9+.-]*:)?({_HIERARCHY}|{_RELATIVE})([?]({_P}|[:
 _TEMPLATE = r"([!#$&(-;=?-Z_a-z~\[\]]|%[0-9A-Fa-f]{2}|\{[+#./;?&]?[A-Za-z0-9_]+(,[A-Za-z0-9_]+)*\})*"
 _CHAR_CLASS = r"\[\^?(a-z|A-Z|0-9|[A-Za-z0-9_. ,:/@]|\\[dDwWsS.\\\]-])+\]"
 _ATOM = rf"([^\\^$.|?*+()\[\]{{}}]|\\[dDwWsSntr.\\/^$|?*+()\[\]{{}}-]|\.|{_CHAR_CLASS})"
-_QUANTIFIER = r"([*+?]|\{[0-9]{1,3},?\})?"
+_MORE = "[01],[1-9][0-9]{0,2}|[0-9],[1-9][0-9]{1,2}|[1-9][0-9],[1-9][0-9]{2}"  # the second number is the larger one
+_QUANTIFIER = rf"([*+?]|\{{([0-9]{{1,3}},?|{_MORE})\}})?"
 _FLAT = rf"({_ATOM}{_QUANTIFIER}|\|)*"
 _GROUPS = rf"({_ATOM}{_QUANTIFIER}|\||\((\?:)?{_FLAT}\){_QUANTIFIER})*"
 _REGEX = rf"\^?({_ATOM}{_QUANTIFIER}|\||\((\?:)?{_GROUPS}\){_QUANTIFIER})*\$?"

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from seesay.errors import RequestError, show
 from seesay.grammars.productive import find_dead_definition
 from seesay.grammars.schemas.arrays import write_array
 from seesay.grammars.schemas.closing import find_named
-from seesay.grammars.schemas.disjoint import find_overlaps
+from seesay.grammars.schemas.disjoint import find_overlaps, find_types, has_others
 from seesay.grammars.schemas.formats import FORMATS, KNOWN, NARROWER
 from seesay.grammars.schemas.negation import Negation
 from seesay.grammars.schemas.objects import write_object
@@ -256,7 +257,7 @@ class SchemaWriter:
 
     def _write_condition(self, key: str, schema: SchemaObject, spot: Spot) -> Schema:
         if key == "not":
-            return self._negation.write(schema["not"], spot.at("not"), "not")
+            return self._negation.write(schema["not"], spot.at("not"), "not", self._types_of(schema, spot))
         if key == "if":
             test = schema["if"]
             then = self.write(schema.get("then", True), spot.at("then"))
@@ -264,7 +265,7 @@ class SchemaWriter:
             yes: Schema = True if then is True and other is True else self.write(test, spot.at("if"))
             if then is True and other is True:
                 return True
-            no = self._negation.write(test, spot.at("if"), "if")
+            no = self._negation.write(test, spot.at("if"), "if", self._types_of(schema, spot))
             return any_of([_both(yes, then), _both(no, other)])
         return all_of([self._write_dependency(key, name, needs, spot) for name, needs in
                        read_object(schema, key, spot.place).items()])  # fmt: skip
@@ -285,28 +286,41 @@ class SchemaWriter:
         written = [self.write(option, spot.at(f"oneOf[{i}]")) for i, option in enumerate(options)]
         if len(written) == 1 or schema.get("x-coerce") is True or self._coerces:
             return any_of(written)
-        overlaps = find_overlaps(options, lambda ref: self.references.find(ref, spot.base, spot.place)[1], schema)
+        find = self._finder(spot)
+        # Values that are no objects match two of them, so only objects match one.
+        is_of_objects = "type" not in schema and sum(has_others(option, find) for option in options) > 1
+        within = {**schema, "type": "object"} if is_of_objects else schema
+        own: Schema = {"type": "object"} if is_of_objects else True
+        overlaps = find_overlaps(options, find, within)
         if not any(overlaps):
-            return any_of(written)
+            return all_of([own, any_of(written)])
         try:
-            return self._write_exclusive(options, written, overlaps, spot)
+            return all_of([own, self._write_exclusive(options, written, overlaps, spot, within)])
         except RequestError as error:
             why = "oneOf is supported where it is known which values match two of its schemas; otherwise use anyOf, or"
             self.attempt("oneOf", spot, refuse(spot.place, f"{why} x-coerce: true beside it ({error.message[-200:]})"))
             return any_of(written)
 
     def _write_exclusive(
-        self, options: list[Any], written: list[Schema], overlaps: list[list[int]], spot: Spot
+        self, options: list[Any], written: list[Schema], overlaps: list[list[int]], spot: Spot, within: SchemaObject
     ) -> Schema:
         """Each of the schemas without those that overlap it."""
         if sum(map(bool, overlaps)) > _MAX_EXCLUSIVE:
             raise refuse(spot.place, f"oneOf has more than {_MAX_EXCLUSIVE} schemas that may match the same value")
-        without = {
-            i: self._negation.write(option, spot.at(f"oneOf[{i}]"), "oneOf")
-            for i, option in enumerate(options)
-            if overlaps[i]
-        }
-        return any_of([all_of([one, *(without[j] for j in overlaps[i])]) for i, one in enumerate(written)])
+        exclusive: list[Schema] = []
+        for i, one in enumerate(written):
+            kinds = find_types(options[i], self._finder(spot), within)
+            without = [self._negation.write(options[j], spot.at(f"oneOf[{j}]"), "oneOf", kinds) for j in overlaps[i]]
+            exclusive.append(False if False in without else all_of([one, *without]))
+        if not any(exclusive):
+            raise refuse(spot.place, "no value that matches one of its schemas alone is known")
+        return any_of(exclusive)
+
+    def _finder(self, spot: Spot) -> Callable[[str], Any]:
+        return lambda reference: self.references.find(reference, spot.base, spot.place)[1]
+
+    def _types_of(self, schema: SchemaObject, spot: Spot) -> set[str] | None:
+        return find_types({"type": schema["type"]}, self._finder(spot), {}) if "type" in schema else None
 
     def _write_reference(self, schema: SchemaObject, spot: Spot) -> Schema:
         seen: set[str] = set()

@@ -67,13 +67,13 @@ class Negation:
             **dict.fromkeys(_COUNTS, self._without_count),
         }
 
-    def write(self, schema: Any, spot: Spot, key: str) -> Schema:
-        """Return the schema of the values that do not match. Raises `RequestError` that names `key` where none of them
-        can be described."""
+    def write(self, schema: Any, spot: Spot, key: str, kinds: set[str] | None = None) -> Schema:
+        """Return the schema of the values that do not match. kinds: the types that they can have, where that is known.
+        Raises `RequestError` that names `key` where none of them can be described."""
         options, is_whole = self._find(schema, Spot(spot.place, spot.base, 0, False))
         if not options and not is_whole:
             raise refuse(spot.place.removesuffix(f".{key}"), f"{key} of such a schema is not supported")
-        return any_of(options)
+        return any_of(options if kinds is None else [one for one in options if _may_have(one, kinds)])
 
     def _find(self, schema: Any, spot: Spot) -> tuple[list[Schema], bool]:
         """Return (schemas that together are the values, whether these are all)."""
@@ -95,7 +95,7 @@ class Negation:
                 is_whole = False
         if len(options) > _MAX_OPTIONS:
             return [], False
-        return options, is_whole
+        return _join_absent(options), is_whole
 
     @staticmethod
     def _inside(spot: Spot, step: str) -> Spot:
@@ -176,6 +176,39 @@ class Negation:
         if key.startswith("min"):
             return [{"type": kind, other: count - 1}] if count else []
         return [{"type": kind, other: count + 1}]
+
+
+def _may_have(option: Schema, kinds: set[str]) -> bool:
+    """Whether values of some types may match."""
+    given = option.get("type") if isinstance(option, dict) else None
+    return given is None or not kinds.isdisjoint([given] if isinstance(given, str) else given)
+
+
+def _join_absent(options: list[Schema]) -> list[Schema]:
+    """Write that a property is not there, and that it has some value, as one schema."""
+    absent = {name for option in options if (name := _absent_property(option)) is not None}
+    joined: dict[str, Schema] = {}
+    others: list[Schema] = []
+    for option in options:
+        if (
+            isinstance(option, dict)
+            and option.keys() == {"type", "properties", "required"}
+            and option["type"] == "object"
+        ):
+            name, *more = option["required"]
+            if not more and option["properties"].keys() == {name} and name in absent and name not in joined:
+                joined[name] = {"type": "object", "properties": option["properties"]}
+                continue
+        others.append(option)
+    return [*joined.values(), *(option for option in others if _absent_property(option) not in joined)]
+
+
+def _absent_property(option: Schema) -> str | None:
+    """Return the property that a schema says is not there, where it says nothing else."""
+    if not isinstance(option, dict) or option.keys() != {"type", "properties"} or option["type"] != "object":
+        return None
+    names = list(option["properties"])
+    return names[0] if len(names) == 1 and option["properties"][names[0]] is False else None
 
 
 def _between(numbers: list[float]) -> list[Schema]:

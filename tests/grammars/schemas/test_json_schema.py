@@ -24,6 +24,7 @@ from seesay.grammars.schemas.formats import FORMATS, KNOWN
 from seesay.grammars.schemas.json_schema import rewrite_schema
 
 INT, STR = {"type": "integer"}, {"type": "string"}
+POINT = {"type": "object", "properties": {"x": INT}, "required": ["x"]}
 
 
 def obj(**keys: Any) -> dict[str, Any]:
@@ -73,6 +74,45 @@ HONOURED: list[tuple[str, Any, list[Any]]] = [
             ]
         },
         [{"kind": "a", "x": 1}, {"kind": "c", "x": "s"}],
+    ),
+    (  # what is no object matches both
+        "oneOf",
+        {
+            "required": ["type"],
+            "oneOf": [
+                {"properties": {"type": {"enum": ["a"]}, "x": INT}, "required": ["x"]},
+                {"properties": {"type": {"enum": ["b"]}, "y": INT}},
+            ],
+        },
+        [{"type": "a", "x": 1}, {"type": "b", "y": 2}],
+    ),
+    ("oneOf", {"oneOf": [{"required": ["a"]}, {"required": ["b"]}, INT]}, [{"a": 1}]),
+    (  # a property that one part requires differs in another
+        "oneOf",
+        {
+            "oneOf": [
+                {"allOf": [{"$ref": "#/$defs/base"}, obj(properties={"k": {"const": "a"}})]},
+                {"allOf": [{"$ref": "#/$defs/base"}, obj(properties={"k": {"const": "b"}})]},
+            ],
+            "$defs": {"base": obj(properties={"n": INT}, required=["k"])},
+        },
+        [{"n": 1, "k": "a"}, {"k": "b"}],
+    ),
+    (
+        "oneOf",
+        {
+            "oneOf": [
+                obj(properties={"a": POINT}, required=["a"], additionalProperties=True),
+                obj(properties={"b": STR}, required=["b"], additionalProperties=True),
+                obj(properties={"c": STR, "d": INT}, required=["c", "d"], additionalProperties=True),
+            ]
+        },
+        [{"a": {"x": 1}}, {"b": "s"}, {"a": {"x": 1}, "b": 2}, {"b": "s", "c": "t"}, {"c": "t", "d": 1}],
+    ),
+    (
+        "not",
+        obj(properties={"a": {}}, **{"not": {"required": ["a"], "properties": {"a": STR}}}),
+        [{}, {"a": 1}],
     ),
     ("allOf", {"allOf": [{"type": "integer", "minimum": 3}]}, [4]),
     ("minimum", {"type": "integer", "minimum": -3}, [-3, 100]),
@@ -282,6 +322,16 @@ def test_references_to_references_take_time_in_proportion() -> None:
     check_cpu_s(lambda: rewrite_schema(source, is_open=False), 2.0)
 
 
+def test_schemas_of_which_few_match_at_once_are_small() -> None:
+    """Each of them is written without the others, whose opposites are one schema each."""
+    names = [f"p{i}" for i in range(8)]
+    schema = {"oneOf": [obj(properties={name: obj(required=["x"])}, required=[name]) for name in names]}
+    program = make_program(Grammar(kind="json_schema", source=json.dumps(schema)))
+    assert len(program.source) < 12_000
+    grown = {"oneOf": [{"allOf": [{"required": ["k"]}, {"properties": {"k": {"const": name}}}]} for name in names]}
+    assert len(make_program(Grammar(kind="json_schema", source=json.dumps(grown))).source) < 2_000
+
+
 def test_schemas_that_name_themselves_and_end_are_taken() -> None:
     for schema in (
         obj(properties={"a": {"$ref": "#"}}),
@@ -380,7 +430,11 @@ def test_texts_of_a_format_are_valid(name: str) -> None:
         ("email", ["a.b@c.de"], ["a@", "@b", "a b@c.de"]),
         ("hostname", ["a-b.example"], ["-a", "a..b"]),
         ("uuid", ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567"]),
-        ("regex", ["^a(b|[a-z]+)*$", "x{3}", r"\d+\.?", ""], ["*", "\\", "(a", "a)", "[z-a]", "a{3,2}"]),
+        (
+            "regex",
+            ["^a(b|[a-z]+)*$", "x{3}", r"\d+\.?", "", "[a-z]{3,16}", "x{9,10}", "x{0,5}"],
+            ["*", "\\", "(a", "a)", "[z-a]", "a{3,2}", "a{16,3}", "a{20,10}"],
+        ),
         ("uri-template", ["http://x.y/{id}?a={b,c}"], ["{", "a}b{"]),
         ("uri-reference", ["/a/b?c#d", "a/b", "http://x.y:80/", "", "#x"], ["://", "a b", "\\\\"]),
         ("iri", ["http://x.y/"], ["not-an-iri"]),
