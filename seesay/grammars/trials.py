@@ -17,11 +17,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
 from seesay.system.liveness import HELPER_LIMIT_S, Silence
+
+if TYPE_CHECKING:
+    from seesay.grammars.verdicts import SharedVerdicts
 
 logger = logging.getLogger("seesay")
 
@@ -40,7 +43,7 @@ _Answer = tuple[str, str, Sequence[str]]
 class GrammarTrials:
     """`make_tokens` returns the bytes of each token (`load_token_table`). `command` starts the process, with its
     environment. It is replaced when it is silent for `hang_limit_s` while it is asked, and what it was asked is asked
-    once more."""
+    once more. shared: of other processes that serve the same model."""
 
     def __init__(
         self,
@@ -48,10 +51,12 @@ class GrammarTrials:
         command: tuple[Sequence[str], Mapping[str, str]],
         *,
         hang_limit_s: float = HELPER_LIMIT_S,
+        shared: SharedVerdicts | None = None,
     ) -> None:
         self._make_tokens = make_tokens
         self._command = command
         self._hang_limit_s = hang_limit_s
+        self._shared = shared
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._known: OrderedDict[bytes, Future[Grammar]] = OrderedDict()
@@ -74,7 +79,7 @@ class GrammarTrials:
         if not is_first:
             return future.result()
         try:
-            program = self._try(grammar)
+            program = self._try(key, grammar)
         except BaseException as error:
             is_final = isinstance(error, RequestError) and error.code is ErrorCode.INVALID_REQUEST
             self._remember(key, future, 0, is_kept=is_final)
@@ -84,12 +89,16 @@ class GrammarTrials:
         future.set_result(program)
         return program
 
-    def _try(self, grammar: Grammar) -> Grammar:
-        try:
-            answer = self._find_child().ask(grammar)
-        except _HungError:
-            answer = self._find_child().ask(grammar)
-        error, source, left_out = answer
+    def _try(self, key: bytes, grammar: Grammar) -> Grammar:
+        verdict = None if self._shared is None else self._shared.find(key)
+        if verdict is None:
+            try:
+                verdict = self._find_child().ask(grammar)
+            except _HungError:
+                verdict = self._find_child().ask(grammar)
+            if self._shared is not None:
+                self._shared.keep(key, verdict)
+        error, source, left_out = verdict
         if error:
             raise RequestError(ErrorCode.INVALID_REQUEST, error, "response_format")
         return Grammar(kind="lark", source=source, left_out=tuple(left_out))

@@ -245,6 +245,27 @@ def test_a_response_of_one_front_is_continued_by_the_other(server: Server) -> No
         assert httpx.get(f"{server.url}/v1/responses/{first['id']}", timeout=60).status_code == 404
 
 
+def test_what_a_front_has_found_out_about_a_grammar_the_other_knows(server: Server) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "maximum": 9}}}
+    found = []
+    for index in (0, 1):
+        with server.only(index):
+            assert server.chat(response_format=form).status_code == 200
+        found.append({path: path.stat().st_mtime_ns for path in server.folder.glob("*-grammars/*")})
+        front = server.children(FRONT)[index]
+        assert sum(tries_grammars(each, front) for each in Path("/proc").glob("[0-9]*")) == 1 - index
+    assert len(found[0]) == 1 and found[0] == found[1]
+
+
+def tries_grammars(process: Path, parent: int) -> bool:
+    """Whether this is the process that tries grammars for `parent`."""
+    with contextlib.suppress(OSError):
+        command = (process / "cmdline").read_bytes()
+        is_child = int((process / "stat").read_text().rpartition(")")[2].split()[1]) == parent
+        return is_child and b"seesay.grammars.trial_child" in command
+    return False
+
+
 def read_lines(stream: httpx.Response) -> Iterator[dict[str, Any]]:
     return (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: {"))
 

@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from seesay.grammars.verdicts import SharedVerdicts
+
 logger = logging.getLogger("seesay")
 
 _TEXT_REQUESTS, _MEDIA_REQUESTS, _GRAMMAR_REQUESTS = 4, 32, 8
@@ -90,6 +92,14 @@ def _close_engines() -> None:
     """Close all engines at exit: threads that compute while the interpreter is torn down would crash it."""
     for engine in list(_open_engines):
         engine.close()
+
+
+def _open_verdicts(engine_address: str | None) -> SharedVerdicts | None:
+    if engine_address is None:
+        return None
+    from seesay.grammars.verdicts import SharedVerdicts, find_shared_folder
+
+    return SharedVerdicts(find_shared_folder(engine_address))
 
 
 def _stop(process_id: int, core: EngineCore) -> None:
@@ -178,7 +188,9 @@ class AsyncEngine:
         self.hidden_size = model.hidden_size
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
-        self._grammars = GrammarTrials(model.grammar_tokens, python_command("seesay.grammars.trial_child"))
+        self._grammars = GrammarTrials(
+            model.grammar_tokens, python_command("seesay.grammars.trial_child"), shared=_open_verdicts(engine_address)
+        )
         self._preparer = RequestPreparer(
             model,
             self.texts,

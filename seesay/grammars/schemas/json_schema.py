@@ -102,6 +102,7 @@ class SchemaWriter:
         self._names: dict[tuple[str, bool], str] = {}
         self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
         self._pending: list[tuple[str, Any, Spot]] = []
+        self._patterns: dict[str, str] = {}
         self._num_nodes = 0
         self._coerces = isinstance(root, dict) and root.get("x-coerce") is True
 
@@ -214,8 +215,11 @@ class SchemaWriter:
         written[key] = read_number(schema, key, spot.place)
 
     def _write_pattern(self, pattern: Any, spot: Spot) -> str:
+        if isinstance(pattern, str) and pattern in self._patterns:
+            return self._patterns[pattern]
         try:
-            return rewrite_pattern(pattern, spot.place)
+            written = self._patterns[pattern] = rewrite_pattern(pattern, spot.place)
+            return written
         except RequestError as error:
             self.attempt("pattern", spot, error)
             return ""

@@ -30,6 +30,7 @@ from seesay.engine.process.listener import open_listener
 from seesay.engine.process.remote_core import CLOSE_S, ProcessCore
 from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
+from seesay.grammars.verdicts import make_shared_folder
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.frontends import state_messages as messages
 from seesay.serving.frontends.connection_counts import ConnectionCounts
@@ -108,7 +109,7 @@ class Supervisor:
                 self._open(slot)  # they import while the model is loaded
             self._core = ProcessCore.load(folder, engine, vision, step_timeout_s=step_timeout_s, listener=listener)
             self._start = msgspec.structs.replace(self._start, engine_address=address)
-            with self._handled_signals():
+            with make_shared_folder(address), self._handled_signals():
                 while self._step(listener):
                     pass
         finally:
