@@ -40,6 +40,8 @@ MEMORY_BYTES = 512 << 20
 """Most memory that it takes beside what the process has."""
 PATIENCE_S = 0.1
 """A compilation that takes longer leaves the processors to others, by its niceness: what is small is compiled first."""
+LARGE = 50_000
+"""Characters of a source that takes long, as is known before."""
 NICENESS = 10
 MAX_FORKS = 8
 """More than one owner may have at a time (`engine.front`): who has a small grammar waits for none of another's."""
@@ -68,11 +70,10 @@ class _Trial:
         return self.started_s + WALL_S
 
     def yield_processors(self) -> None:
-        """Let others run first, if it takes long."""
-        if not self.is_nice and time.monotonic() >= self.started_s + PATIENCE_S:
-            self.is_nice = True
-            with suppress(OSError):  # it has ended
-                os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
+        """Let others run first."""
+        self.is_nice = True
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, self.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
 
 
 def main() -> None:
@@ -109,7 +110,8 @@ def main() -> None:
         if wake_read in ready:
             os.read(wake_read, 4096)
         for trial in list(trials.values()):
-            trial.yield_processors()
+            if not trial.is_nice and time.monotonic() >= trial.started_s + PATIENCE_S:
+                trial.yield_processors()
             if trial.pipe in ready:
                 piece = os.read(trial.pipe, 65536)
                 trial.data += piece
@@ -134,7 +136,10 @@ def _start(table: TokenTable, number: int, kind: str, source: str, is_open: bool
     if pid == 0:
         _try(table, Grammar(kind=kind, source=source, is_open=is_open), writing)
     os.close(writing)
-    return _Trial(number, pid, reading, time.monotonic())
+    trial = _Trial(number, pid, reading, time.monotonic())
+    if len(source) > LARGE:
+        trial.yield_processors()
+    return trial
 
 
 def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:

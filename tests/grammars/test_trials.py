@@ -19,7 +19,9 @@ from grammars.byte_grammar import END
 from seesay.config.grammar import Grammar
 from seesay.engine.process.python import python_command
 from seesay.errors import MissingExtraError, RequestError
+from seesay.grammars import trial_child
 from seesay.grammars import trials as trials_module
+from seesay.grammars.compile import TokenTable
 from seesay.grammars.masks import CompiledGrammars, MaskRow, MaskThreads
 from seesay.grammars.program import make_program
 from seesay.grammars.trial_child import CPU_S
@@ -273,6 +275,19 @@ def test_an_owner_with_hard_grammars_delays_nobody_elses() -> None:
     finally:
         trials.close()
         threads.close()
+
+
+def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small ones do when they have taken long."""
+    monkeypatch.setattr(trial_child, "_try", lambda *args: (time.sleep(60), os._exit(0)))
+    started = [trial_child._start(TokenTable(TOKENS), 0, "regex", "a" * size, False) for size in (100, 60_000)]
+    try:
+        own = os.getpriority(os.PRIO_PROCESS, 0)
+        found = [os.getpriority(os.PRIO_PROCESS, trial.pid) - own for trial in started]
+        assert found == [0, min(trial_child.NICENESS, 19 - own)]
+    finally:
+        for trial in started:
+            trial_child._finish(trial)
 
 
 def test_a_grammar_that_takes_too_much_ends_its_own_row_and_is_compiled_anew() -> None:
