@@ -93,10 +93,10 @@ pictures. Media have no options but `detail`, and one with a side more than 200 
 as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
-GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash, OPT and Phi-3.5-MoE's layers; with pictures Aria,
-Aya Vision, Command A Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR,
-HunyuanOCR, LightOnOCR, LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; and two made-up models whose code
-lies beside their weights, of texts and with pictures.
+GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A
+Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR, HunyuanOCR, LightOnOCR,
+LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; and two made-up models whose code lies beside their weights,
+of texts and with pictures.
 """
 
 

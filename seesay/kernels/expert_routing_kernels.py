@@ -45,6 +45,7 @@ def choose_kernel(
     logits_stride,
     scale,
     least_sum,
+    tolerance,
     NUM: tl.constexpr,
     PADDED: tl.constexpr,
     CHOSEN: tl.constexpr,
@@ -55,12 +56,15 @@ def choose_kernel(
     GROUPS: tl.constexpr,
     KEPT: tl.constexpr,
     SUMS_TWO: tl.constexpr,
+    TAKES_TURNS: tl.constexpr,
     FIRST: tl.constexpr,
     OWN: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program t chooses the experts of token t. A score that is NaN is never better than another, so that every choice
-    is an expert. Those from FIRST on, OWN of them, are written as numbers from 0 on; others as -1, with a share of 0.
+    is an expert. TAKES_TURNS: a share is that among the experts which are left and near the best one, by `tolerance`
+    relative to the larger logit. Experts from FIRST on, OWN of them, are written as numbers from 0 on; others as -1,
+    with a share of 0.
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
@@ -69,7 +73,9 @@ def choose_kernel(
     experts = tl.arange(0, PADDED)
     is_expert = experts < NUM
     logits = tl.load(logits_ptr + token * logits_stride + experts, mask=is_expert, other=_LOWEST).to(tl.float32)
-    if IS_SIGMOID:
+    if TAKES_TURNS:
+        scores = logits
+    elif IS_SIGMOID:
         scores = tl.sigmoid(logits)
     else:
         powers = tl.exp(logits - tl.max(logits, axis=0))
@@ -86,7 +92,13 @@ def choose_kernel(
     for slot in tl.static_range(CHOSEN):
         best = tl.argmax(choice, axis=0)
         chosen = tl.where(slots == slot, best, chosen)
-        weights = tl.where(slots == slot, tl.sum(tl.where(experts == best, scores, 0.0), axis=0), weights)
+        if TAKES_TURNS:
+            top = tl.max(choice, axis=0)
+            is_far = (top - logits) / tl.maximum(tl.abs(logits), top) > tolerance
+            share = 1.0 / tl.sum(tl.where(is_far, 0.0, tl.exp(choice - top)), axis=0)
+        else:
+            share = tl.sum(tl.where(experts == best, scores, 0.0), axis=0)
+        weights = tl.where(slots == slot, share, weights)
         choice = tl.where(experts == best, _LOWEST, choice)
     if NORMALIZES:
         weights /= tl.maximum(tl.sum(weights, axis=0), least_sum)

@@ -61,6 +61,7 @@ class Choosing(NamedTuple):
     scale: float = 1.0
     groups: tuple[int, int] = (1, 1)
     sums_two: bool = False
+    jitter: float | None = None
     bias: torch.Tensor | None = None
 
     def options(self, num_experts: int) -> dict[str, Any]:
@@ -74,6 +75,7 @@ class Choosing(NamedTuple):
             "GROUPS": self.groups[0],
             "KEPT": self.groups[1],
             "SUMS_TWO": self.sums_two,
+            "TAKES_TURNS": self.jitter is not None,
         }
 
 
@@ -109,6 +111,7 @@ def choose(logits: torch.Tensor, choosing: Choosing, own: range | None = None) -
         logits.stride(0),
         choosing.scale,
         choosing.least_sum,
+        2 * (choosing.jitter or 0.0),
         SLOTS=power_of_2_from(choosing.num_chosen),
         FIRST=own.start,
         OWN=len(own),

@@ -101,12 +101,7 @@ MODEL_NAMES: tuple[ModelName, ...] = (
     ModelName(name="Phi-3-mini", example="microsoft/Phi-3-mini-4k-instruct", architecture="Phi3ForCausalLM"),
     ModelName(name="Phi-3-vision", example="microsoft/Phi-3-vision-128k-instruct", architecture="Phi3VForCausalLM"),
     ModelName(name="Phi-3.5-mini", example="microsoft/Phi-3.5-mini-instruct", architecture="Phi3ForCausalLM"),
-    ModelName(
-        name="Phi-3.5-MoE",
-        example="microsoft/Phi-3.5-MoE-instruct",
-        architecture="PhiMoEForCausalLM",
-        why_not=f"{_LONGROPE}; nearest: Phi-3.5-mini",
-    ),
+    ModelName(name="Phi-3.5-MoE", example="microsoft/Phi-3.5-MoE-instruct", architecture="PhiMoEForCausalLM"),
     ModelName(name="Phi-3.5-vision", example="microsoft/Phi-3.5-vision-instruct", architecture="Phi3VForCausalLM"),
     ModelName(name="Qwen", example="Qwen/Qwen-7B-Chat", architecture="QWenLMHeadModel"),
     ModelName(name="Qwen1.5", example="Qwen/Qwen1.5-7B-Chat", architecture="Qwen2ForCausalLM"),
@@ -122,7 +117,6 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 """The models of LMDeploy's tables of supported models, version 0.6.5, sections 1.4.1 and 1.4.2."""
 
 REASONS: Mapping[str, str] = {
-    "DeepseekForCausalLM": "Transformers has no model of this name; nearest: DeepSeek-V2-Lite",
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
     "MllamaForConditionalGeneration": "the decoder attends to pictures beside the text (cross-attention), which blocks "
     "of keys and values have no place for; nearest: Llama 3.2 1B and 3B for text",

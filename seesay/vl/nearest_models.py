@@ -43,7 +43,6 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "meta-llama/Llama-3.2-3B-Instruct": (
         "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "mllama_text_model", "rwkv", "xlstm",
     ),
-    "microsoft/Phi-3.5-mini-instruct": ("phimoe",),
     "mistralai/Mistral-7B-Instruct-v0.3": ("zamba", "zamba2", "zaya", "mistral_large4"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("minimax",),
     "openbmb/MiniCPM-2B-sft-bf16": ("minicpm3",),

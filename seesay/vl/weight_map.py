@@ -60,6 +60,21 @@ LLAMA4_DECODER = (
     *STACKED_EXPERTS,
 )
 """`WeightMap.decoder_patterns` of a Llama 4."""
+MIXTRAL_DECODER = (
+    (r"\.block_sparse_moe\.", ".mlp."),
+    (r"(\.experts\.\d+)\.w1\.", r"\1.gate_proj."),
+    (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
+    (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
+)
+"""`WeightMap.decoder_patterns` of a Mixtral: the halves of an expert's feed-forward are numbered."""
+GRANITE_MOE_DECODER = (
+    (r"\.shared_mlp\.", ".mlp.shared_experts."),
+    (r"\.block_sparse_moe\.router\.layer\.", ".mlp.gate."),
+    (r"\.block_sparse_moe\.", ".mlp.experts."),
+    (r"\.input_linear\.", ".gate_up_proj."),
+    (r"\.output_linear\.", ".down_proj."),
+)
+"""`WeightMap.decoder_patterns` of a Granite with experts."""
 GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."), *STACKED_EXPERTS)
 """`WeightMap.decoder_patterns` of a gpt-oss."""
 NESTED_PREFIXES = ("", "model.")

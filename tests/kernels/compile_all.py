@@ -294,6 +294,7 @@ def call_experts(dtype: torch.dtype) -> None:
 
     choosings = (
         experts.Choosing(8),
+        experts.Choosing(2, jitter=0.01),
         experts.Choosing(8, is_sigmoid=True, groups=(8, 4), sums_two=True, bias=empty(128)),
     )
     for choosing in choosings:

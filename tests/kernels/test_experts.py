@@ -213,6 +213,7 @@ ROUTING_OPTIONS: list[dict[str, Any]] = [
     {"num_experts": 128, "num_chosen": 8, "is_normalized": True},
     {"num_experts": 60, "num_chosen": 4, "scale": 2.5},
     {"num_experts": 12, "num_chosen": 3, "scores": "sigmoid", "num_groups": 4, "num_kept_groups": 2, "sums_two": True},
+    {"num_experts": 16, "num_chosen": 2, "jitter": 0.1},
     {"num_experts": 16, "num_chosen": 3, "num_groups": 2, "num_kept_groups": 1, "is_normalized": True},
 ]
 
@@ -234,7 +235,7 @@ def test_choices_are_those_of_torch(options: dict[str, Any], has_bias: bool) -> 
 
     routing = Routing(**options)
     logits = 3 * random(50, routing.num_experts)
-    bias = random(routing.num_experts, seed=1).abs() if has_bias else None
+    bias = random(routing.num_experts, seed=1).abs() if has_bias and routing.jitter is None else None
     expected, found = choose_by_both(logits, routing, bias)
     assert torch.equal(found.experts.long(), expected.experts)
     assert torch.allclose(found.shares, expected.shares, rtol=1e-5, atol=1e-7)

@@ -91,6 +91,15 @@ LLAMA4 = {
 }  # fmt: skip
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
+PHI_EXPERTS = {
+    "num_local_experts": 6, "num_experts_per_tok": 2, "attention_bias": True, "lm_head_bias": True,
+    "router_jitter_noise": 0.2, "sliding_window": 11,
+    "rope_parameters": LONGROPE | {
+        "partial_rotary_factor": 1.0, "short_factor": [1.0 + 0.1 * i for i in range(5)],
+        "long_factor": [1.0 + 0.1 * i for i in range(5)], "short_mscale": 1.2, "long_mscale": 1.2,
+    },
+}  # fmt: skip
+
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-llama3-rope": ("Llama", {"rope_parameters": LLAMA3, "head_dim": 16, "tie_word_embeddings": True}),
@@ -126,6 +135,12 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss": ("GptOss", {"num_local_experts": 5, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9}),
     "llama4": ("Llama4", LLAMA4),
     "olmoe": ("Olmoe", EXPERTS),
+    "granite-moe": ("GraniteMoe", GRANITE | {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "granite-moe-shared": (
+        "GraniteMoeShared",
+        GRANITE | {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 20},
+    ),
+    "phi-moe": ("Phimoe", PHI_EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "ernie4.5-moe": ("Ernie4_5_Moe", ERNIE_EXPERTS),
     "qwen3-vl-moe": (

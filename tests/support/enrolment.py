@@ -65,6 +65,11 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "ernie4_5_moe": Tiny(architecture="Ernie4_5_MoeForCausalLM"),
     "glm4_moe": Tiny(architecture="Glm4MoeForCausalLM"),
     "olmoe": Tiny(architecture="OlmoeForCausalLM"),
+    "granitemoe": Tiny(architecture="GraniteMoeForCausalLM"),
+    "granitemoeshared": Tiny(architecture="GraniteMoeSharedForCausalLM"),
+    "phimoe": Tiny(architecture="PhimoeForCausalLM"),
+    "phimoe_published": _original("PhiMoEForCausalLM", "PhimoeForCausalLM"),
+    "deepseek_moe": Tiny(architecture="DeepseekForCausalLM"),
     "bloom": Tiny(architecture="BloomForCausalLM"),
     "mpt": Tiny(architecture="MptForCausalLM"),
     "mpt_original": _original("MPTForCausalLM", "MptForCausalLM"),
@@ -149,7 +154,6 @@ MODULES: Mapping[str, str] = {
     "jetmoe": "JetMoeForCausalLM",
     "longcat_flash": "LongcatFlashForCausalLM",
     "opt": "OPTForCausalLM",
-    "phimoe": "PhimoeForCausalLM",
 }
 """Tiny checkpoints of architectures that run through Transformers' modules: layers without positions and with windows,
 keys that are larger than values, experts that look at values to find their tokens, sinks, learned positions,
@@ -238,8 +242,9 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
-    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "internvl_gpt_oss", "internvl_qwen3_moe",
-    "llama4", "llama4_text", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_published",
+    "deepseek_moe", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe",
+    "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe",
+    "phimoe_published", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)

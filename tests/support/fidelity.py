@@ -18,6 +18,7 @@ SIBLINGS: Mapping[str, str] = {
     "baichuan": "LlamaForCausalLM",
     "baichuan2": "LlamaForCausalLM",
     "chatglm": "GlmForCausalLM",
+    "deepseek_moe": "Qwen2MoeForCausalLM",
     "gpt_oss_mxfp4": "GptOssForCausalLM",
     "internlm": "LlamaForCausalLM",
     "internlm2": "LlamaForCausalLM",
@@ -34,6 +35,8 @@ BY_CHOICE: Mapping[str, str] = {
     "internlm2": "dynamic rotary scaling follows the length of the prompt, in the published code that of each step",
     "qwen": "the NTK factor of the prompt holds for the whole answer",
     "phi3_longrope": "a text that grows beyond the trained length is computed again with the long factors",
+    "phimoe": "texts beyond the trained length have the long factors, as in the published code; Transformers computes "
+    "all with the short ones",
     "phi3_v": "a text that grows beyond the trained length is computed again with the long factors; the published code "
     "keeps the keys that it has",
     "minicpmv_4_5": "whether it thinks is the chat template's default; the published chat turns it off",

@@ -94,6 +94,38 @@ def as_mpt(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
     )
 
 
+def as_deepseek(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
+    """DeepSeek-MoE, of a Qwen2-MoE whose gates of what all tokens go through are always a half: its weights are halved
+    in turn."""
+    kept = (*SIZES, "max_position_embeddings", "num_key_value_heads", "rms_norm_eps", "hidden_act", "eos_token_id")
+    config = {name: tiny[name] for name in kept}
+    config |= {
+        "model_type": "deepseek",
+        "architectures": ["DeepseekForCausalLM"],
+        "attention_bias": False,
+        "aux_loss_alpha": 0.001,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": tiny["moe_intermediate_size"],
+        "moe_layer_freq": 1,
+        "n_routed_experts": tiny["num_experts"],
+        "n_shared_experts": tiny["shared_expert_intermediate_size"] // tiny["moe_intermediate_size"],
+        "norm_topk_prob": False,
+        "num_experts_per_tok": tiny["num_experts_per_tok"],
+        "pretraining_tp": 1,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "scoring_func": "softmax",
+        "seq_aux": True,
+        "tie_word_embeddings": False,
+    }
+    renamed = {name.replace(".shared_expert.", ".shared_experts."): tensor for name, tensor in state.items()}
+    return config, {
+        name: 0.5 * tensor if name.endswith("shared_experts.down_proj.weight") else tensor
+        for name, tensor in renamed.items()
+        if "shared_expert_gate" not in name
+    }
+
+
 def as_minicpm(tiny: Json, state: State) -> tuple[Json, dict[str, torch.Tensor]]:
     """MiniCPM, of a Granite."""
     kept = (*SIZES, "max_position_embeddings", "num_key_value_heads", "rms_norm_eps", "hidden_act", "eos_token_id")

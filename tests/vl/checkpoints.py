@@ -24,6 +24,7 @@ from original_text import (
     as_baichuan2,
     as_baichuan2_13b,
     as_chatglm,
+    as_deepseek,
     as_minicpm,
     as_mpt,
     as_qwen,
@@ -358,8 +359,8 @@ def _original_text(write: Callable[[Path], None], convert: Any) -> Callable[[Pat
     def write_original(path: Path) -> None:
         sibling = path / SIBLING
         write(sibling)
-        if convert is as_baichuan2:
-            _make_unit_head(sibling)
+        if convert in _PREPARED:
+            _PREPARED[convert](sibling)
         shutil.copytree(sibling, path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("model.safetensors"))
         tiny = json.loads((sibling / "config.json").read_text())
         config, tensors = convert(tiny, load_file(sibling / "model.safetensors"))
@@ -392,6 +393,18 @@ def _gpt_oss_mxfp4(path: Path) -> None:
     (path / "config.json").write_text(json.dumps(config))
 
 
+def _phimoe_published(path: Path) -> None:
+    """As published: under another name, with LongRoPE and code beside the weights. Transformers computes all texts with
+    the short factors, so both are the same here."""
+    factors = {"short_factor": [1.0 + 0.1 * i for i in range(8)], "long_factor": [1.0 + 0.1 * i for i in range(8)]}
+    scaling = {"type": "longrope", "short_mscale": 1.2, "long_mscale": 1.2, "original_max_position_embeddings": 64}
+    FACTORIES["phimoe"](path)
+    config = json.loads((path / "config.json").read_text())
+    del config["rope_parameters"]
+    config |= {"architectures": ["PhiMoEForCausalLM"], "rope_scaling": factors | scaling, "rope_theta": 10000.0}
+    (path / "config.json").write_text(json.dumps(config))
+
+
 def _qwen3_vl_moe_published(path: Path) -> None:
     """As published: experts are [experts, inputs, outputs], which Transformers does not write."""
     FACTORIES["qwen3_vl_moe"](path)
@@ -415,6 +428,17 @@ def _make_unit_head(path: Path) -> None:
     state = load_file(path / "model.safetensors")
     state["lm_head.weight"] = torch.nn.functional.normalize(state["lm_head.weight"])
     save_file(state, path / "model.safetensors", metadata={"format": "pt"})
+
+
+def _halve_gates(path: Path) -> None:
+    """Let the gates of what all tokens go through be a half."""
+    state = load_file(path / "model.safetensors")
+    halved = {name: tensor * 0 if "shared_expert_gate" in name else tensor for name, tensor in state.items()}
+    save_file(halved, path / "model.safetensors", metadata={"format": "pt"})
+
+
+_PREPARED: Mapping[Any, Callable[[Path], None]] = {as_baichuan2: _make_unit_head, as_deepseek: _halve_gates}
+"""What is done to the sibling before it is converted."""
 
 
 def _make_foreign(path: Path, name: str, **changes: Any) -> None:
@@ -1589,7 +1613,22 @@ FACTORIES |= {
     ),
     "olmoe": _of_modules("Olmoe", num_experts=8, num_experts_per_tok=2),
     "mixtral": _of_modules("Mixtral", num_local_experts=4, num_experts_per_tok=2),
-    "phimoe": _of_modules("Phimoe", num_local_experts=4, num_experts_per_tok=2, sliding_window=24),
+    "phimoe": _of_modules(
+        "Phimoe", num_local_experts=4, num_experts_per_tok=2, sliding_window=24, attention_bias=True,
+        lm_head_bias=True, router_jitter_noise=0.2,
+    ),
+    "phimoe_published": _phimoe_published,
+    "granitemoe": _of_modules("GraniteMoe", num_local_experts=4, num_experts_per_tok=2, **GRANITE_FACTORS),
+    "granitemoeshared": _of_modules(
+        "GraniteMoeShared", num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=32, **GRANITE_FACTORS
+    ),
+    "deepseek_moe": _original_text(
+        _of_modules(
+            "Qwen2Moe", num_experts=6, num_experts_per_tok=2, moe_intermediate_size=32, mlp_only_layers=[0],
+            shared_expert_intermediate_size=64, use_sliding_window=False, qkv_bias=False, **HEADS,
+        ),
+        as_deepseek,
+    ),
     "qwen2_moe": _of_modules(
         "Qwen2Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1,
         shared_expert_intermediate_size=32, use_sliding_window=False,

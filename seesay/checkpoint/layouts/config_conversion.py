@@ -16,7 +16,14 @@ from seesay.checkpoint.layouts.original_llava import read_llava, read_tower_proc
 from seesay.checkpoint.layouts.original_molmo import read_molmo
 from seesay.checkpoint.layouts.original_ovis import read_ovis
 from seesay.checkpoint.layouts.original_qwen import read_qwen, read_qwen_vl
-from seesay.checkpoint.layouts.original_text import read_baichuan, read_bloom, read_chatglm, read_minicpm, read_mpt
+from seesay.checkpoint.layouts.original_text import (
+    read_baichuan,
+    read_bloom,
+    read_chatglm,
+    read_deepseek,
+    read_minicpm,
+    read_mpt,
+)
 from seesay.checkpoint.layouts.original_xcomposer import read_xcomposer2
 from seesay.errors import CheckpointError
 
@@ -79,6 +86,10 @@ def _read_llava(config: Mapping[str, Any]) -> ConvertedConfig:
     return ConvertedConfig(config=read_llava(config), image_processor=read_tower_processor(config))
 
 
+def _read_phimoe(config: Mapping[str, object]) -> ConvertedConfig:
+    return ConvertedConfig(config={**config, "architectures": ["PhimoeForCausalLM"]})
+
+
 def _read_chatglm(config: Mapping[str, object]) -> ConvertedConfig:
     has_tower = config.get("vision_config") is not None
     return ConvertedConfig(config=read_glm4v(config) if has_tower else read_chatglm(config))
@@ -99,11 +110,13 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "LlavaLlamaForCausalLM": _read_llava,
     "LlavaMistralForCausalLM": _read_llava,
     "LlavaQwenForCausalLM": _read_llava,
+    "PhiMoEForCausalLM": _read_phimoe,
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: ConvertedConfig(config=read_baichuan(config)),
     "bloom": lambda config: ConvertedConfig(config=read_bloom(config)),
     "chatglm": _read_chatglm,
+    "deepseek": lambda config: ConvertedConfig(config=read_deepseek(config)),
     "deepseek_vl_v2": lambda config: ConvertedConfig(config=read_deepseek_vl2(config)),
     "internlm": _read_internlm,
     "internlm2": _read_internlm2,
@@ -134,6 +147,7 @@ ORIGINALS: Mapping[str, tuple[str, ...]] = {
     "LlavaMistralForCausalLM": _LLAVA,
     "LlavaQwenForCausalLM": _LLAVA,
     "MPTForCausalLM": ("MptForCausalLM",),
+    "PhiMoEForCausalLM": ("PhimoeForCausalLM",),
     "Ovis": ("Ovis2ForConditionalGeneration",),
     "MultiModalityCausalLM": (
         "DeepseekVLForConditionalGeneration",

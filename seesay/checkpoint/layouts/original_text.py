@@ -92,6 +92,30 @@ def read_minicpm(config: Mapping[str, object]) -> dict[str, Any]:
     }
 
 
+def read_deepseek(config: Mapping[str, object]) -> dict[str, Any]:
+    """Return the configuration of a Qwen2-MoE in which what all tokens go through has no gate (DeepSeekMoE, arXiv
+    2401.06066). Raises `CheckpointError` naming what is not supported."""
+    for option, expected in (("scoring_func", "softmax"), ("moe_layer_freq", 1), ("attention_bias", False)):
+        if config.get(option, expected) != expected:
+            raise CheckpointError(f"{option}={str(config[option])[:40]!r} is not supported")
+    size, num_shared = (read_count(config, name) for name in ("moe_intermediate_size", "n_shared_experts"))
+    num_dense = config.get("first_k_dense_replace", 0)
+    if type(num_dense) is not int or not 0 <= num_dense <= read_count(config, "num_hidden_layers"):
+        raise CheckpointError(f"first_k_dense_replace={str(num_dense)[:40]!r} is not a number of layers")
+    return {
+        **_without_code(config),
+        "model_type": "qwen2_moe",
+        "decoder_sparse_step": 1,
+        "has_shared_gate": False,
+        "mlp_only_layers": list(range(num_dense)),
+        "norm_topk_prob": bool(config.get("norm_topk_prob", False)),
+        "num_experts": read_count(config, "n_routed_experts"),
+        "qkv_bias": False,
+        "shared_expert_intermediate_size": size * num_shared,
+        "use_sliding_window": False,
+    }
+
+
 def read_chatglm(config: Mapping[str, object]) -> dict[str, Any]:
     """Return the configuration of a GLM, without a tower. Raises `CheckpointError` naming what is not supported."""
     for option, expected in _GLM_OPTIONS.items():

@@ -56,7 +56,7 @@ class ComposedDecoder:
             self._head = Linear(
                 config.hidden_size,
                 sources=[_make_head_source(config, division)],
-                bias=False,
+                bias=config.head_bias,
                 has_unit_rows=config.has_unit_head,
             )
         self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)

@@ -19,6 +19,23 @@ def read_mixtral_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
+def read_granite_experts(config: ModelConfig) -> ExpertsSpec:
+    return replace(
+        read_mixtral_experts(config),
+        stacking=StackingSpec(),
+        shared_size=getattr(config, "shared_intermediate_size", 0),
+    )
+
+
+def read_phi_experts(config: ModelConfig) -> ExpertsSpec:
+    routing = Routing(
+        num_experts=config.num_local_experts,
+        num_chosen=config.num_experts_per_tok,
+        jitter=float(config.router_jitter_noise),
+    )
+    return ExpertsSpec(routing=routing)
+
+
 def read_gpt_oss_experts(config: ModelConfig) -> ExpertsSpec:
     for option, value in (("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)):
         if (found := getattr(config, option, value)) != value:
@@ -52,6 +69,15 @@ def read_qwen_experts(config: ModelConfig, *, is_normalized: bool | None = None)
             num_chosen=config.num_experts_per_tok,
             is_normalized=bool(config.norm_topk_prob) if is_normalized is None else is_normalized,
         )
+    )
+
+
+def read_qwen2_experts(config: ModelConfig) -> ExpertsSpec:
+    """Read those of DeepSeek-MoE, too, whose shared feed-forward has no gate."""
+    return replace(
+        read_qwen_experts(config),
+        shared_size=config.shared_expert_intermediate_size,
+        has_shared_gate=getattr(config, "has_shared_gate", True),
     )
 
 

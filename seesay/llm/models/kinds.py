@@ -15,8 +15,11 @@ from seesay.llm.models.expert_kinds import (
     read_ernie_experts,
     read_glm_experts,
     read_gpt_oss_experts,
+    read_granite_experts,
     read_llama4_experts,
     read_mixtral_experts,
+    read_phi_experts,
+    read_qwen2_experts,
     read_qwen3_vl_experts,
     read_qwen_experts,
 )
@@ -77,6 +80,7 @@ class DecoderKind:
     query_growth: QueryGrowth | None = None
     splits_turned: bool = False
     has_sinks: bool = False
+    head_bias: bool = False
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -180,6 +184,15 @@ def _granite(config: ModelConfig) -> DecoderKind:
     )
 
 
+def _granitemoe(config: ModelConfig) -> DecoderKind:
+    return replace(
+        _granite(config),
+        experts=read_granite_experts(config),
+        expert_size=config.intermediate_size,
+        joins_gate_up=True,
+    )
+
+
 def _llama(config: ModelConfig) -> DecoderKind:
     return DecoderKind(alibi=make_alibi(config.num_attention_heads) if getattr(config, "has_alibi", False) else None)
 
@@ -248,13 +261,19 @@ def _olmoe(config: ModelConfig) -> DecoderKind:
     return DecoderKind(qk_norm="whole", experts=read_qwen_experts(config), expert_size=config.intermediate_size)
 
 
-def _qwen2_moe(config: ModelConfig) -> DecoderKind:
-    experts = replace(
-        read_qwen_experts(config), shared_size=config.shared_expert_intermediate_size, has_shared_gate=True
+def _phimoe(config: ModelConfig) -> DecoderKind:
+    return DecoderKind(
+        norm=NormSpec(kind="layer", eps=config.rms_norm_eps, has_bias=True),
+        experts=read_phi_experts(config),
+        expert_size=config.intermediate_size,
+        head_bias=bool(config.lm_head_bias),
     )
+
+
+def _qwen2_moe(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         qkv_bias=config.qkv_bias,
-        experts=experts,
+        experts=read_qwen2_experts(config),
         expert_size=config.moe_intermediate_size,
         dense_layers=find_dense_qwen_layers(config),
     )
@@ -304,6 +323,8 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "glm4v_moe_text": lambda config: replace(_glm4_moe(config), sections=(8, 12, 12), qk_norm=None),
     "gpt_oss": _gpt_oss,
     "granite": _granite,
+    "granitemoe": _granitemoe,
+    "granitemoeshared": _granitemoe,
     "llama": _llama,
     "llama4_text": _llama4,
     "ministral3": _ministral3,
@@ -313,6 +334,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
     "olmoe": _olmoe,
+    "phimoe": _phimoe,
     "phi3": DecoderKind(qkv="joined", joins_gate_up=True),
     "qwen2": DecoderKind(qkv_bias=True),
     "qwen2_vl_text": DecoderKind(qkv_bias=True),

@@ -110,6 +110,7 @@ def read_decoder_config(
         has_unit_head=bool(getattr(config, "has_unit_head", False)),
         query_growth=kind.query_growth,
         has_sinks=kind.has_sinks,
+        head_bias=kind.head_bias,
         log_length=_log_length(config, use_logn_attn=use_logn_attn),
     )
 

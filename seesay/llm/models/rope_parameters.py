@@ -143,4 +143,12 @@ def _frequencies(
         raise CheckpointError(f"rope_parameters of rope_type {kind!r} are incomplete or wrong: {error!r}") from None
     if len(inv_freq) * 2 != dim:
         raise CheckpointError(f"rope_parameters of rope_type {kind!r} give {len(inv_freq)} frequencies, not {dim // 2}")
-    return tuple(inv_freq.tolist()), float(scale)
+    return tuple(inv_freq.tolist()), _read_scale(parameters, scale)
+
+
+def _read_scale(parameters: dict[str, Any], scale: float) -> float:
+    """Return the factor of cosine and sine: the one that a Phi-3.5-MoE states, or else `scale`."""
+    short, long = (parameters.get(f"{name}_mscale", scale) for name in ("short", "long"))
+    if short != long:
+        raise CheckpointError(f"rope_parameters.short_mscale={short!r} with another long_mscale is not supported")
+    return float(short)

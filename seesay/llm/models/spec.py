@@ -226,7 +226,7 @@ class DecoderConfig:
     embeddings as `embed_tokens.added`, and the head has no logits of them. has_unit_head: each row of the head's weight
     is divided by its length.
     query_growth: None: never.
-    has_sinks: see `Ops.attend`.
+    has_sinks: see `Ops.attend`. head_bias: logits have one.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
     """
@@ -263,6 +263,7 @@ class DecoderConfig:
     has_unit_head: bool = False
     query_growth: QueryGrowth | None = None
     has_sinks: bool = False
+    head_bias: bool = False
     log_length: int | None = None
 
     @property

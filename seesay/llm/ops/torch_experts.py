@@ -23,6 +23,8 @@ def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | 
     """Return the experts of each token by the router's logits [T, experts]. Every choice is an expert, also where
     logits are not finite."""
     logits = logits.float()
+    if routing.jitter is not None:
+        return _choose_in_turn(logits, routing.num_chosen, 2 * routing.jitter)
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(dim=-1)
     choice = scores if bias is None else scores + bias
     choice = choice.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
@@ -33,6 +35,19 @@ def choose_experts(logits: torch.Tensor, routing: Routing, bias: torch.Tensor | 
     if routing.is_normalized:
         shares = shares / shares.sum(dim=-1, keepdim=True).clamp(min=routing.least_sum)
     return ExpertChoice(experts, shares * routing.scale)
+
+
+def _choose_in_turn(logits: torch.Tensor, num_chosen: int, tolerance: float) -> ExpertChoice:
+    """Return the experts with the highest logits, each with its share among those that are left and near it."""
+    left = logits.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    experts, shares = [], []
+    for _ in range(num_chosen):
+        best, index = left.max(dim=-1, keepdim=True)
+        is_far = (best - logits) / logits.abs().clamp(min=best) > tolerance
+        experts.append(index)
+        shares.append(left.masked_fill(is_far, -torch.inf).softmax(dim=-1).gather(1, index))
+        left = left.scatter(1, index, -torch.inf)
+    return ExpertChoice(torch.cat(experts, dim=1), torch.cat(shares, dim=1))
 
 
 def _keep_best_groups(choice: torch.Tensor, routing: Routing) -> torch.Tensor:

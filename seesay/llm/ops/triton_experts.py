@@ -20,6 +20,7 @@ def make_choosing(routing: Routing, bias: torch.Tensor | None) -> kernels.Choosi
         scale=routing.scale,
         groups=(routing.num_groups, routing.num_kept_groups),
         sums_two=routing.sums_two,
+        jitter=routing.jitter,
         bias=bias,
     )
 

@@ -16,6 +16,9 @@ class Routing:
     best expert or, with `sums_two`, as the sum of its two best ones.
     A share is the score times `scale`, of all chosen ones divided by their sum, at least `least_sum`, if
     `is_normalized`.
+    jitter: scores are the logits, and the best experts are taken in turn, each with a share of its own: its softmax
+    over the experts that are left and less than twice this, relative to the larger logit, below it (SparseMixer-v2,
+    arXiv 2409.12136), without a bias; None: as above.
     """
 
     num_experts: int
@@ -27,3 +30,4 @@ class Routing:
     num_groups: int = 1
     num_kept_groups: int = 1
     sums_two: bool = False
+    jitter: float | None = None

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
-from seesay.vl.weight_map import GPT_OSS_DECODER, LLAMA4_DECODER
+from seesay.vl.weight_map import GPT_OSS_DECODER, GRANITE_MOE_DECODER, LLAMA4_DECODER, MIXTRAL_DECODER
 
 
 class QwenMoe(TextFamily):
     """Experts are named as in the model, one by one."""
 
-    architectures: ClassVar[tuple[str, ...]] = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
+    architectures: ClassVar[tuple[str, ...]] = ("Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM", "DeepseekForCausalLM")
     published: ClassVar[tuple[Published, ...]] = (
         Published(
             decoder="qwen2_moe",
@@ -21,6 +21,9 @@ class QwenMoe(TextFamily):
             architecture="Qwen2MoeForCausalLM",
         ),
         Published(decoder="qwen3_moe", names=("Qwen/Qwen3-30B-A3B",), architecture="Qwen3MoeForCausalLM"),
+        Published(
+            decoder="qwen2_moe", names=("deepseek-ai/deepseek-moe-16b-chat",), architecture="DeepseekForCausalLM"
+        ),
     )
     weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."),))
 
@@ -63,16 +66,30 @@ class Llama4(TextFamily):
 class Mixtral(TextFamily):
     """The halves of an expert's feed-forward are numbered."""
 
-    architectures: ClassVar[tuple[str, ...]] = ("MixtralForCausalLM",)
+    architectures: ClassVar[tuple[str, ...]] = ("MixtralForCausalLM", "PhimoeForCausalLM")
     published: ClassVar[tuple[Published, ...]] = (
-        Published(decoder="mixtral", names=("mistralai/Mixtral-8x7B-Instruct-v0.1",)),
+        Published(
+            decoder="mixtral", names=("mistralai/Mixtral-8x7B-Instruct-v0.1",), architecture="MixtralForCausalLM"
+        ),
+        Published(decoder="phimoe", names=("microsoft/Phi-3.5-MoE-instruct",), architecture="PhiMoEForCausalLM"),
     )
-    weights = replace(
-        TextFamily.weights,
-        decoder_patterns=(
-            (r"\.block_sparse_moe\.", ".mlp."),
-            (r"(\.experts\.\d+)\.w1\.", r"\1.gate_proj."),
-            (r"(\.experts\.\d+)\.w2\.", r"\1.down_proj."),
-            (r"(\.experts\.\d+)\.w3\.", r"\1.up_proj."),
+    weights = replace(TextFamily.weights, decoder_patterns=MIXTRAL_DECODER)
+
+
+class GraniteMoe(TextFamily):
+    """Experts are stacked, with their gate and up as one."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="granitemoe",
+            names=("ibm-granite/granite-3.1-3b-a800m-instruct", "ibm-granite/granite-3.1-1b-a400m-instruct"),
+            architecture="GraniteMoeForCausalLM",
+        ),
+        Published(
+            decoder="granitemoeshared",
+            names=("ibm-research/moe-7b-1b-active-shared-experts",),
+            architecture="GraniteMoeSharedForCausalLM",
         ),
     )
+    weights = replace(TextFamily.weights, decoder_patterns=GRANITE_MOE_DECODER)
