@@ -110,7 +110,6 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
         (EngineConfig, "ep", True),
         (EngineConfig, "enable_metrics", False),
         (EngineConfig, "empty_init", True),
-        (EngineConfig, "distributed_executor_backend", "ray"),
         (TurbomindEngineConfig, "devices", [0, 1]),
         (GenerationConfig, "return_routed_experts", True),
         (GenerationConfig, "return_routed_experts", np.zeros(2)),
@@ -119,6 +118,13 @@ def test_defaults_of_lmdeploy_are_taken() -> None:
 def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"{config.__name__}.{option}=.* is not supported"):
         config(**{option: value})
+
+
+@pytest.mark.parametrize(("backend", "tp"), [("ray", 1), ("uni", 2)])
+def test_where_ranks_run_must_fit_their_number(backend: Any, tp: int) -> None:
+    with pytest.raises(ConfigError, match=rf"distributed_executor_backend must be .* with tp={tp}, got '{backend}'"):
+        EngineConfig(tp=tp, distributed_executor_backend=backend)
+    assert EngineConfig(tp=3 - tp, distributed_executor_backend=backend)
 
 
 def test_ranks_are_processes() -> None:

@@ -24,6 +24,7 @@ DTypeName = Literal["auto", "float16", "bfloat16", "float32"]
 ModelFormat = Literal["hf", "awq", "gptq", "compressed-tensors", "fp8"]
 KVCacheDType = Literal["auto", "fp8", "fp8_e4m3", "int8", "int4"]
 QuantPolicy = Literal[0, 4, 8]
+ExecutorBackend = Literal["uni", "mp", "ray"]
 _LARGEST_FACTOR = 1024
 _NEED_OF_FACTOR = f"must be 0 (off) or in [1, {_LARGEST_FACTOR}]"
 _NEED_OF_QUANTIZATION = (
@@ -49,6 +50,8 @@ class EngineConfig:
         checkpoint), float32 on the CPU.
     tp: GPUs that compute one model together, each with a slice of its weights and of the KV cache: those from
         `device_type` on. The sizes of the model must allow it. On the CPU, processes. See docs/several_gpus.md.
+    distributed_executor_backend: where the processes of `tp` run: 'mp', as None, starts them on this machine, 'ray'
+        where Ray places them in a cluster (extra `ray`; see docs/ray.md). 'uni' is for tp=1.
     expert_parallel: with tp, each GPU has some of a layer's experts whole, and not a slice of every one.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
     rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
@@ -114,6 +117,7 @@ class EngineConfig:
 
     dtype: DTypeName = "auto"
     tp: int = 1
+    distributed_executor_backend: ExecutorBackend | None = None
     expert_parallel: bool = False
     session_len: int | None = None
     max_batch_size: int | None = None
@@ -189,6 +193,13 @@ class EngineConfig:
             "engine_process",
             self.engine_process,
             f"must be True or None with tp={self.tp}: each rank is a process",
+        )
+        backend = self.distributed_executor_backend
+        require(
+            backend in (None, "mp") or (backend == "uni") == (self.tp == 1),
+            "distributed_executor_backend",
+            backend,
+            f"must be {'uni, mp or None' if self.tp == 1 else 'mp, ray or None'} with tp={self.tp}",
         )
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms

@@ -15,7 +15,6 @@ PYTORCH_ENGINE: Mapping[str, Sequence[object]] = {
     "attn_tp_size": (None, 1),
     "mlp_tp_size": (None, 1),
     "moe_tp_size": (None, 1),
-    "distributed_executor_backend": (None, "uni"),
     "enable_mp_engine": (False,),
     "mp_engine_backend": ("mp",),
     "enable_microbatch": (False,),

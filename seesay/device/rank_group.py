@@ -1,11 +1,15 @@
-"""Joins the process group of the ranks of one machine: gloo on the CPU, the vendor's library on other devices."""
+"""Joins the process group of the ranks: gloo on the CPU, the vendor's library on other devices."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
+import socket
+import struct
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.peer_ranks import open_peer_ranks
 from seesay.device.query import pick_device
@@ -15,11 +19,13 @@ from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+    from torch.distributed import Store
 
 logger = logging.getLogger("seesay")
 
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""Variables that name the network interface of a library. The ranks are on one machine: loopback is enough."""
+"""Variables that name the network interface of a library. For ranks on one machine, loopback is enough."""
+_SIOCGIFADDR = 0x8915
 
 
 def pick_rank_device(device_type: str, place: Place) -> torch.device:
@@ -39,30 +45,56 @@ def pick_rank_device(device_type: str, place: Place) -> torch.device:
     return torch.device(first.type, start + place.rank)
 
 
-def join_group(file: int, place: Place, device: torch.device, *, timeout_s: float) -> Ranks:
-    """Return the ranks, once all have joined: they meet in the anonymous file whose descriptor is `file`.
+class Meeting(NamedTuple):
+    """Where ranks meet. address: that of the network by which they reach each other; None: all are on this machine."""
 
-    After `timeout_s` in one exchange the library gives up. On the CPU the ranks share the processors.
+    store: Store
+    address: str | None = None
+
+
+def meet_in_file(file: int, size: int) -> Meeting:
+    """Return the meeting of so many ranks of this machine in the anonymous file whose descriptor is `file`."""
+    from torch._C._distributed_c10d import FileStore
+
+    return Meeting(FileStore(f"/proc/self/fd/{file}", size))
+
+
+def join_group(meeting: Meeting, place: Place, device: torch.device, *, timeout_s: float) -> Ranks:
+    """Return the ranks, once all have joined.
+
+    After `timeout_s` in one exchange the library gives up. Ranks on the CPU of one machine share its processors.
     """
     import torch
     from torch import distributed
-    from torch._C._distributed_c10d import FileStore
 
+    interface = "lo" if meeting.address is None else find_interface(meeting.address)
     for name in _INTERFACES:
-        os.environ.setdefault(name, "lo")
+        os.environ.setdefault(name, interface)
     logger.info("rank %d of %d, on %s: waiting for the other ranks", place.rank, place.size, device)
     is_gpu = device.type != "cpu"
     if is_gpu:
         torch.accelerator.set_device_index(device)
-    else:
+    elif meeting.address is None:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
     distributed.init_process_group(
         accelerator_of(device).collectives,
-        store=FileStore(f"/proc/self/fd/{file}", place.size),
+        store=meeting.store,
         rank=place.rank,
         world_size=place.size,
         timeout=timedelta(seconds=timeout_s),
         device_id=device if is_gpu else None,
     )
     assert distributed.group.WORLD is not None
-    return open_peer_ranks(TorchRanks(distributed.group.WORLD), device)
+    ranks = TorchRanks(distributed.group.WORLD)
+    return ranks if meeting.address is not None else open_peer_ranks(ranks, device)
+
+
+def find_interface(address: str) -> str:
+    """Return the name of the network interface of this machine that has an IPv4 address, or else 'lo'."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has none
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
+                if socket.inet_ntoa(found[20:24]) == address:
+                    return name
+    return "lo"

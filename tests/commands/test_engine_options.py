@@ -28,6 +28,7 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "adapters": (["small=folder", "other"], {"small": "folder", "default": "other"}),
     "cache_max_entry_count": (["0.5"], 0.5),
     "custom_module_map": (["map.py"], "map.py"),
+    "distributed_executor_backend": (["mp"], "mp"),
     "hf_overrides": (['{"a": 1}'], {"a": 1}),
     "max_step_ms": (["7"], 7),
     "quantization": (["fp8"], "fp8"),
@@ -35,8 +36,8 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "step_timeout_s": (["1.5"], 1.5),
 }
 """Values that are not found by the kind of the option."""
-READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy"}
-"""The engine reads both as `EngineConfig.kv_format`."""
+READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "distributed_executor_backend"}
+"""The engine reads two as `EngineConfig.kv_format`, and the third where there are several ranks."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
 REFUSED: Mapping[str, Any] = {"prefill_interval": 1}

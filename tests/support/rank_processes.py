@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from seesay.engine.process.ranks.followers import MODULE
+from seesay.engine.process.ranks.executor import MODULE
 
 
 def find_followers(pid: int) -> list[int]:

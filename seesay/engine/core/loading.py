@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, measure_peak, pick_device
-from seesay.device.rank_group import pick_rank_device
 from seesay.device.ranks import Place, Ranks, Unconnected
 from seesay.device.streams import on_device
 from seesay.engine.core.adapters import load_adapters
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, SpeculativeConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
-    from seesay.engine.core.rank_parts import MakeRunner
+    from seesay.engine.core.rank_parts import JoinRanks, MakeRunner
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.memory.kv_layout import KVFormat
@@ -50,8 +49,6 @@ if TYPE_CHECKING:
     from seesay.llm.scheduling.step_policy import StepPolicy
     from seesay.vl.family import Backbone, Family
 
-    JoinRanks = Callable[[torch.device], RankParts]
-    """Meets the other ranks of the model, as the rank of a device."""
 
 logger = logging.getLogger("seesay")
 
@@ -153,9 +150,9 @@ def load_core(
     `ConfigError`."""
     bound_allocators()
     with model.checkpoint.blamed():
-        device = None if join_ranks is None else pick_rank_device(config.device_type, Place(0, config.tp))
+        device = None if join_ranks is None else join_ranks.pick_device()
         resolved = resolve(config, model.checkpoint, model.backbone, device)
-        ranks = None if join_ranks is None else join_ranks(resolved.device)
+        ranks = None if join_ranks is None else join_ranks.join(resolved.device)
         compile_log = _listen_to_compiler(resolved.device)
         encoder_device = pick_device(vision_config.device, "VisionConfig.device") if vision_config.device else None
         parts = _build_parts(

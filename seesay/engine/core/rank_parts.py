@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    import torch
+
     from seesay.config import EngineConfig
     from seesay.device.linear.loaded_weights import LoadedWeights
     from seesay.device.ranks import Ranks
@@ -32,3 +34,15 @@ class RankParts:
     make_runner: MakeRunner
     make_weights: MakeWeights
     wait_until_loaded: Callable[[], object]
+
+
+class JoinRanks(Protocol):
+    """Meets the other ranks of a model."""
+
+    def pick_device(self) -> torch.device:
+        """Return the device of this rank. Raises `ConfigError` for devices that do not exist."""
+        ...
+
+    def join(self, device: torch.device) -> RankParts:
+        """Return the parts of a core on `device` that lead the others, once all are there."""
+        ...

@@ -10,7 +10,6 @@ import gc
 import socket
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -91,7 +90,7 @@ def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
     try:
         from seesay.engine.core.loading import load_core
         from seesay.engine.opened_model import open_model
-        from seesay.engine.process.ranks.leading import join, watch
+        from seesay.engine.process.ranks.leading import Joining, watch
 
         gc.freeze()  # the collection below would take 0.15 s to visit what was imported, and free nothing of it
         core = load_core(
@@ -100,7 +99,7 @@ def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
             VisionConfig(**start.vision),
             is_watched=True,
             wait_for_kernels=precompile.wait,
-            join_ranks=None if followers is None else partial(join, followers, config),
+            join_ranks=None if followers is None else Joining(followers, config),
         )
         precompile.finish()
     finally:

@@ -12,7 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import zmq
@@ -44,8 +44,9 @@ class ChildProcess(Generic[S, R]):
             self._folder.mkdir(mode=0o700)
             self.link: Link[S, R] = Link(self._folder, ours, receives=receives, is_child=False)
             try:
-                self._process = self._start(module, [theirs.fileno(), *descriptors])
-                self._give_orders(theirs.fileno(), list(descriptors))
+                self._process = start_module(module, [theirs.fileno(), *descriptors])
+                orders = {"folder": str(self._folder), "files": theirs.fileno(), "descriptors": list(descriptors)}
+                give_orders(self._process, orders)
             except BaseException:
                 self.link.close()
                 raise
@@ -57,24 +58,6 @@ class ChildProcess(Generic[S, R]):
             theirs.close()
         with contextlib.suppress(AttributeError, OSError):  # not on Linux, or forbidden in a container
             self._life = os.pidfd_open(self._process.pid)
-
-    def _start(self, module: str, descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-        command, environment = python_command(module)
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=stderr_descriptor(),
-            pass_fds=descriptors,
-            start_new_session=True,
-            env=environment,
-        )
-
-    def _give_orders(self, files: int, descriptors: Sequence[int]) -> None:
-        orders = {"folder": str(self._folder), "files": files, "descriptors": descriptors, "parent": os.getpid()}
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
-            self._process.stdin.write(json.dumps(orders).encode() + b"\n")
-            self._process.stdin.flush()  # it stays open: the process ends when it is closed
 
     @property
     def pid(self) -> int:
@@ -104,9 +87,7 @@ class ChildProcess(Generic[S, R]):
     def find_end(self) -> str | None:
         """How the process ended, such as 'signal 9' or 'status 1'; None while it lives."""
         status = self._process.poll()
-        if status is None:
-            return None
-        return f"signal {-status}" if status < 0 else f"status {status}"
+        return None if status is None else describe_status(status)
 
     def end(self, timeout_s: float = 0.0) -> None:
         """Wait `timeout_s` for the process to end by itself, then kill it, and free all that the link holds. Call it
@@ -125,3 +106,29 @@ class ChildProcess(Generic[S, R]):
             os.close(self._life)
             self._life = None
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def start_module(module: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+    """Start `python -m MODULE`, and hand it `descriptors`. It waits for orders."""
+    command, environment = python_command(module)
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=stderr_descriptor(),
+        pass_fds=descriptors,
+        start_new_session=True,
+        env=environment,
+    )
+
+
+def give_orders(process: subprocess.Popen[bytes], orders: Mapping[str, object]) -> None:
+    """Tell a process what its `Parent` must know."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended already, which the caller finds out
+        process.stdin.write(json.dumps({**orders, "parent": os.getpid()}).encode() + b"\n")
+        process.stdin.flush()  # it stays open: the process ends when it is closed
+
+
+def describe_status(status: int) -> str:
+    """Return how a process ended, such as 'signal 9' or 'status 1'."""
+    return f"signal {-status}" if status < 0 else f"status {status}"

@@ -1,4 +1,4 @@
-"""The child's end of a link: connects to the process that started this one, and ends with it."""
+"""The child's end of a link: connects to the process that leads this one, and ends with the one that started it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,25 @@ import threading
 from pathlib import Path
 from typing import Any, NoReturn
 
+import msgspec
+import zmq
+
 from seesay.engine.process.link import MAX_WAITING_BYTES, Limits, Link
+from seesay.engine.process.tcp_link import TcpLink, connect
 
 _PR_SET_PDEATHSIG = 1
+
+
+class Distant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a leader listens that may be on another machine: for its messages `to` this process, for those that go
+    `back`, and for the questions of a `RankStore`. key: its public key. address: this machine's, by which the others
+    reach it."""
+
+    to: str
+    back: str
+    store: str
+    key: str
+    address: str = ""
 
 
 def exit_at_once(status: int) -> NoReturn:
@@ -28,29 +44,35 @@ def exit_at_once(status: int) -> NoReturn:
 
 
 class Parent:
-    """The process that started this one with `ChildProcess`. `link` is to be used like any `Link`, and
-    `descriptors` are those that were handed on."""
+    """The process that started this one with `start_module`. `link` is to be used like any `Link`, and
+    `descriptors` are those that were handed on. distant: where the ranks meet whose leader may be on another machine;
+    None where the leader has started this process."""
 
     def __init__(self, *, receives: Any) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # ours to end us
         orders = json.loads(sys.stdin.buffer.readline())
-        self._folder = Path(orders["folder"])
+        self._folder = Path(orders["folder"]) if "folder" in orders else None
         self._pid = int(orders["parent"])
-        self.descriptors: list[int] = orders["descriptors"]
+        self.descriptors: list[int] = orders.get("descriptors", [])
+        self.distant = msgspec.convert(orders["distant"], Distant) if "distant" in orders else None
         threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
         # No limit in time: the parent itself may be stopped for long.
-        self.link: Link[Any, Any] = Link(
-            self._folder,
-            socket.socket(fileno=orders["files"]),
-            receives=receives,
-            is_child=True,
-            limits=Limits(max_bytes=MAX_WAITING_BYTES),
+        self.link: Link[Any, Any] | TcpLink[Any, Any] = (
+            Link(
+                self._folder,
+                socket.socket(fileno=orders["files"]),
+                receives=receives,
+                is_child=True,
+                limits=Limits(max_bytes=MAX_WAITING_BYTES),
+            )
+            if self._folder is not None
+            else _connect(self.distant, receives)
         )
 
     def confirm(self) -> None:
         """Call once both directions work. Removes the sockets' names, which are not needed any more, and lets the
         kernel end this process with its parent, whatever it is doing then."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
         with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._pid:
@@ -61,5 +83,17 @@ class Parent:
         with contextlib.suppress(OSError):
             while os.read(sys.stdin.fileno(), 1 << 10):
                 pass
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._remove_folder()
         os._exit(1)
+
+    def _remove_folder(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _connect(distant: Distant | None, receives: object) -> TcpLink[Any, Any]:
+    assert distant is not None, "orders without a link"
+    context = zmq.Context.instance()
+    key = distant.key.encode()
+    incoming = connect(context, zmq.PULL, distant.to, key)
+    return TcpLink(incoming, connect(context, zmq.PUSH, distant.back, key), receives=receives)

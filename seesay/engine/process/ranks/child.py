@@ -17,13 +17,15 @@ from seesay.engine.process.link import Link, LinkClosedError
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.engine.process.ranks import messages
+from seesay.engine.process.tcp_link import TcpLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from seesay.device.rank_group import Meeting
     from seesay.engine.process.ranks.follower import Follower
 
-ToLeader = Link[messages.ToLeader, messages.ToFollower]
+ToLeader = Link[messages.ToLeader, messages.ToFollower] | TcpLink[messages.ToLeader, messages.ToFollower]
 
 _SWITCH_INTERVAL_S = 1e-4
 """As in the engine process."""
@@ -43,7 +45,7 @@ def main() -> int:
     send_logs(link, start.log_level)
     busy = _Beating(link, start.beat_s)
     try:
-        follower = _load(start, parent.descriptors[0])
+        follower = _load(start, parent)
         busy.read = lambda: follower.activity.busy_s
         link.send(messages.Answer(None, None))
         while not isinstance(message := _receive(link), messages.Stop):
@@ -86,13 +88,24 @@ class _Beating:
             pass
 
 
-def _load(start: messages.Follow, file: int) -> Follower:
+def _meet(parent: Parent, size: int) -> Meeting:
+    """Return where the ranks meet."""
+    from seesay.device.rank_group import Meeting, meet_in_file
+
+    if (distant := parent.distant) is None:
+        return meet_in_file(parent.descriptors[0], size)
+    from seesay.engine.process.ranks.rank_store import RankStore
+
+    return Meeting(RankStore(distant.store, distant.key.encode()), distant.address)
+
+
+def _load(start: messages.Follow, parent: Parent) -> Follower:
     from functools import partial
 
     from seesay.config import EngineConfig
     from seesay.device.host_memory import bound_allocators
     from seesay.device.rank_group import join_group, pick_rank_device
-    from seesay.device.ranks import Place
+    from seesay.device.ranks import ALONE, Place
     from seesay.engine.core.loading import load_follower
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import open_model
@@ -104,9 +117,12 @@ def _load(start: messages.Follow, file: int) -> Follower:
     bound_allocators()
     config = EngineConfig(**start.engine)
     place = Place(start.rank, config.tp)
-    device = pick_rank_device(config.device_type, place)
+    # Elsewhere this process sees its own device alone.
+    device = pick_rank_device(config.device_type, place if parent.distant is None else ALONE)
     model = open_model(Path(start.folder), config)
-    ranks = join_group(file, place, device, timeout_s=exchange_limit_s(config.step_timeout_s, str(device)))
+    ranks = join_group(
+        _meet(parent, place.size), place, device, timeout_s=exchange_limit_s(config.step_timeout_s, str(device))
+    )
     runner = load_follower(model, config, device, partial(FollowingRunner, ranks=ranks), ranks)
     assert isinstance(runner, FollowingRunner)
     gc.collect()

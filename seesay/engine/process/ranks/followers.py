@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -13,12 +12,11 @@ from typing import Any, TypeVar
 import msgspec
 import zmq
 
-from seesay.engine.process.arrays import make_file
 from seesay.engine.process.failures import restore_failure
 from seesay.engine.process.kinds import Hello, LogRecord, StartFailed
-from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.ranks import messages
+from seesay.engine.process.ranks.executor import Executor, RankProcess
 from seesay.engine.process.waker import Waker
 from seesay.engine.watchdog import ENGINE, find_hung
 from seesay.errors import SeesayError, describe
@@ -27,9 +25,7 @@ from seesay.system.liveness import LIMIT_S, Silence
 logger = logging.getLogger("seesay")
 
 T = TypeVar("T")
-Child = ChildProcess[messages.ToFollower, messages.ToLeader]
 
-MODULE = "seesay.engine.process.ranks.child"
 MEETINGS = frozenset(["profile", "warm_up", "record_graphs", "restore_graphs", "measure_step_costs"])
 """Calls in which the ranks exchange tensors: a rank that fails leaves the others waiting."""
 _POLL_MS = 500
@@ -78,18 +74,18 @@ class Followers:
     """Ranks 1 … size - 1. `tell` and `call` are used by one thread at a time.
 
     A follower that dies, hangs or fails ends the model: `lose` is called once, with the reason, from any thread, and is
-    not expected to return. `file`: the descriptor of the anonymous file in which the ranks meet.
+    not expected to return. `executor` starts them.
     """
 
     def __init__(
-        self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None], module: str = MODULE
+        self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None], executor: Executor
     ) -> None:
-        """Start the processes, which run `module`, from a thread that lives as long as they shall. Raises `OSError`."""
+        """Start the processes from a thread that lives as long as they shall. Raises `OSError`, `ConfigError`."""
         self.size = size
-        self.file = make_file("seesay-ranks")
+        self.executor = executor
         self._lose = lose
         self._start = start
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, RankProcess] = {}
         self._answers = Answers(size)
         self._silence = Silence(LIMIT_S)
         self._step_limit_s: float | None = None
@@ -101,7 +97,7 @@ class Followers:
         self._thread = threading.Thread(target=self._watch, name="seesay-ranks", daemon=True)
         try:
             for rank in range(1, size):
-                self._children[rank] = ChildProcess(module, receives=messages.ToLeader, descriptors=[self.file])
+                self._children[rank] = executor.start(rank)
             self._thread.start()
         except BaseException:
             self._end_all(0.0)
@@ -169,7 +165,7 @@ class Followers:
         for child in self._children.values():
             child.end(timeout_s)
         self._waker.close()
-        os.close(self.file)
+        self.executor.close()
 
     # --- the thread that watches --------------------------------------------------------------------------------------
 
@@ -202,7 +198,7 @@ class Followers:
             return SeesayError(f"rank {rank} of {self.size} hangs: it has said nothing for {silent_s:.0f} s")
         return None
 
-    def _take(self, rank: int, child: Child, message: messages.ToLeader) -> Exception | None:
+    def _take(self, rank: int, child: RankProcess, message: messages.ToLeader) -> Exception | None:
         """Take a message. Returns why the model is lost, if it is."""
         match message:
             case Hello():

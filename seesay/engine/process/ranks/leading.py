@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import Followers
 from seesay.engine.process.ranks.messages import Follow
 from seesay.engine.watchdog import exchange_limit_s, hang_limit_s
@@ -17,30 +18,53 @@ if TYPE_CHECKING:
     from seesay.config import EngineConfig
     from seesay.engine.core.rank_parts import RankParts
     from seesay.engine.process.kinds import Start
+    from seesay.engine.process.ranks.executor import Executor
 
 
 def start_followers(start: Start, size: int, *, lose: Callable[[Exception], None]) -> Followers:
-    """Start ranks 1 … size - 1 for the model of `start`. `lose`: see `Followers`. Raises `OSError`."""
+    """Start ranks 1 … size - 1 for the model of `start`. `lose`: see `Followers`. Raises `OSError`, `ConfigError`."""
     follow = Follow(start.folder, start.engine, 0, start.log_level, start.beat_s)
-    return Followers(follow, size, lose=lose)
+    return Followers(follow, size, lose=lose, executor=_make_executor(start.engine, size))
 
 
-def join(followers: Followers, config: EngineConfig, device: torch.device) -> RankParts:
-    """Meet the followers, as rank 0."""
-    from seesay.device.rank_group import join_group
-    from seesay.device.ranks import Place
-    from seesay.engine.core.rank_parts import RankParts
-    from seesay.engine.process.ranks.led_runner import LedRunner
-    from seesay.engine.process.ranks.led_weights import LedWeights
+def _make_executor(engine: Mapping[str, object], size: int) -> Executor:
+    if engine.get("distributed_executor_backend") != "ray":
+        return LocalExecutor(size)
+    from seesay.engine.process.ranks.ray_executor import RayExecutor
 
-    timeout_s = exchange_limit_s(config.step_timeout_s, str(device))
-    ranks = join_group(followers.file, Place(0, followers.size), device, timeout_s=timeout_s)
-    return RankParts(
-        ranks=ranks,
-        make_runner=partial(LedRunner, ranks=ranks, followers=followers),
-        make_weights=partial(LedWeights, followers=followers),
-        wait_until_loaded=partial(followers.wait_for_answers, "loading its slice of the weights"),
-    )
+    return RayExecutor(size, needs_gpus=engine.get("device_type") != "cpu")
+
+
+class Joining:
+    """A `JoinRanks`: meets the followers, as rank 0."""
+
+    def __init__(self, followers: Followers, config: EngineConfig) -> None:
+        self._followers, self._config = followers, config
+
+    def pick_device(self) -> torch.device:
+        """Return the device of rank 0. Raises `ConfigError` for devices that do not exist."""
+        from seesay.device.ranks import Place
+
+        return self._followers.executor.pick_device(self._config.device_type, Place(0, self._followers.size))
+
+    def join(self, device: torch.device) -> RankParts:
+        """Return the parts of a core on `device` that lead the others, once all are there."""
+        from seesay.device.rank_group import join_group
+        from seesay.device.ranks import Place
+        from seesay.engine.core.rank_parts import RankParts
+        from seesay.engine.process.ranks.led_runner import LedRunner
+        from seesay.engine.process.ranks.led_weights import LedWeights
+
+        followers = self._followers
+        timeout_s = exchange_limit_s(self._config.step_timeout_s, str(device))
+        meeting = followers.executor.meet()
+        ranks = join_group(meeting, Place(0, followers.size), device, timeout_s=timeout_s)
+        return RankParts(
+            ranks=ranks,
+            make_runner=partial(LedRunner, ranks=ranks, followers=followers),
+            make_weights=partial(LedWeights, followers=followers),
+            wait_until_loaded=partial(followers.wait_for_answers, "loading its slice of the weights"),
+        )
 
 
 def watch(followers: Followers, config: EngineConfig, device: str, beat_s: float) -> None:

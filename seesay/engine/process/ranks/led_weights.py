@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from seesay.checkpoint.tensor_source import GivenTensor, HandedTensors
 from seesay.engine.core.model_weights import ModelWeights
+from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     from seesay.checkpoint.source import TensorSource
@@ -28,6 +29,8 @@ class LedWeights(ModelWeights):
         return self._followers.call(name, work, arguments)
 
     def check_layers(self, source: TensorSource, *, is_partial: bool) -> None:
+        if isinstance(source, HandedTensors) and not self._followers.executor.is_local:
+            raise ConfigError("tensors cannot be handed over to ranks that Ray has placed: give a folder with weights")
         check = partial(super().check_layers, source, is_partial=is_partial)
         try:
             self._lead("check_weights", check, source=_describe(source), is_partial=is_partial)

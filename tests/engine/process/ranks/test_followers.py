@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import MEETINGS, Followers
 from seesay.engine.process.ranks.messages import Follow
 from seesay.errors import ConfigError, SeesayError
@@ -34,7 +35,7 @@ def start(lost: queue.SimpleQueue[Exception], tmp_path: Path, monkeypatch: pytes
 
     def start(does: str, size: int = 2, **engine: Any) -> Followers:
         follow = Follow("", {"does": does, **engine}, 0, 20, 1.0)
-        started.append(Followers(follow, size, lose=lost.put, module="odd_rank"))
+        started.append(Followers(follow, size, lose=lost.put, executor=LocalExecutor(size, "odd_rank")))
         if does == "answers":
             started[-1].wait_for_answers("loading")
         return started[-1]
