@@ -122,14 +122,30 @@ def test_anything_else_is_refused_by_name(config: Any, option: str, value: Any) 
 
 @pytest.mark.parametrize(("backend", "tp"), [("ray", 1), ("uni", 2)])
 def test_where_ranks_run_must_fit_their_number(backend: Any, tp: int) -> None:
-    with pytest.raises(ConfigError, match=rf"distributed_executor_backend must be .* with tp={tp}, got '{backend}'"):
+    with pytest.raises(
+        ConfigError, match=rf"distributed_executor_backend must be .* with {tp} ranks?, got '{backend}'"
+    ):
         EngineConfig(tp=tp, distributed_executor_backend=backend)
     assert EngineConfig(tp=3 - tp, distributed_executor_backend=backend)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pp": 3}, "pp must be 1 or 2, got 3"),
+        ({"pp": 2, "tp": 2}, "pp must be 1 with tp=2"),
+        ({"pp": 2, "adapters": {"a": "b"}}, "pp must be 1 with adapters"),
+        ({"pp": 2, "engine_process": False}, "engine_process must be True or None with 2 ranks"),
+    ],
+)
+def test_stages_stand_alone(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        EngineConfig(**options)
+
+
 def test_ranks_are_processes() -> None:
     assert uses_process(EngineConfig(tp=2, device_type="cpu")) and not uses_process(EngineConfig(device_type="cpu"))
-    with pytest.raises(ConfigError, match=r"engine_process must be True or None with tp=2: .*, got False"):
+    with pytest.raises(ConfigError, match=r"engine_process must be True or None with 2 ranks: .*, got False"):
         EngineConfig(tp=2, engine_process=False)
 
 

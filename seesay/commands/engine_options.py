@@ -79,6 +79,7 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "hf_overrides": {"metavar": "JSON"},
     "max_step_ms": {"type": or_none(whole(1)), "metavar": "MS"},
     "quantization": {"metavar": "{fp8,int8}"},  # its error says how to get 4 bits
+    "pp": {"type": integer, "metavar": "N"},
     "tp": {"type": integer, "metavar": "N"},
 }
 _READERS: Mapping[str, Callable[[Any], object]] = {

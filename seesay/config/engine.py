@@ -16,7 +16,7 @@ from seesay.errors import ConfigError
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
 """Upper limit of token and row counts. Larger values are typing errors."""
 
-_MOST_RANKS = 64
+_MOST_RANKS, _MOST_STAGES = 64, 2
 _LONGEST_STEP_MS = 1 << 20
 """No stream waits longer than some minutes for its next token."""
 
@@ -50,8 +50,10 @@ class EngineConfig:
         checkpoint), float32 on the CPU.
     tp: GPUs that compute one model together, each with a slice of its weights and of the KV cache: those from
         `device_type` on. The sizes of the model must allow it. On the CPU, processes. See docs/several_gpus.md.
-    distributed_executor_backend: where the processes of `tp` run: 'mp', as None, starts them on this machine, 'ray'
-        where Ray places them in a cluster (extra `ray`; see docs/ray.md). 'uni' is for tp=1.
+    pp: 2 divides the layers among two GPUs (stages), which compute different sequences at a time and exchange less than
+        those of `tp`: for GPUs without fast links, or on different machines. Not with `tp`, nor with adapters.
+    distributed_executor_backend: where the processes of `tp` or `pp` run: 'mp', as None, starts them on this machine,
+        'ray' where Ray places them in a cluster (extra `ray`; see docs/ray.md). 'uni' is for one process.
     expert_parallel: with tp, each GPU has some of a layer's experts whole, and not a slice of every one.
     session_len: longest prompt and answer together, in tokens; None takes the model's context length.
     rope_scaling_factor: dynamic NTK with this factor (1 or more) for prompts that are longer than the model was trained
@@ -84,7 +86,8 @@ class EngineConfig:
         processors that requests may have imported; importing runs their code. None: none may.
     step_timeout_s: a step, or a call of the vision tower, that takes longer is treated as hung: its requests end with
         an error, and an engine process is started again. None is 120 on a GPU and 3600 on the CPU.
-    async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU.
+    async_scheduling: launch each step while the previous one is being computed; None turns it on on a GPU, and with
+        `pp`.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
     speculative: propose tokens, and compute several of them in one step; None proposes none. Answers are the same. See
@@ -117,6 +120,7 @@ class EngineConfig:
 
     dtype: DTypeName = "auto"
     tp: int = 1
+    pp: int = 1
     distributed_executor_backend: ExecutorBackend | None = None
     expert_parallel: bool = False
     session_len: int | None = None
@@ -188,19 +192,7 @@ class EngineConfig:
         budget = self.max_prefill_token_num
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
         require(1 <= self.tp <= _MOST_RANKS, "tp", self.tp, f"must be in [1, {_MOST_RANKS}]")
-        require(
-            self.tp == 1 or self.engine_process is not False,
-            "engine_process",
-            self.engine_process,
-            f"must be True or None with tp={self.tp}: each rank is a process",
-        )
-        backend = self.distributed_executor_backend
-        require(
-            backend in (None, "mp") or (backend == "uni") == (self.tp == 1),
-            "distributed_executor_backend",
-            backend,
-            f"must be {'uni, mp or None' if self.tp == 1 else 'mp, ray or None'} with tp={self.tp}",
-        )
+        self._check_ranks()
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
@@ -209,6 +201,15 @@ class EngineConfig:
             step_ms,
             f"must be in [1, {_LONGEST_STEP_MS}], 'auto' or None",
         )
+        self._check_kv_format()
+        refuse_unsupported(
+            self,
+            {
+                "prefill_interval": (16,),
+            },
+        )
+
+    def _check_kv_format(self) -> None:
         named = _DTYPE_OF_POLICY[self.quant_policy]
         require(
             "auto" in (named, self.kv_cache_dtype) or named == self.kv_cache_dtype,
@@ -216,12 +217,29 @@ class EngineConfig:
             self.kv_cache_dtype,
             f"must be {named!r} or 'auto' with quant_policy={self.quant_policy}",
         )
-        refuse_unsupported(
-            self,
-            {
-                "prefill_interval": (16,),
-            },
+
+    def _check_ranks(self) -> None:
+        require(self.pp in (1, _MOST_STAGES), "pp", self.pp, f"must be 1 or {_MOST_STAGES}")
+        require(self.pp == 1 or self.tp == 1, "pp", self.pp, f"must be 1 with tp={self.tp}: take one of them")
+        require(self.pp == 1 or not self.adapters, "pp", self.pp, "must be 1 with adapters")
+        count, backend = self.num_ranks, self.distributed_executor_backend
+        require(
+            count == 1 or self.engine_process is not False,
+            "engine_process",
+            self.engine_process,
+            f"must be True or None with {count} ranks: each is a process",
         )
+        require(
+            backend in (None, "mp") or (backend == "uni") == (count == 1),
+            "distributed_executor_backend",
+            backend,
+            f"must be {'uni, mp or None' if count == 1 else 'mp, ray or None'} with {count} rank{'s' * (count > 1)}",
+        )
+
+    @property
+    def num_ranks(self) -> int:
+        """The processes that compute the model together."""
+        return self.tp * self.pp
 
     @property
     def speculation(self) -> SpeculativeConfig | None:

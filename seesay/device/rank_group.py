@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.peer_ranks import open_peer_ranks
 from seesay.device.query import pick_device
-from seesay.device.ranks import Place, Ranks, TorchRanks
+from seesay.device.ranks import Place, Ranks, TorchRanks, TorchStages
 from seesay.device.registry import accelerator_of
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 logger = logging.getLogger("seesay")
 
@@ -39,8 +39,8 @@ def pick_rank_device(device_type: str, place: Place) -> torch.device:
     start, count = first.index or 0, accelerator_of(first).count()
     if start + place.size > count:
         raise ConfigError(
-            f"tp={place.size}: takes {place.size} devices from {first.type}:{start} on, but this machine has only "
-            f"{count}"
+            f"{place.size} ranks (tp or pp) take {place.size} devices from {first.type}:{start} on, but this machine "
+            f"has only {count}"
         )
     return torch.device(first.type, start + place.rank)
 
@@ -87,6 +87,15 @@ def join_group(meeting: Meeting, place: Place, device: torch.device, *, timeout_
     assert distributed.group.WORLD is not None
     ranks = TorchRanks(distributed.group.WORLD)
     return ranks if meeting.address is not None else open_peer_ranks(ranks, device)
+
+
+def join_stages(meeting: Meeting, place: Place, device: torch.device, *, timeout_s: float) -> TorchStages:
+    """Return the stages, once all have joined. See `join_group`."""
+    from torch import distributed
+
+    join_group(meeting, place, device, timeout_s=timeout_s)
+    groups = [distributed.new_group(timeout=timedelta(seconds=timeout_s)) for _ in range(place.size)]
+    return TorchStages(place, [group for group in groups if isinstance(group, distributed.ProcessGroup)])
 
 
 def find_interface(address: str) -> str:

@@ -6,7 +6,8 @@ current stream and may be captured in a CUDA graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,6 +26,8 @@ class Place:
         assert 0 <= self.rank < self.size, self
 
 
+_MOST_SENT = 4
+"""Tensors that are on their way to the next stage, and kept until they are there."""
 ALONE = Place()
 """Nothing is divided."""
 
@@ -96,6 +99,45 @@ class TorchRanks:
         from torch import distributed
 
         distributed.broadcast(x, group_src=0, group=self._group)
+
+
+class Stages:
+    """The place of a rank among the stages of a model, of which each has some layers."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+
+class TorchStages(Stages):
+    """`Stages` that send tensors round: each to the next one, the last one to the first. On a GPU a tensor leaves
+    beside what is queued next. groups: of all ranks, one for what each of them sends: directions wait for each other
+    otherwise."""
+
+    def __init__(self, place: Place, groups: Sequence[torch.distributed.ProcessGroup]) -> None:
+        super().__init__(place)
+        self._groups = groups
+        self._sent: deque[tuple[torch.Tensor, torch.distributed.Work]] = deque()
+
+    def send(self, x: torch.Tensor) -> None:
+        """Send x to the next stage. Nothing may change it any more."""
+        from torch import distributed
+
+        rank, size = self.place.rank, self.place.size
+        work = distributed.isend(x, group=self._groups[rank], group_dst=(rank + 1) % size)
+        assert work is not None
+        self._sent.append((x, work))
+        while len(self._sent) > _MOST_SENT:
+            self._sent.popleft()[1].wait()
+
+    def receive(self, x: torch.Tensor) -> torch.Tensor:
+        """Overwrite x with what the stage before has sent, and return it."""
+        from torch import distributed
+
+        before = (self.place.rank - 1) % self.place.size
+        work = distributed.irecv(x, group=self._groups[before], group_src=before)
+        assert work is not None
+        work.wait()
+        return x
 
 
 class Unconnected:

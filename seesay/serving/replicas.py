@@ -55,7 +55,7 @@ def serve_replicas(
 def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: VisionConfig) -> list[dict[str, str]]:
     """Return the environment of each replica: its GPUs, or its share of the processor cores. Raises `ConfigError` where
     there are not enough GPUs."""
-    count, each = settings.num_replicas, backend.tp
+    count, each = settings.num_replicas, backend.num_ranks
     if vision.device is not None:
         raise ConfigError("--dp above 1 with --encoder-device is not supported: each replica has both on its GPUs")
     if ":" in backend.device_type:

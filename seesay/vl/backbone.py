@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.checkpoint.model_config import ModelConfig
-    from seesay.device.ranks import Ranks
+    from seesay.device.ranks import Ranks, Stages
     from seesay.llm.models.decoder import Decoder
 
 
@@ -66,18 +66,24 @@ class Backbone:
         use_logn_attn: bool = False,
         device: torch.device,
         dtype: torch.dtype,
-        ranks: Ranks | None = None,
+        ranks: Ranks | Stages | None = None,
         expert_parallel: bool = False,
     ) -> Decoder:
-        """Return the decoder with its weights, or with `ranks` this rank's share of it: with `expert_parallel`, whole
-        experts and not a slice of each. Raises `CheckpointError`, and `ConfigError` for a number of ranks that
-        cannot divide it."""
+        """Return the decoder with its weights, or with `ranks` this rank's stage or share of it: with
+        `expert_parallel`, whole experts and not a slice of each. Raises `CheckpointError`, and `ConfigError` for a
+        number of ranks that cannot divide it."""
+        from seesay.device.ranks import Stages
         from seesay.llm.models.composed_decoder import ComposedDecoder
+        from seesay.llm.models.stage import LaterStage, split_layers
 
         config = self.decoder_config(
             session_len=session_len, rope_scaling_factor=rope_scaling_factor, use_logn_attn=use_logn_attn
         )
-        return ComposedDecoder.load(
+        layers, kind = None, ComposedDecoder
+        if isinstance(ranks, Stages):
+            layers = split_layers(config, ranks.place)
+            kind, ranks = LaterStage if ranks.place.rank else ComposedDecoder, None
+        return kind.load(
             checkpoint,
             config,
             decoder_name=self.decoder_name,
@@ -85,4 +91,5 @@ class Backbone:
             dtype=dtype,
             ranks=ranks,
             expert_parallel=expert_parallel,
+            layers=layers,
         )

@@ -25,6 +25,7 @@ from seesay.errors import ConfigError
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "tp": (["2"], 2),
+    "pp": (["2"], 2),
     "adapters": (["small=folder", "other"], {"small": "folder", "default": "other"}),
     "cache_max_entry_count": (["0.5"], 0.5),
     "custom_module_map": (["map.py"], "map.py"),
@@ -36,8 +37,8 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "step_timeout_s": (["1.5"], 1.5),
 }
 """Values that are not found by the kind of the option."""
-READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "distributed_executor_backend"}
-"""The engine reads two as `EngineConfig.kv_format`, and the third where there are several ranks."""
+READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "tp", "distributed_executor_backend"}
+"""The engine reads them as `EngineConfig.kv_format` and `num_ranks`, and the last where there are several ranks."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
 REFUSED: Mapping[str, Any] = {"prefill_interval": 1}

@@ -79,6 +79,22 @@ def test_a_follower_is_killed_under_load(engine: AsyncEngine, expected: list[lis
     assert find_followers(second) and not set(find_followers(second)) & {follower}
 
 
+def test_a_stage_is_killed_under_load(path: Path, folder: Path) -> None:
+    """Answers of stages are those of one rank, before and after."""
+    with load(path, tp=1) as alone:
+        expected = ask(alone)
+    with load(path, tp=1, pp=2, step_timeout_s=20.0) as engine:
+        assert ask(engine) == expected
+        first = wait_for_pid(engine)
+        [follower] = find_followers(first)
+        running = submit(engine, parse(PROMPTS * 3, max_new_tokens=LONG, ignore_eos=True))
+        assert running[1].get(timeout=120).finish_reason is None
+        os.kill(follower, signal.SIGKILL)
+        check_lost(read(*running), "rank 1 of 2 died (signal 9)")
+        assert ask(engine) == expected, "what waited for the next process is answered"
+        wait_until(lambda: is_over(first) and is_over(follower), "the processes of before have ended")
+
+
 @pytest.mark.parametrize("is_idle", [True, False])
 def test_a_follower_hangs(path: Path, folder: Path, expected: list[list[int]], is_idle: bool) -> None:
     with load(path, step_timeout_s=3.0) as engine:

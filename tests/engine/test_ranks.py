@@ -1,4 +1,7 @@
-"""Several ranks answer as one does: the same requests, to engines of one, two and four processes on the CPU."""
+"""Several ranks answer as one does: the same requests, to engines of one, two and four processes on the CPU.
+
+Two ranks are slices (`tp`) or stages (`pp`).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,8 @@ SCHEMA = {
 JSON = {"type": "json_schema", "json_schema": {"name": "scene", "schema": SCHEMA, "strict": True}}
 
 
-def load(tp: int, model: str = "seesay-demo", **options: Any) -> Pipeline:
-    return pipeline(model, EngineConfig(**{**OPTIONS, **options}, tp=tp))
+def load(num_slices: int, model: str = "seesay-demo", **options: Any) -> Pipeline:
+    return pipeline(model, EngineConfig(**{**OPTIONS, "tp": num_slices, **options}))
 
 
 def draw(colour: str, number: int) -> Image.Image:
@@ -55,9 +58,10 @@ def alone() -> Iterator[Pipeline]:
         yield pipe
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Pipeline]:
-    with load(2, **TIGHT) as pipe:
+@pytest.fixture(scope="module", params=["tp", "pp"])
+def two(request: pytest.FixtureRequest) -> Iterator[Pipeline]:
+    """Slices of every layer, and stages of some layers each."""
+    with load(1, **{**TIGHT, request.param: 2}) as pipe:
         yield pipe
 
 

@@ -97,5 +97,5 @@ def test_ranks_of_two_nodes(cluster: Any, path: Path, expected: list[list[int]])
 
 
 def test_more_ranks_than_the_cluster_has_room_for(cluster: Any, path: Path) -> None:
-    with pytest.raises(ConfigError, match="tp=4 with Ray: takes 4 CPUs, but the cluster has only 2"):
+    with pytest.raises(ConfigError, match="4 ranks with Ray: take 4 CPUs, but the cluster has only 2"):
         load(path, 4, distributed_executor_backend="ray")

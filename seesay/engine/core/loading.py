@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, measure_peak, pick_device
-from seesay.device.ranks import Place, Ranks, Unconnected
+from seesay.device.ranks import Place, Ranks, Stages, Unconnected
 from seesay.device.streams import on_device
 from seesay.engine.core.adapters import load_adapters
 from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
@@ -161,7 +161,7 @@ def load_core(
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
-    is_ahead, jumps = config.async_scheduling, None
+    jumps = None
     make_weights = ModelWeights if ranks is None else ranks.make_weights
     is_cpu = resolved.device.type == "cpu"
     if is_cpu if config.jump_ahead is None else config.jump_ahead:
@@ -176,7 +176,7 @@ def load_core(
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
         spell=model.tokenizer.spell_token,
-        is_ahead=not is_cpu if is_ahead is None else is_ahead,
+        is_ahead=_is_ahead(config, resolved.device),
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
         adapter_ids=parts.runner.adapter_ids,
@@ -191,6 +191,14 @@ def _make_rule(config: SpeculativeConfig) -> SpeculationRule:
         most_tokens=_MOST_VERIFIED,
         least_saved=_LEAST_SAVED,
     )
+
+
+def _is_ahead(config: EngineConfig, device: torch.device) -> bool:
+    """Return whether each step is launched while the one before is computed: None means yes on a GPU, and for
+    stages."""
+    if config.async_scheduling is not None:
+        return config.async_scheduling
+    return device.type != "cpu" or config.pp > 1
 
 
 def _listen_to_compiler(device: torch.device) -> CompileLog | None:
@@ -210,18 +218,19 @@ def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, Loa
     resolved = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
     longest = -(-resolved.session_len // config.block_size)
     config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
-    parts = _build_parts(model, config, resolved, _nothing, ranks=_rehearse_ranks(config.tp))
+    parts = _build_parts(model, config, resolved, _nothing, ranks=_rehearse_ranks(config))
     return parts.runner, parts.encoder
 
 
-def _rehearse_ranks(size: int) -> RankParts | None:
+def _rehearse_ranks(config: EngineConfig) -> RankParts | None:
     """Return what makes one of several ranks, without the others."""
     from seesay.llm.running.runner import ModelRunner
 
-    if size == 1:
+    if config.num_ranks == 1:
         return None
+    place = Place(0, config.num_ranks)
     return RankParts(
-        ranks=Unconnected(Place(0, size)),
+        ranks=Stages(place) if config.pp > 1 else Unconnected(place),
         make_runner=ModelRunner,
         make_weights=ModelWeights,
         wait_until_loaded=_nothing,
@@ -260,7 +269,7 @@ def load_runner(
     max_step_tokens: int,
     block_size: int,
     make_runner: MakeRunner | None = None,
-    ranks: Ranks | None = None,
+    ranks: Ranks | Stages | None = None,
 ) -> ModelRunner:
     """Return the decoder with its weights, or this rank's slice of it, and no KV cache yet."""
     from seesay.llm.running.runner import ModelRunner
@@ -290,7 +299,7 @@ def load_runner(
 
 
 def load_follower(
-    model: OpenedModel, config: EngineConfig, device: torch.device, make_runner: MakeRunner, ranks: Ranks
+    model: OpenedModel, config: EngineConfig, device: torch.device, make_runner: MakeRunner, ranks: Ranks | Stages
 ) -> ModelRunner:
     """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
@@ -318,7 +327,7 @@ def _load_runner(
     config: EngineConfig,
     resolved: ResolvedConfig,
     make_runner: MakeRunner | None,
-    ranks: Ranks | None = None,
+    ranks: Ranks | Stages | None = None,
 ) -> ModelRunner:
     max_step_tokens = find_max_step_tokens(
         config.max_prefill_token_num,
@@ -410,6 +419,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         length_scaling=runner.decoder.traits.length_scaling,
         media_run=runner.decoder.traits.media_run,
         is_prefix_lm=runner.decoder.traits.is_prefix_lm,
+        num_micro_batches=config.pp,
     )
     policy: StepPolicy | None = None  # the scheduler's own
     if parts.step_costs is not None and resolved.max_step_ms is not None:

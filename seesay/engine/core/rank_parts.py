@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from seesay.config import EngineConfig
     from seesay.device.linear.loaded_weights import LoadedWeights
-    from seesay.device.ranks import Ranks
+    from seesay.device.ranks import Ranks, Stages
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import OpenedModel
@@ -27,10 +27,10 @@ MakeWeights = Callable[["OpenedModel", "EngineConfig", "LoadedWeights", "LoadedE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParts:
-    """ranks: what the slice of this rank is summed through. wait_until_loaded: waits for the other ranks' slices, and
-    raises the errors of these."""
+    """ranks: what the slice of this rank is summed through, or its place among stages. wait_until_loaded: waits for the
+    other ranks' slices, and raises the errors of these."""
 
-    ranks: Ranks
+    ranks: Ranks | Stages
     make_runner: MakeRunner
     make_weights: MakeWeights
     wait_until_loaded: Callable[[], object]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from seesay.llm.plans.step_plan import StepPlan
 
@@ -45,7 +45,8 @@ class StepPipeline:
     """Computes plans with `runner`, at most two at a time.
 
     processors: those of live sequences that have any. grammars: make the masks of their rows. A step with masks is
-    sampled when the one before is committed, while its forward pass runs.
+    sampled when the one before is committed, while its forward pass runs; with a runner that `samples_late`, each step
+    is sampled when the next one is launched.
     commit(plan, result): apply the outcome of a plan. Called for every plan, in order. The result of a step that shared
     the GPU with the tower has no duration.
     announce_forced_tokens(seq_id, num_tokens): so many tokens will be committed of a row of the newest plan that
@@ -84,12 +85,12 @@ class StepPipeline:
     def launch(self, plan: StepPlan, store: EmbeddingStore) -> bool:
         """Launch a plan, which then is in flight, and commit the one that was. Sequences whose rows cannot be computed
         end. Returns whether any row is left; else the step before stays in flight. Raises `StepFailedError`."""
-        has_masks = self._grammars.concerns(plan)
+        sampling = self._choose_sampling(plan)
         failure: BaseException | None = None
         try:
             with self._pacer.step(self._runner.stream) if plan.rows else nullcontext(True) as is_alone:
                 plan, launched, errors = self._runner.step(plan, store)
-                if launched is not None and not has_masks:
+                if launched is not None and sampling == "at once":
                     self._runner.sample(launched, processors=self._processors)
         except BaseException as error:
             failure = error
@@ -100,13 +101,19 @@ class StepPipeline:
             self._fail(seq_id, refusal)
         if launched is None:
             return False
-        if has_masks:
+        if sampling == "behind the last":
             self.collect(plan)  # the forward pass goes on meanwhile
             self._sample(plan, launched)
         before, self._in_flight = self._in_flight, _InFlight(plan, launched, is_alone)
         if before is not None:
             self._collect(before, plan)
         return True
+
+    def _choose_sampling(self, plan: StepPlan) -> Literal["at once", "behind the last", "before the next"]:
+        """Return when a plan is sampled: masks need the tokens of the step before, and a late runner the next step."""
+        if self._runner.samples_late:
+            return "before the next"
+        return "behind the last" if self._grammars.concerns(plan) else "at once"
 
     def collect(self, *behind: StepPlan) -> None:
         """Wait for the step in flight, if there is one, and commit it. `behind`: plans that were taken after it. Raises
@@ -136,7 +143,12 @@ class StepPipeline:
         """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
         lost."""
         try:
+            if not step.launched.is_sampled:
+                self._sample(step.plan, step.launched)
             result = self._runner.collect(step.launched)
+        except StepFailedError as failure:
+            self._in_flight = None
+            raise StepFailedError(step.plan, failure.error, *behind) from failure.error
         except BaseException as error:
             self._in_flight = None
             raise StepFailedError(step.plan, error, *behind) from error

@@ -34,7 +34,7 @@ class CoreParts:
 
 def uses_process(config: EngineConfig) -> bool:
     """Whether the engine gets a process of its own. None means yes on a GPU, and for several ranks."""
-    if config.tp > 1:
+    if config.num_ranks > 1:
         return True
     if config.engine_process is not None:
         return config.engine_process

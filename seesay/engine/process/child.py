@@ -47,7 +47,7 @@ def main() -> int:
     failure = _Failure(link)
     followers: Followers | None = None
     try:
-        if (size := start.engine.get("tp", 1)) > 1:
+        if (size := start.engine.get("tp", 1) * start.engine.get("pp", 1)) > 1:
             from seesay.engine.process.ranks.leading import start_followers
 
             followers = start_followers(start, size, lose=failure.tell)

@@ -7,13 +7,12 @@ from typing import Any
 
 from seesay.engine.process import kinds
 from seesay.engine.process.link import Link, LinkClosedError
-from seesay.engine.process.tcp_link import TcpLink
 
 
 class _LogSender(logging.Handler):
     """Sends log records to the parent, whose loggers decide what becomes of them."""
 
-    def __init__(self, link: Link[Any, Any] | TcpLink[Any, Any]) -> None:
+    def __init__(self, link: Link[Any, Any]) -> None:
         super().__init__()
         self._link = link
         self.setFormatter(logging.Formatter("%(message)s"))
@@ -27,7 +26,7 @@ class _LogSender(logging.Handler):
             self.handleError(record)
 
 
-def send_logs(link: Link[Any, Any] | TcpLink[Any, Any], level: int) -> None:
+def send_logs(link: Link[Any, Any], level: int) -> None:
     """Send the records of our loggers from `level` on over `link`, instead of writing them."""
     logger = logging.getLogger("seesay")
     logger.addHandler(_LogSender(link))

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import msgspec
 import zmq
@@ -57,17 +57,7 @@ class Parent:
         self.distant = msgspec.convert(orders["distant"], Distant) if "distant" in orders else None
         threading.Thread(target=self._end_with_it, name="seesay-parent-watch", daemon=True).start()
         # No limit in time: the parent itself may be stopped for long.
-        self.link: Link[Any, Any] | TcpLink[Any, Any] = (
-            Link(
-                self._folder,
-                socket.socket(fileno=orders["files"]),
-                receives=receives,
-                is_child=True,
-                limits=Limits(max_bytes=MAX_WAITING_BYTES),
-            )
-            if self._folder is not None
-            else _connect(self.distant, receives)
-        )
+        self.link: Link[Any, Any] = self._open(orders.get("files"), receives)
 
     def confirm(self) -> None:
         """Call once both directions work. Removes the sockets' names, which are not needed any more, and lets the
@@ -86,14 +76,20 @@ class Parent:
         self._remove_folder()
         os._exit(1)
 
+    def _open(self, files: int | None, receives: object) -> Link[Any, Any]:
+        if (distant := self.distant) is None:
+            assert self._folder is not None and files is not None, "orders without a link"
+            # No limit in time: the parent itself may be stopped for long.
+            limits = Limits(max_bytes=MAX_WAITING_BYTES)
+            return Link(self._folder, socket.socket(fileno=files), receives=receives, is_child=True, limits=limits)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+        incoming, outgoing = (
+            connect(context, kind, address, distant.key.encode())
+            for kind, address in ((zmq.PULL, distant.to), (zmq.PUSH, distant.back))
+        )
+        # It has what ranks use of a link.
+        return cast("Link[Any, Any]", TcpLink(incoming, outgoing, receives=receives))
+
     def _remove_folder(self) -> None:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _connect(distant: Distant | None, receives: object) -> TcpLink[Any, Any]:
-    assert distant is not None, "orders without a link"
-    context = zmq.Context.instance()
-    key = distant.key.encode()
-    incoming = connect(context, zmq.PULL, distant.to, key)
-    return TcpLink(incoming, connect(context, zmq.PUSH, distant.back, key), receives=receives)

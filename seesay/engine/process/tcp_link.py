@@ -44,7 +44,7 @@ class TcpLink(Generic[S, R]):
     def __init__(self, incoming: zmq.Socket[bytes], outgoing: zmq.Socket[bytes], *, receives: object) -> None:
         """Take two sockets of one context, of `listen` or `connect`."""
         self._incoming, self._outgoing = incoming, outgoing
-        self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(receives)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[R] = msgspec.msgpack.Decoder(receives)
         self._lock = threading.Lock()
         self._is_closed = False
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -41,18 +42,27 @@ class ComposedDecoder:
     weights: LoadedLayers
 
     def __init__(
-        self, config: DecoderConfig, *, device: torch.device, dtype: torch.dtype, division: Division = WHOLE
+        self,
+        config: DecoderConfig,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        division: Division = WHOLE,
+        layers: range | None = None,
     ) -> None:
+        """`layers`: those of a stage; None for all."""
         self.config = config
+        own = range(config.num_layers) if layers is None else layers
+        self._first_layer = own.start
         self._division = division
         self.device = device
         self.dtype = dtype
         self._ops = pick_ops(device)
         has_device_graphs = self._ops.takes_device_rows and has_graphs(device)
-        self._traits = _make_traits(config, division, has_graphs=has_device_graphs)
+        self._traits = _make_traits(config, division, own, has_graphs=has_device_graphs)
         self._table = EmbeddingTable(config, division)
         with torch.device("meta"):
-            self._layers = [make_layer(config, index, self._ops, division) for index in range(config.num_layers)]
+            self._layers = [make_layer(config, index, self._ops, division) for index in own]
             self._head = Linear(
                 config.hidden_size,
                 sources=[_make_head_source(config, division)],
@@ -81,8 +91,10 @@ class ComposedDecoder:
         dtype: torch.dtype,
         ranks: Ranks | None = None,
         expert_parallel: bool = False,
-    ) -> ComposedDecoder:
-        """Return the decoder with its weights from `checkpoint`, or a rank's share of both: see `make_division`.
+        layers: range | None = None,
+    ) -> Self:
+        """Return the decoder with its weights from `checkpoint`, or a rank's share of both: see `make_division`. With
+        `layers`, those of a stage.
 
         `decoder_name` maps a checkpoint tensor's name to ours (`embed_tokens.weight`, `norm.weight`, `lm_head.weight`,
         `layers.0.self_attn.q_proj.weight`, …), or to None when it belongs to another part. Raises `CheckpointError`
@@ -90,7 +102,7 @@ class ComposedDecoder:
         that can divide the decoder.
         """
         division = make_division(config, ranks, checkpoint.quantization, expert_parallel=expert_parallel)
-        decoder = cls(config, device=device, dtype=dtype, division=division)
+        decoder = cls(config, device=device, dtype=dtype, division=division, layers=layers)
         is_tied = config.tied_embeddings
         owner = weakref.ref(decoder)  # a cycle would keep the weights until the next garbage collection
 
@@ -104,11 +116,18 @@ class ComposedDecoder:
             name_of=decoder_name,
             device=device,
             dtype=dtype,
-            ignored=frozenset([f"{_HEAD}.weight"]) if is_tied else frozenset(),
+            ignored=decoder.names_elsewhere() | ({f"{_HEAD}.weight"} if is_tied else set()),
             on_change=renew,
         )
         decoder.weights.load(checkpoint, may_quantize=True)
         return decoder
+
+    def names_elsewhere(self) -> frozenset[str]:
+        """Return the names of the tensors and modules that other stages have."""
+        if len(self._layers) == self.config.num_layers:
+            return frozenset()
+        whole = ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
+        return frozenset(_list_names(whole)) - frozenset(_list_names(self))
 
     def add_adapter(self, folder: AdapterFolder) -> int:
         """Take an adapter, and return the id that tokens of `ModelInput.adapters` have it by. Raises `CheckpointError`
@@ -193,26 +212,64 @@ class ComposedDecoder:
         caches: Sequence[LayerCache],
         wanted: torch.Tensor | None,
     ) -> torch.Tensor:
+        delta, residual, left = self._run_layers(self.embed(inputs), inputs, layers, caches, wanted)
+        hidden = self._norm(residual) if delta is None else self._norm.add(delta, residual)
+        return hidden if left is None else hidden.index_select(0, left)
+
+    def _run_layers(
+        self,
+        residual: torch.Tensor,
+        inputs: ModelInput,
+        layers: Sequence[Layer],
+        caches: Sequence[LayerCache],
+        wanted: torch.Tensor | None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+        """Return what the last layer adds to the residual stream behind it (None: it is added), that stream, and the
+        tokens of it that are still to be picked; None where that is done, or all are wanted."""
         if self.adapters is not None:
             self.adapters.begin(inputs.adapters)
         is_uniform = inputs.media_rows is None and not inputs.adapters
-        residual = self.embed(inputs)
         step = self._begin_step(inputs)
         if 0 < len(residual) <= self._max_few_rows and is_uniform:
-            for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
-                layer.run_few(residual, cache, step)
-                self._add_deep(residual, inputs, index)
-            hidden = self._norm(residual)
-            return hidden if wanted is None else hidden.index_select(0, wanted)
+            self._run_few(residual, inputs, layers, caches, step)
+            return None, residual, wanted
         last_wanted = wanted if is_uniform else None  # other rows are numbered among all tokens
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
-            is_last = number == len(layers)
-            delta, residual = layer.run(delta, residual, cache, step, last_wanted if is_last else None)
-            if not is_last:
+            picked = last_wanted if number == len(layers) else None
+            delta, residual = layer.run(delta, residual, cache, step, picked)
+            if picked is None:
                 self._add_deep(residual, inputs, number - 1)
-        hidden = self._norm.add(delta, residual)
-        return hidden if wanted is None or last_wanted is not None else hidden.index_select(0, wanted)
+        return delta, residual, None if last_wanted is not None else wanted
+
+    def _run_few(
+        self,
+        residual: torch.Tensor,
+        inputs: ModelInput,
+        layers: Sequence[Layer],
+        caches: Sequence[LayerCache],
+        step: AttentionStep,
+    ) -> None:
+        """Change the residual stream of a few tokens in place to that behind the last layer."""
+        for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
+            layer.run_few(residual, cache, step)
+            self._add_deep(residual, inputs, index)
+
+    # --- stage by stage -----------------------------------------------------------------------------------------------
+
+    def run_stage(
+        self,
+        residual: torch.Tensor,
+        inputs: ModelInput,
+        caches: Sequence[LayerCache],
+        wanted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the residual stream behind the layers of this stage, of the tokens `wanted` or of all. `residual`
+        [T, hidden], that before them, may be changed."""
+        delta, residual, left = self._run_layers(residual, inputs, self._layers, caches, wanted)
+        if delta is not None:
+            residual = residual.add_(delta)
+        return residual if left is None else residual.index_select(0, left)
 
     # --- layer by layer, where the weights of one layer at a time are loaded ------------------------------------------
 
@@ -229,7 +286,8 @@ class ComposedDecoder:
         return residual if self._embedding_norm is None else self._embedding_norm(residual)
 
     def _add_deep(self, residual: torch.Tensor, inputs: ModelInput, index: int) -> None:
-        """Add to the residual stream behind layer `index` what the embeddings have for it, if anything."""
+        """Add to the residual stream behind layer `index` of these what the embeddings have for it, if anything."""
+        index += self._first_layer
         if index >= self.config.num_deep_layers or inputs.splice_rows is None or inputs.splice_embeddings is None:
             return
         size = self.config.hidden_size
@@ -306,9 +364,24 @@ def _make_slopes(spec: AlibiSpec, heads: range, device: torch.device) -> torch.T
     return slopes.to(torch.bfloat16) if spec.is_rounded else slopes
 
 
-def _make_traits(config: DecoderConfig, division: Division, *, has_graphs: bool) -> DecoderTraits:
+def _list_names(decoder: ComposedDecoder) -> Iterator[str]:
+    """Yield the names of a decoder's plain tensors, and of the modules of its linear layers."""
+    for path, linear in decoder.linears.items():
+        yield from linear.modules_in(path)
+    for weight in decoder.plain_weights:
+        yield from (part.tensor for part in weight.parts)
+
+
+def _make_traits(config: DecoderConfig, division: Division, layers: range, *, has_graphs: bool) -> DecoderTraits:
     """Return the properties of a rank's share."""
-    traits, size = replace(config.traits, has_graphs=config.traits.has_graphs and has_graphs), division.place.size
+    is_stage = len(layers) < config.num_layers
+    traits = replace(
+        config.traits,
+        has_graphs=config.traits.has_graphs and has_graphs and not is_stage,
+        kv_shapes=config.traits.kv_shapes[layers.start : layers.stop],
+        flops_per_token=config.traits.flops_per_token * len(layers) // config.num_layers,
+    )
+    size = division.place.size
     if size == 1:
         return traits
     num_kv_heads = len(division.kv_heads(config))

@@ -8,7 +8,7 @@ device and is what the next one begins with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,13 +23,13 @@ from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
+from seesay.llm.running.begun_forward import BegunForward, is_plain
 from seesay.llm.running.blank_input import build_warm_up_inputs
 from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
 from seesay.llm.running.profiling import measure_peaks
-from seesay.llm.running.row_outputs import collect_outputs, has_outputs
 from seesay.llm.running.row_table import RowTable
 from seesay.llm.running.sampler import choose_tokens
 from seesay.llm.running.sampling_row import LogitsProcessor
@@ -49,7 +49,7 @@ from seesay.llm.running.step_sizes import row_sizes, token_sizes
 from seesay.llm.running.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
-    from seesay.llm.memory.kv_layout import KVLayout
+    from seesay.llm.memory.kv_layout import KVLayout, LayerCache
     from seesay.llm.running.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000
@@ -62,8 +62,11 @@ class ModelRunner:
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
     device, and is there once the cache is. `adapter_ids`: of the decoder's adapters, by name. `has_graphs`: whether
-    CUDA graphs compute decode steps, once the cache is there.
+    CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled only when the next one
+    is launched, or none follows, as its hidden states come from elsewhere meanwhile.
     """
+
+    samples_late = False
 
     def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
         self.decoder = decoder
@@ -336,8 +339,7 @@ class ModelRunner:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
-        is_plain = not (any(member.output_end for member in step.members) and has_outputs(step))
-        if self._graphs is not None and is_plain and not step.has_adapters and self._graphs.takes(step):
+        if self._graphs is not None and is_plain(step) and not step.has_adapters and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(
                 step=step,
@@ -348,7 +350,7 @@ class ModelRunner:
                 faults=output.faults,
             )
         self.device_rows.begin_step(step.slots, step.stops)
-        inputs, sampled, slots = make_step_input(
+        step_input = make_step_input(
             step,
             self.device_rows,
             traits=self.decoder.traits,
@@ -357,16 +359,13 @@ class ModelRunner:
             embeddings=self._join_embeddings(step),
             padding=self._padding,
         )
-        wanted = sampled if is_plain and not step.samples_all else None
-        hidden = self.decoder.forward(inputs, self._cache.layers, wanted)
-        logits: torch.Tensor | None = None
-        if num_sampled := step.num_sampled:
-            is_whole = wanted is None and not step.samples_all
-            logits = self.decoder.logits(hidden.index_select(0, sampled) if is_whole else hidden)[:num_sampled]
-        outputs = {} if is_plain else collect_outputs(self.decoder, step, hidden, logits)
-        return LaunchedStep(
-            step=step, dtype=self.dtype, logits=logits, slots=slots, outputs=outputs, faults=inputs.faults
-        )
+        return self._compute(BegunForward.make(step, step_input), self._cache.layers)
+
+    def _compute(self, begun: BegunForward, caches: Sequence[LayerCache]) -> LaunchedStep:
+        """Launch the forward pass of a step that no graph computes."""
+        launched = begun.launched(self.dtype)
+        begun.finish(launched, self.decoder, self.decoder.forward(begun.inputs, caches, begun.wanted))
+        return launched
 
     def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:
         """Return the embedding rows [R, embedding_size] that go into a step, in the order of their places."""

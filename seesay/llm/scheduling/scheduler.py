@@ -58,6 +58,8 @@ class SchedulerConfig:
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     media_run, is_prefix_lm: see `DecoderConfig`. Tokens that see each other are computed in one step, for which it may
     exceed all limits: see `find_max_step_tokens`.
+    num_micro_batches: steps that are computed at the same time, in stages: none begins at a token that an earlier one
+        samples, and answers that go on are divided among them.
     """
 
     max_batch_size: int
@@ -69,6 +71,7 @@ class SchedulerConfig:
     length_scaling: LengthScaling | None = None
     media_run: int = 0
     is_prefix_lm: bool = False
+    num_micro_batches: int = 1
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_prefill_token_num", "session_len", "max_encode_ahead_tokens"):
@@ -306,7 +309,7 @@ class Scheduler:
             for seq in self._live.running
             if seq is not yielding and (only is None or seq.seq_id in only) and (missing := self._count_missing(seq))
         ]
-        singles = min(sum(missing == 1 for _, missing in candidates), self.config.max_prefill_token_num)
+        singles = min(self._count_singles(candidates), self.config.max_prefill_token_num)
         spare = self._find_spare(candidates, singles)
         shares = self._divide(spare, candidates)
         spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted, drafts or {})
@@ -341,6 +344,14 @@ class Scheduler:
             preempted_ids=(*yielded_ids, *preempted),
             is_streamed=any(row.num_known == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
         )
+
+    def _count_singles(self, candidates: list[tuple[Sequence, int]]) -> int:
+        """How many sequences have a row of one token in the next step."""
+        singles = sum(missing == 1 for _, missing in candidates)
+        if (count := self.config.num_micro_batches) == 1:
+            return singles
+        in_flight = sum(seq.num_pending > 0 for seq in self._live.running)
+        return min(singles, -(-(singles + in_flight) // count))
 
     def _divide(self, spare: int, candidates: list[tuple[Sequence, int]]) -> TokenShares:
         """Divide the prompt tokens of a step among owners: those whose prompts are running, and those next in turn, as
@@ -433,6 +444,7 @@ class Scheduler:
         is_over = (
             seq.waits_for_tokens
             or seq.num_drafts > 0
+            or self.config.num_micro_batches > 1
             or num_expected - seq.num_prompt_tokens >= params.max_new_tokens
             or num_expected >= self.config.session_len
             or num_expected > self._capacity

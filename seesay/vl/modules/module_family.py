@@ -19,7 +19,7 @@ from seesay.vl.weight_map import WeightMap
 if TYPE_CHECKING:
     import torch
 
-    from seesay.device.ranks import Ranks
+    from seesay.device.ranks import Ranks, Stages
     from seesay.llm.models.decoder import Decoder
     from seesay.llm.models.module_decoder import ModuleDecoder
     from seesay.llm.models.module_model import DecoderNames, ModuleModel
@@ -71,7 +71,7 @@ class ModuleBackbone(Backbone):
         use_logn_attn: bool = False,
         device: torch.device,
         dtype: torch.dtype,
-        ranks: Ranks | None = None,
+        ranks: Ranks | Stages | None = None,
         expert_parallel: bool = False,
     ) -> Decoder:
         from seesay.llm.models.module_decoder import ModuleDecoder
@@ -79,7 +79,7 @@ class ModuleBackbone(Backbone):
         if ranks is not None and ranks.place.size > 1:
             raise CheckpointError(
                 f"{checkpoint.path}: {checkpoint.architecture} is computed as modules of Transformers, which cannot be "
-                "divided; use tp=1"
+                "divided; use tp=1 and pp=1"
             )
         if checkpoint.quantization is not None:
             raise CheckpointError(

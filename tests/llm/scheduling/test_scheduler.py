@@ -61,6 +61,7 @@ def make_scheduler(
     streamed: int | None = None,
     encoding: int | None = None,
     host: int = 0,
+    micro_batches: int = 1,
 ) -> Scheduler:
     config = SchedulerConfig(
         max_batch_size=batch,
@@ -69,6 +70,7 @@ def make_scheduler(
         max_encoding_tokens=encoding,
         session_len=session_len,
         max_encode_ahead_tokens=ahead,
+        num_micro_batches=micro_batches,
     )
     scheduler = Scheduler(config, BlockPool(blocks, block_size, caching, host))
     for seq in sequences:
@@ -200,6 +202,29 @@ def test_a_prompt_of_a_sequence_that_waits_for_tokens_is_planned_ahead() -> None
     seq = make_sequence(1, 20, waits=True, max_new_tokens=9)
     scheduler = make_scheduler([seq], budget=8)
     assert [rows(scheduler.plan_step()) for _ in range(4)] == [[(1, 0, 8)], [(1, 8, 8)], [(1, 16, 4)], []]
+
+
+def test_steps_in_different_stages_have_different_answers() -> None:
+    """Each stage computes half of the answers, and none begins at a token that is not known yet."""
+    scheduler = make_scheduler([make_sequence(i, 4, max_new_tokens=40) for i in range(5)], micro_batches=2)
+    step(scheduler)
+    earlier = scheduler.plan_step()
+    assert len(earlier.rows) == 3
+    for _ in range(6):
+        later = scheduler.plan_step()
+        assert {row.seq_id for row in later.rows} == {*range(5)} - {row.seq_id for row in earlier.rows}
+        assert not scheduler.plan_step().rows, "all answers are on their way"
+        commit(scheduler, earlier)
+        earlier = later
+    commit(scheduler, earlier)
+
+
+def test_chunks_of_a_prompt_are_in_different_stages() -> None:
+    scheduler = make_scheduler([make_sequence(0, 90)], budget=32, micro_batches=2)
+    plans = [scheduler.plan_step() for _ in range(4)]
+    assert [rows(plan) for plan in plans] == [[(0, 0, 32)], [(0, 32, 32)], [(0, 64, 26)], []]
+    for plan in plans[:3]:
+        commit(scheduler, plan)
 
 
 def test_a_plan_says_what_changed_and_nothing_else() -> None:

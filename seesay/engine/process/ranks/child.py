@@ -17,7 +17,6 @@ from seesay.engine.process.link import Link, LinkClosedError
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.engine.process.ranks import messages
-from seesay.engine.process.tcp_link import TcpLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from seesay.device.rank_group import Meeting
     from seesay.engine.process.ranks.follower import Follower
 
-ToLeader = Link[messages.ToLeader, messages.ToFollower] | TcpLink[messages.ToLeader, messages.ToFollower]
+ToLeader = Link[messages.ToLeader, messages.ToFollower]
 
 _SWITCH_INTERVAL_S = 1e-4
 """As in the engine process."""
@@ -104,27 +103,31 @@ def _load(start: messages.Follow, parent: Parent) -> Follower:
 
     from seesay.config import EngineConfig
     from seesay.device.host_memory import bound_allocators
-    from seesay.device.rank_group import join_group, pick_rank_device
+    from seesay.device.rank_group import join_group, join_stages, pick_rank_device
     from seesay.device.ranks import ALONE, Place
     from seesay.engine.core.loading import load_follower
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import open_model
-    from seesay.engine.process.ranks.follower import Follower, FollowingRunner
+    from seesay.engine.process.ranks.follower import Follower, FollowingRunner, PlanFollower
     from seesay.engine.process.ranks.led_weights import FollowedWeights
+    from seesay.engine.process.ranks.stage_runners import LaterStageRunner
     from seesay.engine.watchdog import exchange_limit_s
 
     gc.freeze()
     bound_allocators()
     config = EngineConfig(**start.engine)
-    place = Place(start.rank, config.tp)
+    place = Place(start.rank, config.num_ranks)
     # Elsewhere this process sees its own device alone.
     device = pick_rank_device(config.device_type, place if parent.distant is None else ALONE)
     model = open_model(Path(start.folder), config)
-    ranks = join_group(
-        _meet(parent, place.size), place, device, timeout_s=exchange_limit_s(config.step_timeout_s, str(device))
-    )
-    runner = load_follower(model, config, device, partial(FollowingRunner, ranks=ranks), ranks)
-    assert isinstance(runner, FollowingRunner)
+    meeting, timeout_s = _meet(parent, place.size), exchange_limit_s(config.step_timeout_s, str(device))
+    if config.pp > 1:
+        stages = join_stages(meeting, place, device, timeout_s=timeout_s)
+        runner = load_follower(model, config, device, partial(LaterStageRunner, stages=stages), stages)
+    else:
+        ranks = join_group(meeting, place, device, timeout_s=timeout_s)
+        runner = load_follower(model, config, device, partial(FollowingRunner, ranks=ranks), ranks)
+    assert isinstance(runner, PlanFollower)
     gc.collect()
     gc.freeze()
     gc.enable()

@@ -33,12 +33,11 @@ _FREEING = frozenset(["drop_cache", "drop_weights", "offload_weights"])
 """Calls after which the memory is others' to use."""
 
 
-class FollowingRunner(ModelRunner):
-    """Computes the steps of rank 0 with its own slice. Embeddings and sampled tokens are rank 0's."""
+class PlanFollower(ModelRunner):
+    """Computes the steps of rank 0 with its own part of the model. What is sampled is rank 0's to choose."""
 
-    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, ranks: Ranks) -> None:
+    def __init__(self, decoder: Decoder, limits: RunnerLimits) -> None:
         super().__init__(decoder, limits)
-        self._ranks = ranks
         self._reserved_bytes = 0
         self._embeddings: tuple[int, str] | None = None
         self._launched: deque[tuple[int, LaunchedStep]] = deque()  # those that may be collected, by number
@@ -70,15 +69,30 @@ class FollowingRunner(ModelRunner):
             self._launched.append((self._num_launched, self.launch(plan, place_splices(plan, self.rows))))
 
     def follow_sample(self, message: messages.Sample) -> None:
-        """Take the tokens of the step launched last."""
-        launched, self._unsampled = self._unsampled, None
+        """Take the tokens of a step that was launched."""
+        launched = next((found for number, found in self._launched if number == message.number), None)
         assert launched is not None, "a step was sampled that was not launched"
+        self._take_tokens(launched)
+        launched.take_jumps(message.jumps)
+
+    def _take_tokens(self, launched: LaunchedStep) -> None:
+        """Let the next step begin with what this one samples, if this rank needs to know it."""
+
+
+class FollowingRunner(PlanFollower):
+    """A rank with a slice of every layer. Embeddings and sampled tokens come from rank 0's device."""
+
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, ranks: Ranks) -> None:
+        super().__init__(decoder, limits)
+        self._ranks = ranks
+
+    def _take_tokens(self, launched: LaunchedStep) -> None:
+        self._unsampled = None
         if launched.logits is not None:
             with torch.inference_mode(), on_stream(self.stream):
                 token_ids = torch.empty(launched.step.num_sampled, dtype=torch.int64, device=self.device)
                 self._ranks.broadcast(token_ids)
                 self._put_tokens(launched, token_ids)
-        launched.take_jumps(message.jumps)
 
     def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:
         num_rows = sum(len(offsets) for found in step.splices.values() for offsets in found.offsets)
@@ -95,7 +109,7 @@ class FollowingRunner(ModelRunner):
 class Follower:
     """Does the messages of rank 0. `activity`: entered with each part of a step."""
 
-    def __init__(self, runner: FollowingRunner, weights: FollowedWeights) -> None:
+    def __init__(self, runner: PlanFollower, weights: FollowedWeights) -> None:
         self._runner = runner
         self.activity = Activity()
         self._calls: Mapping[str, Callable[..., Any]] = {

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.config import EngineConfig
-    from seesay.engine.core.rank_parts import RankParts
+    from seesay.device.ranks import Ranks, Stages
+    from seesay.engine.core.rank_parts import MakeRunner, RankParts
     from seesay.engine.process.kinds import Start
     from seesay.engine.process.ranks.executor import Executor
 
@@ -49,19 +50,26 @@ class Joining:
 
     def join(self, device: torch.device) -> RankParts:
         """Return the parts of a core on `device` that lead the others, once all are there."""
-        from seesay.device.rank_group import join_group
+        from seesay.device.rank_group import join_group, join_stages
         from seesay.device.ranks import Place
         from seesay.engine.core.rank_parts import RankParts
         from seesay.engine.process.ranks.led_runner import LedRunner
         from seesay.engine.process.ranks.led_weights import LedWeights
+        from seesay.engine.process.ranks.stage_runners import FirstStageRunner
 
         followers = self._followers
         timeout_s = exchange_limit_s(self._config.step_timeout_s, str(device))
-        meeting = followers.executor.meet()
-        ranks = join_group(meeting, Place(0, followers.size), device, timeout_s=timeout_s)
+        meeting, place = followers.executor.meet(), Place(0, followers.size)
+        ranks: Ranks | Stages
+        if self._config.pp > 1:
+            ranks = stages = join_stages(meeting, place, device, timeout_s=timeout_s)
+            make_runner: MakeRunner = partial(FirstStageRunner, stages=stages, followers=followers)
+        else:
+            ranks = slices = join_group(meeting, place, device, timeout_s=timeout_s)
+            make_runner = partial(LedRunner, ranks=slices, followers=followers)
         return RankParts(
             ranks=ranks,
-            make_runner=partial(LedRunner, ranks=ranks, followers=followers),
+            make_runner=make_runner,
             make_weights=partial(LedWeights, followers=followers),
             wait_until_loaded=partial(followers.wait_for_answers, "loading its slice of the weights"),
         )

@@ -10,7 +10,7 @@ from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.runner import ModelRunner
 
 if TYPE_CHECKING:
-    from seesay.device.ranks import Ranks
+    from seesay.device.ranks import Place
     from seesay.engine.process.ranks.followers import Followers
     from seesay.llm.models.decoder import Decoder
     from seesay.llm.plans.step_times import StepCosts
@@ -23,9 +23,9 @@ class LedMemory(ModelRunner):
     """A `ModelRunner` that has all ranks do what it does. There are as many KV blocks as the rank with the least room
     has. An error of any rank is raised here."""
 
-    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, ranks: Ranks, followers: Followers) -> None:
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, place: Place, followers: Followers) -> None:
         super().__init__(decoder, limits)
-        self._ranks = ranks
+        self._place = place
         self._followers = followers
 
     def _lead(self, name: str, work: Callable[[], T], **arguments: Any) -> tuple[T, list[Any]]:
@@ -39,7 +39,7 @@ class LedMemory(ModelRunner):
 
     def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
         if self.device.type == "cpu":  # all ranks take of the same memory
-            share /= self._ranks.place.size
+            share /= self._place.size
         options: dict[str, Any] = {"num_blocks": num_blocks, "share": share, "num_host_slots": num_host_slots}
         choose = partial(choose_num_blocks, self, reserved_bytes=reserved_bytes, **options)
         own, others = self._lead("choose_num_blocks", choose, **options)

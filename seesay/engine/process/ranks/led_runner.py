@@ -19,14 +19,18 @@ from seesay.llm.running.launched_step import BegunStep
 if TYPE_CHECKING:
     import torch
 
+    from seesay.device.ranks import Ranks
+    from seesay.engine.process.ranks.followers import Followers
+    from seesay.llm.models.decoder import Decoder
     from seesay.llm.plans.step_plan import StepPlan, TokenMasks
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
+    from seesay.llm.running.runner_limits import RunnerLimits
     from seesay.llm.running.sampling_row import LogitsProcessor
     from seesay.llm.running.step_input import Embeddings, Splices, StepRows
 
 
-class LedRunner(LedMemory):
-    """Samples alone: the others take its tokens from the device, and learn them when it does."""
+class LeadingRunner(LedMemory):
+    """Has all ranks follow its plans, and samples alone: the others learn its tokens when it does."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -57,7 +61,8 @@ class LedRunner(LedMemory):
         masks: TokenMasks | None = None,
         processors: Mapping[int, tuple[LogitsProcessor, ...]] | None = None,
     ) -> None:
-        self._tell(messages.Sample, {} if masks is None else dict(masks.jumps))
+        number = next(number for number, found in self._launched if found is launched)
+        self._tell(messages.Sample, number, {} if masks is None else dict(masks.jumps))
         with self._in_step():
             super().sample(launched, masks, processors)
 
@@ -75,6 +80,24 @@ class LedRunner(LedMemory):
         collected, self._collected = tuple(self._collected), []
         self._followers.tell(kind(collected, *fields))
 
+    @contextmanager
+    def _in_step(self) -> Generator[None]:
+        """A part of a step that the other ranks do as well."""
+        try:
+            yield
+        except BaseException as error:
+            self._followers.give_up(error)
+            raise
+
+
+class LedRunner(LeadingRunner):
+    """The runner of rank 0 of those that have a slice of every layer each: they take embeddings and tokens from its
+    device."""
+
+    def __init__(self, decoder: Decoder, limits: RunnerLimits, *, ranks: Ranks, followers: Followers) -> None:
+        super().__init__(decoder, limits, place=ranks.place, followers=followers)
+        self._ranks = ranks
+
     def _put_tokens(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
         self._ranks.broadcast(token_ids)
         super()._put_tokens(launched, token_ids)
@@ -84,15 +107,6 @@ class LedRunner(LedMemory):
         if embeddings is not None:
             self._ranks.broadcast(embeddings)
         return embeddings
-
-    @contextmanager
-    def _in_step(self) -> Generator[None]:
-        """A part of a step that the other ranks do as well."""
-        try:
-            yield
-        except BaseException as error:
-            self._followers.give_up(error)
-            raise
 
 
 def _describe(splices: Mapping[int, Splices]) -> tuple[int, str] | None:

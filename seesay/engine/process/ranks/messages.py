@@ -49,8 +49,9 @@ class Step(Learning):
 
 
 class Sample(Learning):
-    """Take the tokens of the step launched last, which rank 0 will broadcast. `jumps` as in `TokenMasks`."""
+    """Take the tokens of the step `number`, which rank 0 will broadcast. `jumps` as in `TokenMasks`."""
 
+    number: int
     jumps: dict[int, tuple[int, ...]]
 
 

@@ -12,7 +12,8 @@ from datetime import timedelta
 
 import msgspec
 import zmq
-from torch.distributed import DistStoreError, Store
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistStoreError
 
 from seesay.engine.process.tcp_link import Key, connect, listen
 
@@ -130,4 +131,5 @@ class RankStore(Store):
             self._of_thread.socket = None  # its answer may still come
             socket.close(linger=0)
             raise DistStoreError(f"rank 0 did not learn {question.name!r} within {limit_s:.0f} s")
-        return msgspec.msgpack.decode(socket.recv(), type=Answer)
+        answer: Answer = msgspec.msgpack.decode(socket.recv(), type=Answer)
+        return answer

@@ -10,7 +10,8 @@ import contextlib
 import logging
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import zmq
 
@@ -22,6 +23,8 @@ from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+    from ray.actor import ActorHandle
+    from ray.util.placement_group import PlacementGroup
 
     from seesay.device.rank_group import Meeting
     from seesay.device.ranks import Place
@@ -61,7 +64,7 @@ class RankActor:
 class RayRank:
     """A `RankProcess` that an actor runs."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], actor: Any, module: str, meets: _Meets) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], actor: ActorHandle, module: str, meets: _Meets) -> None:
         import ray
 
         self._actor = actor
@@ -133,7 +136,7 @@ class RayExecutor:
         self._keeper = StoreKeeper(self._context, host, key)
         self._meets = _Meets(host, key, self._keeper.address)
 
-    def _make_actor(self, rank: int) -> Any:
+    def _make_actor(self, rank: int) -> ActorHandle:
         ray = self._ray
         strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
             self._group, placement_group_bundle_index=rank
@@ -176,11 +179,13 @@ class RayExecutor:
         self._ray.shutdown()
 
 
-def _connect() -> Any:
+def _connect() -> ModuleType:
     """Return the module `ray`, connected to the cluster of this node."""
     try:
         import ray
         import ray.util.scheduling_strategies
+
+        module: ModuleType = ray
     except ImportError:
         raise ConfigError(
             "distributed_executor_backend='ray' needs Ray: pip install 'seesay[ray]', on all nodes"
@@ -192,15 +197,15 @@ def _connect() -> Any:
             "distributed_executor_backend='ray': no Ray cluster is found: run `ray start --head` here, or set "
             f"{_CLUSTER} ({error})"
         ) from None
-    return ray
+    return module
 
 
-def _reserve(ray: Any, size: int, needs: dict[str, float], host: str) -> Any:
+def _reserve(ray: ModuleType, size: int, needs: dict[str, float], host: str) -> PlacementGroup:
     """Return the placement group of so many ranks. Raises `ConfigError` for more than the cluster has."""
     [(kind, _)] = needs.items()
     count = ray.cluster_resources().get(kind, 0)
     if count < size:
-        raise ConfigError(f"tp={size} with Ray: takes {size} {kind}s, but the cluster has only {count:g}")
+        raise ConfigError(f"{size} ranks with Ray: take {size} {kind}s, but the cluster has only {count:g}")
     bundles = [{**needs, f"node:{host}": _PIN}, *(dict(needs) for _ in range(size - 1))]
     group = ray.util.placement_group(bundles, strategy="PACK")
     started_s = time.monotonic()

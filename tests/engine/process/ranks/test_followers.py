@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import MEETINGS, Followers
 from seesay.engine.process.ranks.messages import Follow
@@ -130,6 +131,7 @@ def test_a_dead_rank_is_the_cause(start: Start, lost: queue.SimpleQueue[Exceptio
     followers = start("answers")
     followers.call("count", lambda: 0, {})
     [child] = followers._children.values()
+    assert isinstance(child, ChildProcess)
     os.kill(child.pid, signal.SIGKILL)
     waiting = threading.Thread(target=followers.give_up, args=(RuntimeError("connection closed by peer"),))
     waiting.start()
