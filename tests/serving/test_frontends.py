@@ -403,6 +403,8 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
                 opened.enter_context(streaming(server, INTERACTIVE, **LONG_TURN, session_id=10 + index))
             threads.append(threading.Thread(target=read, args=(lines,)))
             threads[-1].start()
+        with server.only(0):
+            later = server.post("/v1/responses", input="go on", background=True, max_output_tokens=400).json()
         with server.without_descriptors():
             os.kill(frontends[0], signal.SIGKILL)
             assert server.chat().status_code == 200, "the next request is answered"
@@ -411,6 +413,8 @@ def test_a_front_that_is_killed_loses_its_own_requests_alone(server: Server) -> 
         assert talk(server, "me too", 11)["status"] == 409, "the other frontend's session goes on"
         # That of the dead one is free again once the supervisor has noticed.
         wait_until(lambda: talk(server, "me too", 10)["status"] == 200)
+        lost = httpx.get(f"{server.url}/v1/responses/{later['id']}", timeout=60).json()
+        assert lost["status"] == "failed" and "ended; send the request again" in lost["error"]["message"], lost
         threads[1].join(120)
         assert len(ended) == 2 and ended[1] == "data: [DONE]"
     wait_until(server.is_up)

@@ -124,6 +124,30 @@ def test_events_are_kept_for_all() -> None:
     assert frontends.answer(0, messages.ReadEvents(7, b"p", "a", 0)) == messages.FoundEvents(7, None, True)
 
 
+def test_what_an_ended_front_was_computing_has_failed() -> None:
+    """Unless it, or another one that cancelled it, has stored it again."""
+    frontends = Frontends()
+    frontends.take(0, messages.StoreResponse(1, b"o", "a", b"queued", 10, b"failed"))
+    frontends.take(0, messages.AddEvents(2, b"o", "a", [b"1"], False))
+    frontends.take(1, messages.StoreResponse(3, b"o", "b", b"queued", 10, b"failed"))
+    frontends.leave(0)
+    assert frontends.answer(1, messages.FindResponse(4, b"o", "a")).stored == b"failed"
+    assert frontends.answer(1, messages.ReadEvents(5, b"o", "a", 0)) == messages.FoundEvents(5, [b"1"], True)
+    assert frontends.answer(1, messages.FindResponse(6, b"o", "b")).stored == b"queued", "the other one goes on"
+    frontends.shared_state.join(0)
+    frontends.take(0, messages.StoreResponse(7, b"o", "b", b"cancelled", 10))
+    frontends.leave(1)
+    assert frontends.answer(0, messages.FindResponse(8, b"o", "b")).stored == b"cancelled"
+
+
+def test_a_response_that_was_deleted_does_not_come_back() -> None:
+    frontends = Frontends()
+    frontends.take(0, messages.StoreResponse(1, b"o", "a", b"queued", 10, b"failed"))
+    frontends.take(1, messages.DeleteResponse(2, b"o", "a"))
+    frontends.leave(0)
+    assert frontends.answer(1, messages.FindResponse(3, b"o", "a")).stored is None
+
+
 def test_a_turn_is_of_one_front_at_a_time() -> None:
     frontends = Frontends()
     begun = frontends.answer(0, messages.BeginTurn(1, KEY))

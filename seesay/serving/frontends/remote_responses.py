@@ -22,9 +22,12 @@ class RemoteResponses:
         answer = await self._ask(lambda number: messages.FindResponse(number, owner, response_id))
         return None if answer.stored is None else messages.decode_response(answer.stored)
 
-    async def store(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        data = messages.encode_response(stored)
-        await self._ask(lambda number: messages.StoreResponse(number, owner, response_id, data, stored.num_bytes))
+    async def store(
+        self, owner: bytes, response_id: str, stored: StoredResponse, *, if_lost: StoredResponse | None = None
+    ) -> None:
+        data, num_bytes = messages.encode_response(stored), stored.num_bytes
+        lost = None if if_lost is None else messages.encode_response(if_lost)
+        await self._ask(lambda number: messages.StoreResponse(number, owner, response_id, data, num_bytes, lost))
 
     async def delete(self, owner: bytes, response_id: str) -> None:
         await self._ask(lambda number: messages.DeleteResponse(number, owner, response_id))

@@ -182,8 +182,11 @@ class FindResponse(AboutResponse):
 
 
 class StoreResponse(AboutResponse):
+    """Asks to store a response. `if_lost` takes its place if the frontend ends before it stores the response again."""
+
     stored: bytes
     num_bytes: int
+    if_lost: bytes | None = None
 
 
 class DeleteResponse(AboutResponse):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from seesay.engine.process.kinds import Do, Hello, StartFailed
@@ -47,6 +47,7 @@ class _Frontend:
     is_silent: bool = False
     figures: list[Family] = field(default_factory=list)
     turns: dict[int, Session] = field(default_factory=dict)  # by the number of the question that began them
+    unfinished: dict[tuple[bytes, str], messages.StoreResponse] = field(default_factory=dict)  # by owner and id
 
     @property
     def is_up(self) -> bool:
@@ -95,6 +96,10 @@ class StateServer:
         self._ended[index] = add_up([self._ended.get(index, []), keep_totals(frontend.figures)])
         for session in frontend.turns.values():
             self._sessions.end(session)
+        for place, question in frontend.unfinished.items():
+            if question.if_lost is not None and self._responses.get(*place) is not None:
+                self._responses.put(*place, question.if_lost, question.num_bytes)
+                self._responses.add_events(*place, (), is_last=True)
         for number in [number for number, found in self._rounds.items() if found.asker == index]:
             del self._rounds[number]
         for number in list(self._rounds):
@@ -148,6 +153,7 @@ class StateServer:
         """Return the answer to a question about responses or sessions. Raises `ApiError`."""
         match question:
             case messages.AboutResponse():
+                _note_unfinished(self._frontends.values(), frontend, question)
                 return _answer_about_response(self._responses, question)
             case messages.BeginTurn(number, key):
                 session = self._sessions.begin(key, lambda: self._send(index, messages.CancelTurn(number)))
@@ -230,6 +236,17 @@ def _pass_on(question: _Gathering, number: int) -> messages.ToFrontend:
             return messages.DoReset(number)
         case messages.GatherFigures():
             return messages.WantFigures(number)
+
+
+def _note_unfinished(frontends: Iterable[_Frontend], frontend: _Frontend, question: messages.AboutResponse) -> None:
+    """Note who computes a response, where it is stored now; nobody does once it is stored as it is."""
+    if not isinstance(question, messages.StoreResponse):
+        return
+    place = (question.owner, question.response_id)
+    for each in frontends:
+        each.unfinished.pop(place, None)
+    if question.if_lost is not None:
+        frontend.unfinished[place] = question
 
 
 def _answer_about_response(store: ResponseStore[bytes], question: messages.AboutResponse) -> messages.ToFrontend:

@@ -23,6 +23,9 @@ RUNNING = ("queued", "in_progress")
 """The statuses of a response that is not there yet."""
 
 _POLL_S = 0.2
+_LOST = ApiError(
+    500, "the process that answered ended; send the request again", kind="server_error", code="internal_error"
+)
 
 
 class Progress(Protocol):
@@ -65,7 +68,7 @@ class BackgroundAnswers:
             why = f"{most} background responses are being answered (max_queue); try again later"
             raise ApiError(429, why, kind="rate_limit_error", code="queue_full", retry_after_s=1)
         place = (owner, queued.body["id"])
-        await self._state.shared.responses.store(*place, queued)
+        await self._store_running(place, queued)
         self._news[place] = asyncio.Event()
         task = asyncio.create_task(self._run(place, queued, answer, make_error))
         self._tasks[place] = task
@@ -126,7 +129,11 @@ class BackgroundAnswers:
     async def begin(self, place: _Place, queued: StoredResponse) -> None:
         """Store that a response has begun."""
         if await self.is_wanted(place):
-            await self._state.shared.responses.store(*place, _with_status(queued, "in_progress"))
+            await self._store_running(place, _with_status(queued, "in_progress"))
+
+    async def _store_running(self, place: _Place, running: StoredResponse) -> None:
+        """Store a response that is not there yet. If this process ends, it has failed."""
+        await self._state.shared.responses.store(*place, running, if_lost=_with_error(running, _LOST))
 
     async def tell(self, place: _Place, event: bytes) -> None:
         """Store an event, and wake those who follow the response."""

@@ -15,8 +15,11 @@ class SharedResponses(Protocol):
         """Return a stored response of this owner."""
         ...
 
-    async def store(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
-        """Store a response, so that later requests find it."""
+    async def store(
+        self, owner: bytes, response_id: str, stored: StoredResponse, *, if_lost: StoredResponse | None = None
+    ) -> None:
+        """Store a response, so that later requests find it. `if_lost`: what takes its place if this process ends before
+        the response is stored again; its stream ends then."""
         ...
 
     async def delete(self, owner: bytes, response_id: str) -> None:
@@ -41,7 +44,10 @@ class LocalResponses:
     async def find(self, owner: bytes, response_id: str) -> StoredResponse | None:
         return self._store.get(owner, response_id)
 
-    async def store(self, owner: bytes, response_id: str, stored: StoredResponse) -> None:
+    async def store(
+        self, owner: bytes, response_id: str, stored: StoredResponse, *, if_lost: StoredResponse | None = None
+    ) -> None:
+        del if_lost  # what is stored ends with this process
         self._store.put(owner, response_id, stored, stored.num_bytes)
 
     async def delete(self, owner: bytes, response_id: str) -> None:
