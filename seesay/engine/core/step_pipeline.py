@@ -143,7 +143,7 @@ class StepPipeline:
         """Wait for a step and commit it. Steps behind it began with its tokens and blocks: if it fails, they are
         lost."""
         try:
-            if not step.launched.is_sampled:
+            if self._runner.samples_late and not step.launched.is_sampled:
                 self._sample(step.plan, step.launched)
             result = self._runner.collect(step.launched)
         except StepFailedError as failure:

@@ -22,6 +22,8 @@ class Stream:
 
 
 class Launched:
+    is_sampled = False
+
     def collect(self) -> StepResult:
         return StepResult(seconds=0.5)
 
@@ -30,6 +32,7 @@ class Runner:
     """`refused`: the sequences whose rows cannot be computed."""
 
     stream = Stream()
+    samples_late = False
     refused: frozenset[int] = frozenset()
 
     def step(self, plan: StepPlan, embeddings: object) -> Any:
@@ -37,11 +40,26 @@ class Runner:
         errors = {row.seq_id: RequestError(ErrorCode.INTERNAL, "refused") for row in plan.rows if row not in left.rows}
         return left, Launched() if left.rows else None, errors
 
-    def sample(self, launched: Launched, *, processors: object) -> None:
-        pass
+    def sample(self, launched: Launched, masks: object = None, *, processors: object) -> None:
+        assert not launched.is_sampled
+        launched.is_sampled = True
 
     def collect(self, launched: Launched) -> StepResult:
         return launched.collect()
+
+
+class LateRunner(Runner):
+    """`begun`: the steps that were launched."""
+
+    samples_late = True
+
+    def __init__(self) -> None:
+        self.begun: list[Launched] = []
+
+    def step(self, plan: StepPlan, embeddings: object) -> Any:
+        found = super().step(plan, embeddings)
+        self.begun.append(found[1])
+        return found
 
 
 def make_flight(runner: Any, **calls: Any) -> StepPipeline:
@@ -73,6 +91,19 @@ def test_rows_that_cannot_be_computed_end_their_sequences_and_are_not_committed(
     assert ended == [2, 2] and not flight.is_empty, "the first step is still in flight"
     flight.collect()
     assert [plan.rows for plan in committed] == [make_plan(1).rows]
+
+
+def test_a_late_step_is_sampled_when_the_next_one_is_launched() -> None:
+    """Until then its hidden states are another stage's to compute."""
+    runner, committed = LateRunner(), list[StepPlan]()
+    begun = runner.begun
+    flight = make_flight(runner, commit=lambda plan, _: committed.append(plan))
+    for number in range(3):
+        flight.launch(make_plan(number), EmbeddingStore(0))
+        assert [launched.is_sampled for launched in begun] == [True] * number + [False]
+        assert committed == [make_plan(each) for each in range(number)]
+    flight.collect()
+    assert begun[-1].is_sampled and len(committed) == 3
 
 
 def test_a_step_beside_a_call_of_the_tower_has_no_duration() -> None:
