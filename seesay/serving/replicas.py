@@ -53,11 +53,9 @@ def serve_replicas(
 
 
 def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: VisionConfig) -> list[dict[str, str]]:
-    """Return the environment of each replica: its GPUs, or its share of the processor cores. Raises `ConfigError` where
-    there are not enough GPUs."""
-    count, each = settings.num_replicas, backend.num_ranks
-    if vision.device is not None:
-        raise ConfigError("--dp above 1 with --encoder-device is not supported: each replica has both on its GPUs")
+    """Return the environment of each replica: its GPUs, or its share of the processor cores. A replica's encoder is on
+    one of its own: `vision.device` counts these. Raises `ConfigError` where there are not enough GPUs."""
+    count, each = settings.num_replicas, max(backend.num_ranks, _count_encoder_gpus(vision.device))
     if ":" in backend.device_type:
         raise ConfigError(f"--dp above 1 needs --devices instead of --device {backend.device_type}")
     gpus = [] if backend.device_type == "cpu" else list(map(str, settings.devices)) or _visible_gpus()
@@ -69,6 +67,12 @@ def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: Visi
     if len(gpus) < count * each:
         raise ConfigError(f"--dp {count} needs {count * each} GPUs, there are {len(gpus)}: {', '.join(gpus)}")
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])} for i in range(count)]
+
+
+def _count_encoder_gpus(device: str | None) -> int:
+    """Return how many GPUs a replica needs so that it has the one that is called so."""
+    kind, _, index = (device or "cpu").partition(":")
+    return 0 if kind == "cpu" else 1 + int(index if index.isdecimal() else 0)
 
 
 def _given_threads() -> dict[str, str]:

@@ -108,6 +108,21 @@ def test_openai_client(proxy: Command) -> None:
     assert again.previous_response_id == first.id and client.responses.retrieve(first.id).id == first.id
 
 
+def test_streams_in_the_background_are_resumed(proxy: Command) -> None:
+    """At the node that computes them, however often the client comes back."""
+    with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key="k", timeout=120) as client:
+        options: Any = {"model": "seesay-demo", "max_output_tokens": 60, "extra_body": {"ignore_eos": True}}
+        for number in range(4):  # several nodes have some
+            stream = client.responses.create(input=f"Tell {number}.", background=True, stream=True, **options)
+            events: list[Any] = [next(stream) for _ in range(3)]
+            stream.close()
+            response_id = events[0].response.id
+            events += client.responses.retrieve(response_id, stream=True, starting_after=events[-1].sequence_number)
+            assert [event.sequence_number for event in events] == list(range(len(events)))
+            assert events[-1].type in ("response.completed", "response.incomplete")
+            assert client.responses.retrieve(response_id).output_text == events[-1].response.output_text != ""
+
+
 def test_anthropic_client(proxy: Command) -> None:
     """Answers, streams, counts and errors of Anthropic's API, too."""
     with anthropic.Anthropic(base_url=proxy.url, api_key="k", max_retries=0, timeout=120) as client:
@@ -206,7 +221,10 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divide(2) == [{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "5"}]
     assert divide(2, tp=2) == [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
     assert divide(2, devices="[1, 0]") == [{"CUDA_VISIBLE_DEVICES": "1"}, {"CUDA_VISIBLE_DEVICES": "0"}]
-    refused = [(5, 1, "auto", None), (3, 2, "auto", None), (2, 1, "cuda:1", None), (2, 1, "cuda", "cpu")]
+    pairs = [{"CUDA_VISIBLE_DEVICES": "4,5"}, {"CUDA_VISIBLE_DEVICES": "6,7"}]
+    assert divide(2, vision="cuda:1") == pairs, "a replica's encoder is on its own second one"
+    assert divide(2, vision="cpu") == divide(2, vision="cuda:0") == divide(2)
+    refused = [(5, 1, "auto", None), (3, 2, "auto", None), (2, 1, "cuda:1", None), (3, 1, "cuda", "cuda:1")]
     for count, tp, device, vision in refused:
         with pytest.raises(ConfigError, match="--dp"):
             divide(count, tp, device, vision)
