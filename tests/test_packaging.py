@@ -50,14 +50,14 @@ def imported_modules(folder: Path) -> set[str]:
 
 
 def test_extras_are_used() -> None:
-    assert set(EXTRAS) == {*USED, "all", "bench", "docs", "dev"}
+    assert set(EXTRAS) == {*USED, "all", "bench", "docs", "dev", "ray"}
     assert EXTRAS["all"] == [f"seesay[{','.join(USED)}]"]
     importlib.import_module("seesay.serving.http.http_protocol")
     assert "httptools" in sys.modules, "it is used through uvicorn's protocol"
     importlib.import_module("starlette.formparsers")
     assert "python_multipart" in sys.modules, "it is used through Starlette's forms"
     in_package = imported_modules(PACKAGE) | {"httptools", "python_multipart"}
-    for extra in (*USED, "bench"):
+    for extra in (*USED, "bench", "ray"):
         for package in packages_of(extra):
             assert module_of(package).partition(".")[0] in in_package, f"{package} of [{extra}] is imported nowhere"
 
@@ -113,6 +113,8 @@ def test_a_command_names_the_extra_it_lacks(argv: list[str], extra: str) -> None
         (USED, "from seesay.ui import run_local; run_local()", "ui"),
         (("ui",), "from seesay.ui import run_local; run_local()", "ui"),
         (USED, "import seesay; seesay.load_video('CLIP')", "video"),
+        (("ray",), "from seesay.serving.ray_app import build_app; build_app({})", "ray"),
+        (("ray",), "from seesay.serving.ray_data import answer_rows; answer_rows(None, prompt=str)", "ray"),
         (("otel",), "from seesay.serving.tracing import open_tracing; open_tracing('http://a:1')", "otel"),
     ],
     ids=str,
