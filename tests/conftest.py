@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--refresh-docs", action="store_true", help="write what examples print into README.md and docs/")
     parser.addoption("--requests", type=int, default=None, help="number of requests in tests/test_differential.py")
     parser.addoption("--kills", type=int, default=None, help="number of kills in tests/engine/test_kills.py")
+    parser.addoption("--device", default=None, help="run engines of the CPU on it: see tests/support/other_device.py")
     parser.addoption("--stress-s", type=float, default=2.0, help="seconds that each stress test on a GPU takes")
 
 
@@ -64,6 +65,10 @@ LONG_FILES = (
 def pytest_configure(config: pytest.Config) -> None:
     if importlib.util.find_spec("hypothesis") is not None:
         pairs.load_profile(config)
+    if (device := config.getoption("--device")) is not None:
+        from other_device import use_device
+
+        use_device(device)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,8 +86,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Bring long files to the front, and skip tests marked `gpu` where there is none."""
+    if config.getoption("--device") is not None:
+        from other_device import skip_those_about_the_cpu
+
+        skip_those_about_the_cpu(items)
     items.sort(key=lambda item: LONG_FILES.index(item.path.name) if item.path.name in LONG_FILES else len(LONG_FILES))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked:

@@ -50,7 +50,7 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
 
     def plan(layout: RowLayout | DecodeRows, **options: Any) -> Any:
         if isinstance(layout, DecodeRows):
-            lens, table = layout.kv_lens.numpy().astype(np.int64), layout.block_table.numpy().astype(np.int64)
+            lens, table = (each.cpu().numpy().astype(np.int64) for each in (layout.kv_lens, layout.block_table))
             used = -(-lens // block_size)
             width = int(used.max())
             places = np.minimum(np.arange(width)[None], used[:, None] - 1)

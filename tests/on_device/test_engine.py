@@ -200,6 +200,24 @@ def test_out_of_memory_is_told() -> None:
         set_capacity(total)
 
 
+def test_what_there_is_no_room_for_leaves_nothing_behind() -> None:
+    source, target = torch.ones(1 << 20, device=NPU), torch.empty(0, device=NPU)
+    _, total, used, _ = torch.ops.my_device.read_memory(0)
+    set_capacity(used + (1 << 20))
+    out_of_memory = pytest.raises(torch.OutOfMemoryError, match="npu:0 is out of memory")
+    try:
+        for make in (lambda: torch.empty(1 << 20, device=NPU), lambda: source + source):
+            for _ in range(50):
+                with out_of_memory:
+                    make()
+        assert torch.ops.my_device.read_memory(0)[2] == used
+        with out_of_memory:
+            torch.add(source, source, out=target)
+    finally:
+        set_capacity(total)
+    assert torch.add(source, source, out=target).sum().item() == 2 << 20
+
+
 # --- the device itself ------------------------------------------------------------------------------------------------
 
 

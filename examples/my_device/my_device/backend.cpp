@@ -21,12 +21,15 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,14 +61,25 @@ struct Usage {
 };
 Usage usages[kNumDevices];
 
-void take(c10::DeviceIndex index, int64_t num_bytes) {
+// Raises where there is no room for so many bytes more.
+void check_room(c10::DeviceIndex index, int64_t num_bytes) {
   auto& usage = usages[index];
-  std::lock_guard<std::mutex> lock(usage.mutex);
+  int64_t current = 0, capacity = 0;
+  {
+    std::lock_guard<std::mutex> lock(usage.mutex);
+    current = usage.current;
+    capacity = usage.capacity;
+  }
   TORCH_CHECK_WITH(
       OutOfMemoryError,
-      usage.current + num_bytes <= usage.capacity,
-      "npu:", int(index), " is out of memory: ", num_bytes, " bytes are wanted, ", usage.current, " of ",
-      usage.capacity, " are in use");
+      current + num_bytes <= capacity,
+      "npu:", int(index), " is out of memory: ", num_bytes, " bytes are wanted, ", current, " of ", capacity,
+      " are in use");
+}
+
+void charge(c10::DeviceIndex index, int64_t num_bytes) {
+  auto& usage = usages[index];
+  std::lock_guard<std::mutex> lock(usage.mutex);
   usage.current += num_bytes;
   usage.peak = std::max(usage.peak, usage.current);
 }
@@ -111,10 +125,13 @@ struct DeviceMemory final : c10::DeviceAllocator {
     if (num_bytes == 0) {
       return {nullptr, device_of(index)};
     }
-    take(index, int64_t(num_bytes));
+    check_room(index, int64_t(num_bytes));
+    charge(index, int64_t(num_bytes));
     auto piece = std::unique_ptr<Piece>(new Piece{index, int64_t(num_bytes)});
-    TORCH_CHECK_WITH(
-        OutOfMemoryError, posix_memalign(&piece->own, kAlignment, num_bytes) == 0, "the host is out of memory");
+    if (posix_memalign(&piece->own, kAlignment, num_bytes) != 0) {
+      piece->own = nullptr;  // its value is not defined then
+      TORCH_CHECK_WITH(OutOfMemoryError, false, "the host is out of memory");
+    }
     void* address = flip(piece->own);
     return {address, piece.release(), &delete_piece, device_of(index)};
   }
@@ -387,6 +404,14 @@ class Call {
     device_ = device;
   }
 
+  // Raise where what the device has adopted is more than it has room for. Not while arguments and results are changed:
+  // they would be left half changed.
+  void check_room() const {
+    if (num_adopted_ > 0) {
+      my_device::check_room(device_.value_or(device_of(current_index)).index(), 0);
+    }
+  }
+
   // A tensor of the device in the memory of `tensor`, which is a result or an argument.
   at::Tensor to_device(const at::Tensor& tensor) {
     if (!tensor.defined() || !tensor.device().is_cpu()) {
@@ -432,7 +457,8 @@ class Call {
   c10::DataPtr adopt(const c10::Storage& storage) {
     const auto device = device_.value_or(device_of(current_index));
     const auto num_bytes = int64_t(storage.nbytes());
-    take(device.index(), num_bytes);
+    charge(device.index(), num_bytes);
+    num_adopted_ += num_bytes;
     auto* piece = new Piece{device.index(), num_bytes, nullptr, storage};
     return {flip(storage.data()), piece, &delete_piece, device};
   }
@@ -456,6 +482,7 @@ class Call {
   std::vector<std::pair<at::Tensor, at::Tensor>> pairs_;
   std::vector<std::pair<c10::Storage, c10::Storage>> storages_;
   std::optional<c10::Device> device_;
+  int64_t num_adopted_ = 0;
 };
 
 c10::IValue to_host(Call& call, const c10::IValue& value) {
@@ -525,6 +552,7 @@ void compute_on_host(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   for (size_t place = stack->size() - schema.returns().size(); place < stack->size(); ++place) {
     (*stack)[place] = to_device(call, (*stack)[place]);
   }
+  call.check_room();
 }
 
 at::Tensor empty(
@@ -634,9 +662,11 @@ at::Tensor convolve(
     host_bias = call.to_host(*bias);
   }
   ++operations;
-  return call.to_device(at::convolution(
+  auto result = call.to_device(at::convolution(
       call.to_host(input), call.to_host(weight), host_bias, stride, padding, dilation, is_transposed, output_padding,
       groups));
+  call.check_room();
+  return result;
 }
 
 void record_stream(at::Tensor&, c10::Stream) {}

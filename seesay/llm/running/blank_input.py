@@ -22,7 +22,8 @@ def build_profile_inputs(
     limits: RunnerLimits, *, traits: DecoderTraits, device: torch.device
 ) -> Iterator[tuple[ModelInput, int]]:
     """Inputs that need the most memory, each with the number of rows whose logits are made: the last chunk of the
-    longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length.
+    longest prompt, a batch of short prompts, and a full batch of decode rows at the longest length. Elsewhere than on
+    the CPU steps are filled up (`StepPadding`), which may take more than any prompt.
 
     All rows read and write block 0, so a cache of one block is enough. Tokens of prompts are those of media where these
     are computed otherwise.
@@ -30,7 +31,9 @@ def build_profile_inputs(
     max_tokens, max_rows, session_len = limits.max_step_tokens, limits.max_batch_size, limits.session_len
     chunk = min(max_tokens, session_len)
     many = max(1, min(max_rows, max_tokens))
+    filled_up = [([max_tokens], [max_tokens])] if max_tokens > session_len and device.type != "cpu" else []
     for num_new, kv_lens in (
+        *filled_up,
         ([chunk], [session_len]),
         ([max_tokens // many] * many, [max_tokens // many] * many),
         ([1] * max_rows, [session_len] * max_rows),

@@ -1,0 +1,46 @@
+"""Runs engines of tests that were written for the CPU on another device: `pytest --device npu tests/engine`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from seesay import EngineConfig
+from seesay.device.query import pick_device
+
+AS_ON_THE_CPU: dict[str, tuple[Any, Any]] = {
+    "dtype": ("auto", "float32"),
+    "engine_process": (None, False),
+    "max_step_ms": (EngineConfig.max_step_ms, None),
+    "max_prefill_token_num": (EngineConfig.max_prefill_token_num, 512),  # a device tries its largest steps at start
+    "max_batch_size": (EngineConfig.max_batch_size, 16),
+    "num_gpu_blocks": (0, 800),
+}
+"""Fields, the values that tests leave them at, and what they mean there or what makes a start short."""
+ABOUT_THE_CPU: dict[str, str] = {}
+"""Parts of the names of tests, and why they tell nothing about another device."""
+
+
+def use_device(name: str) -> None:
+    """Let a configuration of the CPU mean the device, with numbers and processes as the CPU has them, so that tokens
+    are the same ones."""
+    assert pick_device(name).type == name
+    check = EngineConfig.__post_init__
+
+    def change(self: EngineConfig) -> None:
+        if self.device_type in ("auto", "cpu"):
+            object.__setattr__(self, "device_type", name)
+            for field, (default, value) in AS_ON_THE_CPU.items():
+                if getattr(self, field) == default and not (field == "engine_process" and self.tp > 1):
+                    object.__setattr__(self, field, value)
+        check(self)
+
+    EngineConfig.__post_init__ = change  # type: ignore[method-assign]
+
+
+def skip_those_about_the_cpu(items: list[pytest.Item]) -> None:
+    for item in items:
+        reason = next((why for part, why in ABOUT_THE_CPU.items() if part in item.nodeid), None)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
