@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from asking import make_conversations
 from my_device.device import read_counters, set_capacity
 from my_device.graphs import CalledAgain
 from my_device.ops import MyOps
@@ -158,6 +159,27 @@ def test_quantized_weights(
             expected = ask(pipe, prompts)
         with open_engine("npu", folder, session_len=None, **cache, **options) as pipe:
             assert ask(pipe, prompts) == expected
+
+
+@pytest.mark.parametrize("name", ["internvl", "llava", "qwen2_5_vl"])
+def test_towers_of_tiles_and_of_any_size(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    folder, found = tiny_checkpoint(name), []
+    for device in ("cpu", "npu"):
+        with open_engine(device, folder, session_len=None, num_gpu_blocks=200) as pipe:
+            found.append(ask(pipe, make_conversations(name)))
+    assert found[0] == found[1]
+
+
+def test_the_largest_step_that_is_filled_up_is_tried(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """It takes more than the longest prompt, and the cache leaves room for it."""
+    sizes = {"session_len": 64, "max_prefill_token_num": 2048, "num_gpu_blocks": 0, "max_batch_size": 2}
+    _, total, used, _ = torch.ops.my_device.read_memory(0)
+    set_capacity(used + (512 << 20))
+    try:
+        with open_engine("npu", tiny_checkpoint("llama"), **sizes) as pipe:
+            assert ask(pipe, ["the game is in the frame"])
+    finally:
+        set_capacity(total)
 
 
 def test_formats_without_arithmetic_are_refused(tmp_path: Path, tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from seesay.device.backends import has_kernels
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.transfers import upload
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
@@ -63,7 +64,7 @@ class TileLoader:
 
     def load_patches(self, features: Sequence[Mapping[str, Any]]) -> Tensor:
         """Return the items' normalized patch vectors [tiles, patches, 3·ph·pw], one item after another."""
-        if self._device.type == "cpu" or any("joined" in item for item in features):
+        if not has_kernels(self._device) or any("joined" in item for item in features):
             return self.cut(self.load_pixels(*features))
         vectors = self._loader([item if "frames" in item else self._send_tiles(item) for item in features])
         patches = vectors.view(sum(map(_count_tiles, features)), -1, vectors.shape[1])
