@@ -38,8 +38,10 @@ class GenerationConfig:
     bad_words: strings that never appear in the text of the answer, also inside of longer words, however they are cut
         into tokens.
     no_repeat_ngram_size: no n-gram of so many tokens comes twice in prompt and answer; 0 is off.
+    ngram_window: only the last so many tokens count for the n-gram options; 0: all.
+    whitelist_token_ids: tokens that may come though they complete an n-gram a second time.
     repetition_ngram_size, repetition_ngram_threshold: end the answer when its last `size` tokens occurred `threshold`
-        times in it; 0 is off.
+        times in it, with the stop reason 'repetition'; 0 is off.
     max_thinking_tokens: most tokens of the thought with which a reasoning model begins its answer; the thought is then
         ended. See docs/reasoning.md.
     min_new_tokens: tokens to generate before a stop word or EOS may end the answer.
@@ -83,6 +85,8 @@ class GenerationConfig:
     output_last_hidden_state: Literal["all", "generation"] | None = None
     include_stop_str_in_output: bool = False
     no_repeat_ngram_size: int = 0
+    ngram_window: int = 0
+    whitelist_token_ids: Sequence[int] | None = None
     repetition_ngram_size: int = 0
     repetition_ngram_threshold: int = 0
 
@@ -119,11 +123,11 @@ class GenerationConfig:
         for name in ("stop_words", "bad_words"):
             words = getattr(self, name) or ()
             require(all(words), name, words, "must be a list of non-empty strings")
-        for name in ("no_repeat_ngram_size", "repetition_ngram_size", "repetition_ngram_threshold"):
+        for name in ("no_repeat_ngram_size", "ngram_window", "repetition_ngram_size", "repetition_ngram_threshold"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0 (0 turns it off)")
         is_any = self.allowed_token_ids is None or len(self.allowed_token_ids) > 0
         require(is_any, "allowed_token_ids", self.allowed_token_ids, "must have at least one token id")
-        for name in ("stop_token_ids", "bad_token_ids", "allowed_token_ids"):
+        for name in ("stop_token_ids", "bad_token_ids", "allowed_token_ids", "whitelist_token_ids"):
             ids = getattr(self, name) or ()
             require(all(token_id >= 0 for token_id in ids), name, ids, "must be a list of token ids")
 

@@ -159,9 +159,27 @@ def test_an_answer_ends_when_an_ngram_came_too_often(engine: AsyncEngine) -> Non
             [deltas] = collect(engine, [replace(request, streams=streams)])
             assert sum(len(delta.token_ids) for delta in deltas) == expected
             assert deltas[-1].finish_reason == ("stop" if expected < 20 else "length")
+            assert deltas[-1].stop_reason == ("repetition" if expected < 20 else None)
     given = {"repetition_ngram_size": 1, "repetition_ngram_threshold": 2}
     [late] = ask(engine, parse(["go"], **options, **given, min_new_tokens=9))
     assert late.generate_token_len == 10, "like every other end, not before min_new_tokens"
+
+
+def test_a_window_and_a_list_of_tokens_let_ngrams_come_again(engine: AsyncEngine) -> None:
+    """A token that is far more likely than all others comes as often as it may."""
+    size, loud = 24, 7
+    options: dict[str, Any] = {"max_new_tokens": size, "ignore_eos": True, "logit_bias": {loud: 100.0}}
+
+    def count(**given: Any) -> int:
+        [answer] = ask(engine, parse(["go"], **options, **given))
+        assert answer.error is None
+        return list(answer.token_ids).count(loud)
+
+    assert count(no_repeat_ngram_size=2) <= size / 2 + 1
+    assert count(no_repeat_ngram_size=2, whitelist_token_ids=[loud]) == size
+    assert count(no_repeat_ngram_size=2) < count(no_repeat_ngram_size=2, ngram_window=4) < size
+    with pytest.raises(AssertionError):
+        count(whitelist_token_ids=[1 << 40])
 
 
 @pytest.mark.parametrize(

@@ -33,17 +33,33 @@ def test_every_route_takes_them(server: LiveServer, path: str, body: dict[str, A
     assert text_of(ask(**loud, no_repeat_ngram_size=1)) != text_of(ask(**loud))
     short = text_of(ask(**loud, repetition_ngram_size=1, repetition_ngram_threshold=3))
     assert 0 < len(short) < len(text_of(ask(**loud)))
+    assert text_of(ask(**loud, no_repeat_ngram_size=2, whitelist_token_ids=[7])) == text_of(ask(**loud))
+    assert text_of(ask(**loud, no_repeat_ngram_size=2, ngram_window=3)) != text_of(ask(**loud, no_repeat_ngram_size=2))
     one = text_of(ask(allowed_token_ids=[70]))
     assert one and one == one[:1] * 20
     wrong: dict[str, Any]
     for wrong in (
         {"allowed_token_ids": []}, {"allowed_token_ids": [1 << 30]}, {"bad_words": [""]},
         {"bad_words": ["a"] * 257}, {"bad_words": ["a" * 4097]}, {"bad_words": "a"},
-        {"no_repeat_ngram_size": -1}, {"repetition_ngram_size": 1.5}, {"repetition_ngram_threshold": -1},
+        {"no_repeat_ngram_size": -1}, {"ngram_window": -1}, {"whitelist_token_ids": [1 << 30]},
+        {"repetition_ngram_size": 1.5}, {"repetition_ngram_threshold": -1},
     ):  # fmt: skip
         response = server.post(path, {**body, **wrong})
         assert response.status_code == 400, response.text
         assert response.json()["error"]["param"].startswith(next(iter(wrong))), response.text
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_an_answer_that_repetition_ended_says_so(server: LiveServer, path: str) -> None:
+    body = {**(CHAT if "chat" in path else RAW), **DRAWN, "max_tokens": 20, "logit_bias": {"7": 100}}
+    guard = {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}
+    [choice] = server.post(path, {**body, **guard}).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "repetition")
+    [choice] = server.post(path, body).json()["choices"]
+    assert choice["finish_reason"] == "length" and "stop_reason" not in choice
+    streamed = server.post(path, {**body, **guard, "stream": True}).text
+    last = [event["choices"][0] for event in read_events(streamed) if event.get("choices")][-1]
+    assert (last["finish_reason"], last["stop_reason"]) == ("stop", "repetition")
 
 
 def test_prompt_logprobs_of_a_chat_with_a_picture(server: LiveServer) -> None:

@@ -64,7 +64,7 @@ class GrammarRows:
         sequence = request.sequence
         params = sequence.params
         has_rule = request.grammar is not None or request.thought is not None
-        if not has_rule and not params.has_restrictions:
+        if not has_rule and not params.needs_masks:
             return True
         grammar = None if request.grammar is None else self._find_grammar(request, request.grammar)
         words = None if not params.bad_words else self._find_words(params.bad_words)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.plans.ngrams import find_followers
 from seesay.llm.plans.no_token_error import make_no_token_error
-from seesay.llm.scheduling.ngrams import find_followers
 
 if TYPE_CHECKING:
     from seesay.grammars.bad_words import BadWordsMatcher
@@ -61,8 +61,8 @@ class RowMatcher:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is forbidden any more: never with restrictions."""
-        return not self._params.has_restrictions and (self._rule is None or self._rule.is_over)
+        """Whether nothing is forbidden by masks any more: never with restrictions that need them."""
+        return not self._params.needs_masks and (self._rule is None or self._rule.is_over)
 
     @property
     def forced(self) -> tuple[int, ...]:
@@ -70,8 +70,8 @@ class RowMatcher:
         return () if self._rule is None else self._rule.forced
 
     def may_forbid(self, num_generated: int) -> bool:
-        """Whether a token may be forbidden behind so many generated ones: always with restrictions."""
-        return self._params.has_restrictions or (self._rule is not None and self._rule.may_forbid(num_generated))
+        """Whether masks may forbid a token behind so many generated ones: always with restrictions that need them."""
+        return self._params.needs_masks or (self._rule is not None and self._rule.may_forbid(num_generated))
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what is to fill the mask of the next one before `finish`, or None."""
@@ -101,7 +101,7 @@ class RowMatcher:
             allowed["no_repeat_ngram_size"] = self._allow_others(self._find_followers(generated_ids))
             bits &= allowed["no_repeat_ngram_size"]
         self._check_left(bits, allowed, len(generated_ids))
-        return is_masked or self._params.has_restrictions
+        return is_masked or self._params.needs_masks
 
     def _find_choosable(self, num_generated: int) -> Bits:
         """A mask of the tokens that the sampler does not forbid behind so many generated ones."""
@@ -112,8 +112,11 @@ class RowMatcher:
         return self._choosable[1]
 
     def _find_followers(self, generated_ids: Ids) -> Ids:
-        """The tokens that would complete an n-gram which was there before."""
-        return find_followers(np.concatenate([self._prompt_ids, generated_ids]), self._params.no_repeat_ngram_size)
+        """The tokens that would complete an n-gram which was there before, and may not."""
+        params = self._params
+        token_ids = np.concatenate([self._prompt_ids, generated_ids])
+        found = find_followers(token_ids, params.no_repeat_ngram_size, window=params.ngram_window)
+        return np.setdiff1d(found, params.whitelist_token_ids) if params.whitelist_token_ids else found
 
     def _allow_others(self, token_ids: Ids) -> Bits:
         """A mask of all tokens but these."""

@@ -110,7 +110,8 @@ class AnswerOptionsReader:
                 output_last_hidden_state=config.output_last_hidden_state,
                 max_new_tokens=0,
             )
-        for option in ("logit_bias", "stop_token_ids", "bad_token_ids", "allowed_token_ids"):
+        named = ("logit_bias", "stop_token_ids", "bad_token_ids", "allowed_token_ids", "whitelist_token_ids")
+        for option in named:
             self._check_vocabulary(option, getattr(config, option) or ())
         bad_words, bad_ids = self._split_bad_words(config)
         return SamplingParams.from_config(

@@ -11,6 +11,7 @@ import numpy as np
 
 from seesay.engine.token_messages import Features, TokenOutput, TokenReport
 from seesay.grammars.thought import ThoughtTracker
+from seesay.llm.scheduling.stopping import REPEATED
 from seesay.processors.text.detokenize import IncrementalDetokenizer
 from seesay.values import (
     FinishReason,
@@ -125,7 +126,7 @@ class LiveAnswer:
         num_kept = len(token_ids)
         self.num_tokens += num_kept
         keeps_stop = self.keeps_stop and output.stop_token_id in self.params.stop_token_ids
-        if output.stop_token_id is not None and not keeps_stop:
+        if output.stop_token_id not in (None, REPEATED) and not keeps_stop:
             token_ids = token_ids[:-1]
         if not self.detokenizer.stops_at_words:
             self.new_text.append(self.detokenizer.add(token_ids))
@@ -167,7 +168,7 @@ class LiveAnswer:
     def _make_final(self, output: TokenOutput) -> OutputDelta:
         """The last delta: what is new, and everything that is reported once."""
         reason: FinishReason | None = output.finish_reason
-        stop: str | int | None = output.stop_token_id
+        stop = _read_stop(output)
         error = output.error
         place = None if output.failed_item is None else self.media_places[output.failed_item]
         if error is not None and place is not None:
@@ -238,6 +239,11 @@ class LiveAnswer:
             time_to_first_token_s=first - self.received_at if first is not None else 0.0,
             total_s=now - self.received_at,
         )
+
+
+def _read_stop(output: TokenOutput) -> str | int | None:
+    """Return the stop reason of an answer that no stop word ended."""
+    return "repetition" if output.stop_token_id == REPEATED else output.stop_token_id
 
 
 def _as_tensor(values: npt.NDArray[np.float32] | None) -> Any:

@@ -16,7 +16,8 @@ class Response:
     text: the answer; of a stream's piece, the new text alone. When `finish_reason` is 'error', what was wrong and what
         to do about it.
     generate_token_len, input_token_len: tokens generated so far, and tokens of the prompt.
-    finish_reason: 'stop', 'length', 'abort' or 'error'; None while the answer goes on.
+    finish_reason: 'stop', 'length', 'abort' or 'error'; None while the answer goes on. stop_reason: of 'stop', the word
+        or the token that ended the answer, or 'repetition' (`repetition_ngram_threshold`).
     token_ids: of the answer (of a piece: the new ones). logprobs: {token id: log-probability} per token of these.
     prompt_logprobs: the same per token of the prompt, None for the first and where a picture or video is; in a stream,
         of the first piece.
@@ -34,6 +35,7 @@ class Response:
     generate_token_len: int = 0
     input_token_len: int = 0
     finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, float]] | None = None
     prompt_logprobs: list[dict[int, float] | None] | None = None
@@ -113,6 +115,7 @@ class AnswerBuilder:
             generate_token_len=self._num_tokens if delta.usage is None else delta.usage.completion_tokens,
             input_token_len=delta.prompt_tokens if delta.usage is None else delta.usage.prompt_tokens,
             finish_reason=delta.finish_reason,
+            stop_reason=delta.stop_reason,
             token_ids=token_ids,
             logprobs=logprobs,
             prompt_logprobs=None if prompt_logprobs is None else prompt_logprobs.to_list(),

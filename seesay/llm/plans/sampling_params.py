@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,6 +35,8 @@ class SamplingParams:
     tokens; with 0 nothing is sampled, the prompt is computed for its outputs alone.
     bad_words never appear in the text of the answer, however it is cut into tokens. no_repeat_ngram_size: no n-gram of
     so many tokens comes twice in prompt and answer; 0 is off.
+    ngram_window: only the last so many tokens count for the n-gram options; 0: all. whitelist_token_ids may complete
+    an n-gram a second time.
     repetition_ngram_size, repetition_ngram_threshold: the sequence ends when the last so many generated tokens occurred
     so often among the generated ones; 0 is off.
     presence_penalty and frequency_penalty count generated tokens only; logit_bias has (token id, bias) pairs.
@@ -64,6 +65,8 @@ class SamplingParams:
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[str, ...] = ()
     no_repeat_ngram_size: int = 0
+    ngram_window: int = 0
+    whitelist_token_ids: tuple[int, ...] = ()
     repetition_ngram_size: int = 0
     repetition_ngram_threshold: int = 0
     ignore_eos: bool = False
@@ -90,7 +93,7 @@ class SamplingParams:
     @property
     def changes_logits(self) -> bool:
         """Whether single logits are changed before each token is chosen."""
-        return self.changes_scores or bool(self.bad_token_ids)
+        return self.changes_scores or bool(self.bad_token_ids or self.no_repeat_ngram_size)
 
     @property
     def changes_scores(self) -> bool:
@@ -101,6 +104,12 @@ class SamplingParams:
     def has_restrictions(self) -> bool:
         """Whether masks forbid tokens, besides those of a grammar and of a thought."""
         return bool(self.bad_words or self.no_repeat_ngram_size or self.allowed_token_ids)
+
+    @property
+    def needs_masks(self) -> bool:
+        """Whether the host makes masks for this, which know the token before. N-grams of more than one token are found
+        without it (`logit_changes.ban_repeats`)."""
+        return bool(self.bad_words or self.allowed_token_ids or self.no_repeat_ngram_size == 1)
 
     @property
     def is_drawn(self) -> bool:
@@ -156,11 +165,13 @@ class SamplingParams:
             logit_bias=tuple((key, bias) for key, bias in (config.logit_bias or {}).items() if key < LARGEST),
             seed=seed if config.random_seed is None else config.random_seed,
             eos_token_ids=_join_ids(eos_token_ids),
-            stop_token_ids=_join_ids(config.stop_token_ids or (), stop_token_ids),
-            bad_token_ids=_join_ids(config.bad_token_ids or (), bad_token_ids),
-            allowed_token_ids=_join_ids(config.allowed_token_ids or ()),
+            stop_token_ids=_join_ids(config.stop_token_ids, stop_token_ids),
+            bad_token_ids=_join_ids(config.bad_token_ids, bad_token_ids),
+            allowed_token_ids=_join_ids(config.allowed_token_ids),
             bad_words=tuple(dict.fromkeys(bad_words)),
             no_repeat_ngram_size=min(config.no_repeat_ngram_size, LARGEST),
+            ngram_window=min(config.ngram_window, LARGEST),
+            whitelist_token_ids=_join_ids(config.whitelist_token_ids),
             repetition_ngram_size=min(config.repetition_ngram_size, LARGEST),
             repetition_ngram_threshold=min(config.repetition_ngram_threshold, LARGEST),
             ignore_eos=config.ignore_eos,
@@ -185,9 +196,9 @@ def _read_processor(
     return given
 
 
-def _join_ids(*groups: Iterable[int]) -> tuple[int, ...]:
+def _join_ids(*groups: Iterable[int] | None) -> tuple[int, ...]:
     """The ids of all groups, each once; without those that no vocabulary has."""
-    return tuple(dict.fromkeys(token_id for token_id in chain(*groups) if token_id < LARGEST))
+    return tuple(dict.fromkeys(token_id for group in groups for token_id in group or () if token_id < LARGEST))
 
 
 def _with_plain_numbers(config: GenerationConfig) -> GenerationConfig:

@@ -37,6 +37,7 @@ def adjust_logits(
         _penalize(scores, rows, penalized, previous)
     _shift(scores, rows)
     _ban(scores, rows)
+    _ban_repeats(scores, rows, previous)
     _mask(scores, rows)
     errors = {}
     for index, row in enumerate(rows):
@@ -48,6 +49,7 @@ def adjust_logits(
                 errors[index] = RequestError(ErrorCode.INVALID_REQUEST, message, "logits_processors")
     if any(row.processors for row in rows):  # they have seen what is forbidden, and may have changed it
         _ban(scores, rows)
+        _ban_repeats(scores, rows, previous)
         _mask(scores, rows)
     return errors
 
@@ -153,6 +155,34 @@ def _ban(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     if places:
         [at] = upload([np.array(places)], scores.device)
         scores.view(-1).index_fill_(0, at, float("-inf"))
+
+
+def _ban_repeats(scores: torch.Tensor, rows: Sequence[SamplingRow], previous: torch.Tensor | None) -> None:
+    """Forbid the tokens that would complete an n-gram a second time."""
+    found = [_list_repeats(row, index, scores.shape[-1]) for index, row in enumerate(rows) if row.bans_repeats]
+    arrays = [np.concatenate(parts) for parts in zip(*found)]
+    if not arrays or not len(arrays[0]):
+        return
+    places, needed, pending = upload(arrays, scores.device)
+    ban_repeats(scores, places, needed, pending, pending if previous is None else previous)
+
+
+def _list_repeats(row: SamplingRow, index: int, size: int) -> tuple[npt.NDArray[np.int64], ...]:
+    """Return the places, the needed tokens and the pending places of `ban_repeats` for a row of scores [N, size]."""
+    needed, followers = row.find_repeats()
+    is_token = followers < size  # placeholders have no logit
+    places = followers[is_token] + index * size
+    return places, needed[is_token], np.full(len(places), row.pending)
+
+
+def ban_repeats(
+    scores: torch.Tensor, places: torch.Tensor, needed: torch.Tensor, pending: torch.Tensor, previous: torch.Tensor
+) -> None:
+    """Set to -inf, in place, `places` int64 [P] of scores [N, V] as a flat array, where `needed` is -1 or the token
+    that `pending` points to in `previous`, all of them int64 [P]. A place may come more than once."""
+    late = previous[pending.clamp(min=0)]
+    amounts = torch.where((needed < 0) | (needed == late), float("-inf"), 0.0).to(scores.dtype)
+    scores.view(-1).scatter_add_(0, places, amounts)
 
 
 def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:

@@ -191,7 +191,9 @@ def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[li
         if not row.is_adjusted:
             if row.params.is_drawn:
                 drawn.append(index)
-        elif has_kernels and not (row.params.is_drawn or row.params.changes_scores or row.is_restricted):
+        elif has_kernels and not (
+            row.params.is_drawn or row.params.changes_scores or row.is_restricted or row.bans_repeats
+        ):
             avoiding.append(index)
         else:
             adjusted.append(index)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.plans.ngrams import find_followers, find_late_followers
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running.token_counts import TokenCounts
 
@@ -45,6 +46,26 @@ class SamplingRow(NamedTuple):
         """The generated tokens that the host knows."""
         num_known = self.num_generated - (self.pending >= 0)
         return self.token_ids[len(self.token_ids) - num_known :]
+
+    @property
+    def bans_repeats(self) -> bool:
+        """Whether n-grams must not come twice, and no mask says so."""
+        return bool(self.params.no_repeat_ngram_size) and self.mask is None
+
+    def find_repeats(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return (the token that must be the pending one, or -1; a token that then completes an n-gram which was there
+        before), int64 [P] each."""
+        params, token_ids = self.params, self.token_ids
+        size, window = params.no_repeat_ngram_size, params.ngram_window
+        if self.pending >= 0:
+            needed, followers = find_late_followers(token_ids, size, window=window)
+        else:
+            followers = find_followers(token_ids, size, window=window)
+            needed = np.full(len(followers), -1, dtype=np.int64)
+        if params.whitelist_token_ids and len(followers):
+            is_kept = np.isin(followers, params.whitelist_token_ids, invert=True)
+            needed, followers = needed[is_kept], followers[is_kept]
+        return needed, followers
 
     @property
     def is_adjusted(self) -> bool:

@@ -93,7 +93,13 @@ class AnswerMessage(AnswerModel):
 FinishReason = Literal["stop", "length", "tool_calls"]
 
 
-class ChatChoice(AnswerModel):
+class _Ended(AnswerModel):
+    """stop_reason (extension): what ended the answer, if its last tokens came too often."""
+
+    stop_reason: Literal["repetition"] | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class ChatChoice(_Ended):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
@@ -185,7 +191,7 @@ class ChunkDelta(AnswerModel):
     tool_calls: list[ToolCallDelta] | None = None
 
 
-class ChunkChoice(AnswerModel):
+class ChunkChoice(_Ended):
     index: int
     delta: ChunkDelta
     logprobs: ChoiceLogprobs | None = None
@@ -216,7 +222,7 @@ class CompletionLogprobs(AnswerModel):
     text_offset: list[int]
 
 
-class CompletionChoice(AnswerModel):
+class CompletionChoice(_Ended):
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Request
@@ -16,7 +17,7 @@ from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, LastEvents, describe_events, encode_json
 from seesay.serving.openai.answer_models import ChatCompletion
-from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message
+from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message, make_stop_field
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.protocol import ChatCompletionRequest
 from seesay.serving.openai.stream_usage import StreamUsage
@@ -155,6 +156,7 @@ class ChatReply:
                     "message": make_message(found, begin=self._echo),
                     "logprobs": self._make_logprobs(answer.token_ids, answer.logprobs),
                     "finish_reason": find_finish_reason(answer.finish_reason, has_calls=bool(found.calls)),
+                    **make_stop_field(answer.last),
                     **({"token_ids": answer.token_ids} if self._returns_ids else {}),
                 }
             )
@@ -217,7 +219,7 @@ class ChatReply:
         details = make_details(tally) if is_last and self._wants_timings else None
         has_calls = message is not None and message.has_calls
         reason = find_finish_reason(last.finish_reason or "", has_calls=has_calls)
-        return self._make_chunk(index, {}, finish_reason=reason, details=details)
+        return self._make_chunk(index, {}, finish_reason=reason, details=details, more=make_stop_field(last))
 
     def _make_parts(self, index: int, parts: list[dict[str, object]], delta: OutputDelta) -> list[bytes]:
         """Return the events of an answer with more than text. The first has the tokens of the delta, also where they
@@ -266,9 +268,10 @@ class ChatReply:
         finish_reason: str | None = None,
         details: dict[str, Any] | None = None,
         token_ids: list[int] | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
         ids = {} if token_ids is None else {"token_ids": token_ids}
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason, **ids, **more}
         usage = self._usage.of(index)
         seesay = {} if details is None else {"seesay": details}
         return self._encode({"choices": [choice], **usage, **seesay})

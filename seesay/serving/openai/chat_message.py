@@ -38,6 +38,11 @@ def find_finish_reason(finish_reason: str, *, has_calls: bool) -> str:
     return "tool_calls" if has_calls and finish_reason == "stop" else finish_reason
 
 
+def make_stop_field(last: OutputDelta) -> dict[str, str]:
+    """Return the extension of a choice that says that repetition ended it, where it did."""
+    return {"stop_reason": "repetition"} if last.stop_reason == "repetition" else {}
+
+
 class MessageStream:
     """The deltas of one streamed message."""
 

@@ -19,6 +19,7 @@ from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.http.streaming import EventStream, describe_events, make_event
 from seesay.serving.openai.answer_models import Completion
+from seesay.serving.openai.chat_message import make_stop_field
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.offsets import TextOffsets, spell_prompt
 from seesay.serving.openai.protocol import CompletionRequest
@@ -224,6 +225,7 @@ class CompletionReply:
                         "text": self._echo_texts[which] + answer.text,
                         "logprobs": self._make_logprobs(which, answer, given),
                         "finish_reason": answer.finish_reason,
+                        **make_stop_field(answer.last),
                         **({"token_ids": answer.token_ids} if self._returns_ids else {}),
                         **self._make_prompt_field(given),
                     }
@@ -282,7 +284,9 @@ class CompletionReply:
                     tally.add(index, delta)
                     is_last = not num_left and not self._usage.is_wanted
                     details = make_details(tally) if is_last and self._wants_timings else None
-                    yield self._make_chunk(index, "", finish_reason=delta.finish_reason, details=details)
+                    ending = make_stop_field(delta)
+                    reason = delta.finish_reason
+                    yield self._make_chunk(index, "", finish_reason=reason, details=details, more=ending)
         if self._usage.is_wanted:
             details = {"seesay": make_details(tally)} if self._wants_timings else {}
             yield make_event({**self._head, "choices": [], "usage": make_usage(tally), **details})
@@ -298,7 +302,7 @@ class CompletionReply:
                 index,
                 self._echo_texts[which],
                 logprobs=self._make_echo_logprobs(which, given),
-                prompt_field=self._make_prompt_field(given),
+                more=self._make_prompt_field(given),
             )
         )
 
@@ -320,11 +324,11 @@ class CompletionReply:
         finish_reason: str | None = None,
         details: dict[str, Any] | None = None,
         token_ids: list[int] | None = None,
-        prompt_field: Mapping[str, Any] = MappingProxyType({}),
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> bytes:
         ids = {} if token_ids is None else {"token_ids": token_ids}
         choice = {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish_reason, **ids}
-        choice |= prompt_field
+        choice |= more
         usage = self._usage.of(index)
         seesay = {} if details is None else {"seesay": details}
         return make_event({**self._head, "choices": [choice], **usage, **seesay})

@@ -32,6 +32,8 @@ _OFF: Mapping[str, tuple[object, ...]] = {
     "allowed_token_ids": (),
     "bad_words": ([],),
     "no_repeat_ngram_size": (0,),
+    "ngram_window": (0,),
+    "whitelist_token_ids": ([],),
     "repetition_ngram_size": (0,),
     "logits_processors": ([],),
     "max_thinking_tokens": (),

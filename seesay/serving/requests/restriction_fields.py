@@ -32,6 +32,12 @@ class RestrictionFields(AnswerFields):
     no_repeat_ngram_size: int | None = Field(
         None, ge=0, lt=1 << 31, description="extension: no n-gram of so many tokens comes twice; 0 is off"
     )
+    ngram_window: int | None = Field(
+        None, ge=0, lt=1 << 31, description="extension: only the last so many tokens count for n-grams; 0: all"
+    )
+    whitelist_token_ids: TokenIds | None = Field(
+        None, description="extension: tokens that may complete an n-gram a second time"
+    )
     repetition_ngram_size: int | None = Field(
         None, ge=0, lt=1 << 31, description="extension: see repetition_ngram_threshold; 0 is off"
     )
@@ -65,6 +71,8 @@ class RestrictionFields(AnswerFields):
             "bad_words": self.bad_words or None,
             "logits_processors": self._processors() or None,
             "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "ngram_window": self.ngram_window,
+            "whitelist_token_ids": self.whitelist_token_ids,
             "repetition_ngram_size": self.repetition_ngram_size,
             "repetition_ngram_threshold": self.repetition_ngram_threshold,
         }

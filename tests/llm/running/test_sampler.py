@@ -11,6 +11,7 @@ from gpu_work import forbid_syncs
 from transformers.generation import logits_process as hf
 
 from seesay.errors import ErrorCode
+from seesay.llm.plans.ngrams import find_followers
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running import sampler
 from seesay.llm.running.logit_changes import start_counts
@@ -505,7 +506,8 @@ def test_what_a_graph_made_is_used_and_not_kept() -> None:
 
 @pytest.mark.gpu
 def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would() -> None:
-    mixed = [*MIXED, {"greedy": True, "bad_token_ids": tuple(range(40))}, {"greedy": True, "bad_token_ids": (1, 60)}]
+    mixed = [*MIXED, {"greedy": True, "bad_token_ids": tuple(range(40))}, {"greedy": True, "bad_token_ids": (1, 60)},
+             {"greedy": True, "no_repeat_ngram_size": 2}]  # fmt: skip
     logits = make_logits(len(mixed)).bfloat16()
     rows = [make_row(range(9), num_generated=4, **options) for i, options in enumerate(mixed)]
     rows = [row._replace(pending=i % 2) for i, row in enumerate(rows)]
@@ -517,3 +519,28 @@ def test_a_draw_does_not_wait_for_the_gpu_and_chooses_what_the_cpu_would() -> No
     with forbid_syncs():
         draws = choose_tokens(*there, previous=previous)
     assert [choice.token_id for choice in draws.collect()] == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_repeats_are_banned_with_a_token_that_the_device_alone_knows(dtype: torch.dtype) -> None:
+    """A row whose last token is pending has the choice of one that knows it."""
+    chance = np.random.default_rng(5)
+    for size, window, whitelist in ((2, 0, ()), (3, 0, ()), (3, 6, ()), (2, 0, (1,)), (4, 9, (0, 2))):
+        known = [chance.integers(0, 4, 24) for _ in range(6)]
+        params: dict[str, Any] = {
+            "greedy": True,
+            "no_repeat_ngram_size": size,
+            "ngram_window": window,
+            "whitelist_token_ids": whitelist,
+        }
+        logits = torch.from_numpy(chance.normal(size=(6, 5))).to(dtype)
+        whole = [make_row(ids, **params) for ids in known]
+        expected = choose_tokens(logits, dict(enumerate(whole))).collect()
+        late = [make_row(ids[:-1], **params)._replace(pending=at) for at, ids in enumerate(known)]
+        previous = torch.tensor([ids[-1] for ids in known])
+        found = choose_tokens(logits, dict(enumerate(late)), previous=previous).collect()
+        assert [each.token_id for each in found] == [each.token_id for each in expected]
+        forbidden = [find_followers(ids, size, window=window) for ids in known]
+        assert any(len(ids) for ids in forbidden)
+        for each, ids in zip(found, forbidden, strict=True):
+            assert each.token_id not in set(ids.tolist()) - set(whitelist)

@@ -10,7 +10,7 @@ from seesay.config import GenerationConfig
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue
 from seesay.llm.scheduling.sequence import NO_LIMIT, EmbeddingState, Sequence
-from seesay.llm.scheduling.stopping import Stop, check_stop
+from seesay.llm.scheduling.stopping import REPEATED, Stop, check_stop
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 
@@ -96,11 +96,16 @@ def test_items_that_do_not_fit_the_prompt_are_our_bug(items: tuple[MediaItem, ..
         ([5, 7], {"max_new_tokens": 2, "eos_token_ids": (7,)}, Stop("stop", 7)),
         ([5, 5, 5, 5], {}, Stop("length")),
         ([5, 6, 5], {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}, None),
-        ([5, 5, 5], {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}, Stop("stop")),
+        ([5, 5, 5], {"repetition_ngram_size": 1, "repetition_ngram_threshold": 3}, Stop("stop", REPEATED)),
         (
             [5, 6, 5, 6],
             {"repetition_ngram_size": 2, "repetition_ngram_threshold": 2, "min_new_tokens": 3},
-            Stop("stop"),
+            Stop("stop", REPEATED),
+        ),
+        (
+            [5, 6, 7, 5],
+            {"repetition_ngram_size": 1, "repetition_ngram_threshold": 2, "ngram_window": 3},
+            Stop("length"),
         ),
     ],
 )
