@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from seesay.engine.front.response import Response
     from seesay.offline.pipeline import Pipeline, pipeline
     from seesay.offline.session import Session
-    from seesay.processors.media.load import load_image, load_video
+    from seesay.processors.media.load import DocumentPage, load_document, load_image, load_video
     from seesay.serving.client import APIClient
     from seesay.serving.launch import client, serve
     from seesay.vl.constants import IMAGE_TOKEN
@@ -45,6 +45,7 @@ __all__ = [
     "AsyncEngine",
     "BeamSearchParams",
     "ChatTemplateConfig",
+    "DocumentPage",
     "EngineConfig",
     "GenerationConfig",
     "IMAGE_TOKEN",
@@ -60,6 +61,7 @@ __all__ = [
     "client",
     "errors",
     "lite",
+    "load_document",
     "load_image",
     "load_video",
     "low_level",
@@ -73,6 +75,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "AsyncEngine": ("seesay.engine.front.engine", "AsyncEngine"),
     "BeamSearchParams": ("seesay.config", "BeamSearchParams"),
     "ChatTemplateConfig": ("seesay.config", "ChatTemplateConfig"),
+    "DocumentPage": ("seesay.processors.media.load", "DocumentPage"),
     "EngineConfig": ("seesay.config", "EngineConfig"),
     "GenerationConfig": ("seesay.config", "GenerationConfig"),
     "IMAGE_TOKEN": ("seesay.vl.constants", "IMAGE_TOKEN"),
@@ -87,6 +90,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "client": ("seesay.serving.launch", "client"),
     "errors": ("seesay.errors", None),
     "lite": ("seesay.lite", None),
+    "load_document": ("seesay.processors.media.load", "load_document"),
     "load_image": ("seesay.processors.media.load", "load_image"),
     "load_video": ("seesay.processors.media.load", "load_video"),
     "low_level": ("seesay.low_level", None),

@@ -9,9 +9,9 @@ import seesay
 
 PUBLIC = {
     "APIClient", "AsyncEngine", "BeamSearchParams",
-    "ChatTemplateConfig", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
+    "ChatTemplateConfig", "DocumentPage", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
     "Pipeline", "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__",
-    "client", "errors", "lite", "load_image", "load_video", "low_level", "pipeline", "serve",
+    "client", "errors", "lite", "load_document", "load_image", "load_video", "low_level", "pipeline", "serve",
 }  # fmt: skip
 
 

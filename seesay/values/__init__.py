@@ -11,6 +11,7 @@ from seesay.values.answers import (
     find_prompt_logprobs,
     join_deltas,
 )
+from seesay.values.documents import DOCUMENT_OPTIONS, DOCUMENT_SUFFIXES, DocumentOptions, TextLayer
 from seesay.values.media import (
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
@@ -36,7 +37,10 @@ from seesay.values.requests import (
 from seesay.values.stats import EngineStats
 
 __all__ = [
+    "DOCUMENT_OPTIONS",
+    "DOCUMENT_SUFFIXES",
     "DecodedMedia",
+    "DocumentOptions",
     "EngineStats",
     "Expansion",
     "FinishReason",
@@ -54,6 +58,7 @@ __all__ = [
     "RenderedPrompt",
     "StageMoments",
     "StageTimings",
+    "TextLayer",
     "TextPart",
     "ThoughtRule",
     "Usage",

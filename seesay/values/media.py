@@ -18,8 +18,16 @@ _PART_PLACE = re.compile(r"messages\[(\d{1,9})\]\.content\[(\d{1,9})\](?:\.\w+(?
 
 
 class Modality(StrEnum):
+    """What a part of a conversation is. A document becomes pictures of its pages before a model's family sees it."""
+
     IMAGE = "image"
     VIDEO = "video"
+    DOCUMENT = "document"
+
+    @property
+    def stands_as(self) -> Modality:
+        """The modality whose token marks its place in a text."""
+        return Modality.IMAGE if self is Modality.DOCUMENT else self
 
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".ppm", ".avif", ".heic")

@@ -18,10 +18,10 @@ from PIL import Image
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.front.response import Response
-from seesay.engine.process.python import python_command
 from seesay.errors import ConfigError
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.system.python import python_command
 
 PERSON = {
     "type": "object",

@@ -25,7 +25,7 @@ import seesay
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.process.precompile import Precompile
-from seesay.engine.process.python import python_command
+from seesay.system.python import python_command
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
 

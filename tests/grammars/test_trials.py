@@ -17,7 +17,6 @@ import pytest
 from grammars.byte_grammar import END
 
 from seesay.config.grammar import Grammar
-from seesay.engine.process.python import python_command
 from seesay.errors import MissingExtraError, RequestError
 from seesay.grammars import trial_child
 from seesay.grammars import trials as trials_module
@@ -27,6 +26,7 @@ from seesay.grammars.program import make_program
 from seesay.grammars.trial_child import CPU_S
 from seesay.grammars.trials import GrammarTrials
 from seesay.system.fair_threads import FairThreads
+from seesay.system.python import python_command
 
 TOKENS = [*(bytes([i]) for i in range(256)), b""]
 

@@ -147,7 +147,7 @@ def test_fields_that_come_back(server: LiveServer) -> None:
         ([{"type": "function_call_output", "call_id": "x", "output": "y"}], "input[0].call_id"),
         ([{"role": "user", "content": "a"}, {"role": "robot", "content": "a"}], "input[1].role"),
         ([{"role": "user", "content": "a", "odd": 1}], "input[0].odd"), ([], "input"),
-        ([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}], "input[0].content[0].type"),
+        ([{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}], "input[0].content[0].file_id"),
         ([{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}], "input[0].content[0].image_url"),
         ([{"role": "user", "content": [{"type": "input_text", "text": 3}]}], "input[0].content[0].text"),
         ([{"role": "user", "content": [{"type": "input_image", "image_url": "/etc/passwd"}]}],

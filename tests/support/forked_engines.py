@@ -30,8 +30,8 @@ from typing import Any, NoReturn
 from seesay.engine.process import kinds
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.origin import Child, OwnProcess
-from seesay.engine.process.python import python_command
 from seesay.system.log import stderr_descriptor
+from seesay.system.python import python_command
 
 IMPORTED = (
     "torch", "safetensors.torch", "seesay.engine.process.child", "seesay.engine.process.service",

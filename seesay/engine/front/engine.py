@@ -58,13 +58,13 @@ from seesay.engine.front.shared_prompts import SharedPrompts, group_by_prompt
 from seesay.engine.front.starting import CoreParts, CoreStart
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import open_model
-from seesay.engine.process.python import python_command
 from seesay.engine.watchdog import Fault
 from seesay.errors import ErrorCode, RequestError, SeesayError
 from seesay.grammars.trials import GrammarTrials
 from seesay.processors.media.allowance import Cancellation
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.system.fair_threads import FairThreads
+from seesay.system.python import python_command
 from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
 from seesay.values import EngineStats, GenerationRequest, OutputDelta

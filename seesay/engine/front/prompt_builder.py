@@ -22,7 +22,7 @@ from seesay.vl.family import Wording
 from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import OpenRequest, PreparedMedia
-from seesay.vl.media.video_pictures import Split, spread_messages, spread_raw, text_without_media
+from seesay.vl.media.spread_media import Split, spread_messages, spread_raw, text_without_media
 from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, render_raw, tokenize
 from seesay.vl.prompts.truncation import cut_front
 from seesay.vl.prompts.video_advice import describe_longest_video
@@ -148,7 +148,7 @@ class PromptBuilder:
                 ErrorCode.INVALID_MEDIA, "the vision encoder is turned off (disable_vision_encoder)", "messages"
             )
         allowance = self._media.make_allowance(cancellation)
-        split = partial(self._media.split_videos, allowance=allowance)
+        split = partial(self._media.split, allowance=allowance)
         prompt = self._render_prompt(request, max_tokens, split)
         media = prompt.media if isinstance(prompt, RenderedPrompt) else ()
         return prompt, self._media.open(media, allowance, salt=request.cache_salt)

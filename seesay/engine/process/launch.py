@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 import zmq
 
 from seesay.engine.process.link import Link, choose_folder
-from seesay.engine.process.python import python_command
 from seesay.system.log import stderr_descriptor
+from seesay.system.python import python_command
 
 S = TypeVar("S")
 R = TypeVar("R")

@@ -27,8 +27,8 @@ from seesay.config import EngineConfig
 from seesay.config.plain import as_plain
 from seesay.device.backends import has_triton
 from seesay.device.query import has_nvidia_gpu
-from seesay.engine.process.python import python_command
 from seesay.errors import ConfigError
+from seesay.system.python import python_command
 
 logger = logging.getLogger("seesay")
 

@@ -63,6 +63,7 @@ class Allowance:
         self._num_bytes = 0
         self._num_pixels = 0
         self._num_decoded_pixels = 0
+        self._document_s = 0.0
         self._lock = threading.Lock()
 
     def remaining_s(self) -> float:
@@ -108,6 +109,24 @@ class Allowance:
                 f"than {self.limits.max_decoded_pixels} pixels, with those of the request's other videos. Send a part "
                 "of it (video_end), a smaller one or one with more key frames, or raise MediaLimits.max_decoded_pixels",
             )
+
+    def remaining_document_s(self) -> float:
+        """Return the processor time left for the request's documents, more than 0. Raises `RequestError` when there is
+        none, or when the caller has left."""
+        self.cancellation.check()
+        left_s = self.limits.max_document_s - self._document_s
+        if left_s <= 0:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the request's documents take more than {self.limits.max_document_s:g} s to open and draw: take fewer "
+                "pages, or raise MediaLimits.max_document_s",
+            )
+        return left_s
+
+    def spend_document_s(self, elapsed_s: float) -> None:
+        """Count processor time that a document took."""
+        with self._lock:
+            self._document_s += elapsed_s
 
     def spend_pixels(self, num_pixels: int) -> None:
         """Count pixels that will be decoded. Raises `RequestError` when that is more than is left."""

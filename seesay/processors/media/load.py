@@ -1,14 +1,17 @@
-"""`load_image` and `load_video`: any source that a user has, as upright RGB pixels within limits."""
+"""`load_image`, `load_video`, `load_document`: any source that a user has, as upright RGB pixels within limits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from seesay.config import MediaLimits, Transparency
 from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.document import open_document
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.open import check_transparency, open_picture, open_video
-from seesay.values import VideoFrames
+from seesay.processors.media.pillow import image_of_array
+from seesay.values import DocumentOptions, TextLayer, VideoFrames
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -69,3 +72,39 @@ def load_video(
     )
     transparency = check_transparency(transparency)
     return open_video(source, sampling, Allowance(limits), transparency=transparency).frames()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentPage:
+    """A page of a document. number: from 1. image: RGB. text: the page's own text, if it was asked for."""
+
+    number: int
+    image: Image.Image
+    text: str = ""
+
+
+def load_document(
+    source: object,
+    *,
+    pages: str | int | None = None,
+    dpi: int = 144,
+    text_layer: TextLayer = "none",
+    transparency: Transparency = "white",
+    limits: MediaLimits = _DEFAULT_LIMITS,
+) -> list[DocumentPage]:
+    """Return pages of a PDF or TIFF as pictures.
+
+    `source` is what `load_image` takes, but for images and arrays. `pages` names pages and ranges of them, from 1:
+    "1-3,7", "5-"; without it all are taken. PDF pages have `dpi` pixels per inch; those of a TIFF have the pixels that
+    they have, and `transparency` is that of `load_image`. `text_layer="auto"` returns the text that a PDF page has
+    itself, too. A document is read in another process within limits; its scripts are not run.
+    Raises `RequestError`, or `MissingExtraError` without the package that draws PDFs.
+    """
+    options = DocumentOptions.checked({"pages": pages, "dpi": dpi, "text_layer": text_layer})
+    allowance = Allowance(limits)
+    document = open_document(source, options, allowance, transparency=check_transparency(transparency))
+    allowance.spend_pixels(sum(page.size().num_pixels for page in document.pages))
+    return [
+        DocumentPage(number=page.number, image=image_of_array(page.decode().frames[0]), text=page.text)
+        for page in document.pages
+    ]

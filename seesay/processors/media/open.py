@@ -13,6 +13,7 @@ from PIL import Image
 from seesay.config import Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.document import OpenedPage
 from seesay.processors.media.frame_sampling import SAMPLING_OPTIONS, FrameSampling
 from seesay.processors.media.jpeg_sequence import is_jpeg_sequence, split_jpegs
 from seesay.processors.media.picture import Picture
@@ -21,21 +22,22 @@ from seesay.processors.media.sources import describe, read_bytes, read_source
 from seesay.processors.media.video import LoadedVideo, PictureSequence, Video
 from seesay.processors.media.video_file import VideoFile
 from seesay.processors.media.video_frame import VideoFrame
-from seesay.values import Modality, VideoFrames
+from seesay.values import DOCUMENT_OPTIONS, Modality, VideoFrames
 
-OpenedMedia: TypeAlias = Picture | Video | VideoFrame
+OpenedMedia: TypeAlias = Picture | Video | VideoFrame | OpenedPage
 
 # Options of a media part that choose the pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
     Modality.IMAGE: frozenset({"transparency"}),
     Modality.VIDEO: SAMPLING_OPTIONS | {"transparency"},
+    Modality.DOCUMENT: DOCUMENT_OPTIONS | {"transparency"},
 }
 
 
 def open_media(modality: Modality, source: Any, options: Mapping[str, Any], allowance: Allowance) -> OpenedMedia:
     """Check `options`, which are those of `DECODE_OPTIONS`, and read or fetch a source that `load_image` or
-    `load_video` takes, or a frame of an opened video. Raises `RequestError`."""
-    if isinstance(source, VideoFrame):
+    `load_video` takes, or a frame or page that is opened already. Raises `RequestError`."""
+    if isinstance(source, VideoFrame | OpenedPage):
         return source
     unknown = set(options) - DECODE_OPTIONS[modality]
     if unknown:

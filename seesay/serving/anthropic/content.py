@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from seesay.config import MediaLimits
 from seesay.errors import show
 from seesay.serving.anthropic.checks import check_media_type, check_tools
+from seesay.serving.anthropic.documents import read_document
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.content import check_source
 from seesay.serving.requests.unknown_fields import refuse_unknown_fields
@@ -18,7 +19,7 @@ from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 Part = TextPart | MediaPart
 
 _IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_UNSUPPORTED = ("document", "search_result", "redacted_thinking", "server_tool_use", "file")
+_UNSUPPORTED = ("search_result", "redacted_thinking", "server_tool_use", "file")
 
 
 def read_conversation(system: object, messages: object, limits: MediaLimits) -> tuple[Message, ...]:
@@ -89,7 +90,7 @@ def _read_message(message: object, where: str, limits: MediaLimits, *, is_last: 
         if _kind_of(block, path) == "tool_result":
             results.append(_read_tool_result(block, path, limits))
         else:
-            parts.append(_read_part(block, path, limits))
+            parts += _read_part(block, path, limits)
     return [*results, Message(role="user", parts=tuple(parts))] if parts else results
 
 
@@ -148,7 +149,8 @@ def _read_tool_result(block: Mapping[str, object], where: str, limits: MediaLimi
     is_error = block.get("is_error")
     if not isinstance(is_error, bool | None):
         raise bad_request(f"{where}.is_error must be true or false, got {show(is_error)}", f"{where}.is_error")
-    parts = [_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ())]
+    read = (_read_part(part, f"{where}.content[{index}]", limits) for index, part in enumerate(content or ()))
+    parts = list(itertools.chain.from_iterable(read))
     if is_error:  # no chat template has a place for it
         first = parts[0] if parts else None
         parts[:1] = [TextPart(text=f"Error: {first.text}")] if isinstance(first, TextPart) else [_FAILED, *parts[:1]]
@@ -158,12 +160,14 @@ def _read_tool_result(block: Mapping[str, object], where: str, limits: MediaLimi
 _FAILED = TextPart(text="Error")
 
 
-def _read_part(block: Mapping[str, object], where: str, limits: MediaLimits) -> Part:
+def _read_part(block: Mapping[str, object], where: str, limits: MediaLimits) -> list[Part]:
     kind = _kind_of(block, where)
     if kind == "text":
-        return _read_text(block, where)
+        return [_read_text(block, where)]
     if kind == "image":
-        return _read_image(block, where, limits)
+        return [_read_image(block, where, limits)]
+    if kind == "document":
+        return read_document(block, where, limits, lambda part, path: _read_part(part, path, limits))
     _fail_kind(kind, where)
 
 
@@ -212,4 +216,4 @@ def _kind_of(block: object, where: str) -> str:
 def _fail_kind(kind: str, where: str) -> NoReturn:
     known = kind in _UNSUPPORTED
     why = f"{kind} blocks are not supported" if known else f"unknown block type {show(kind)}"
-    raise bad_request(f"{where}: {why}; send text, image or tool_result", f"{where}.type")
+    raise bad_request(f"{where}: {why}; send text, image, document or tool_result", f"{where}.type")

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, SkipValidation, field_validator, model_va
 
 from seesay.serving.anthropic.tool_fields import HAS_CHOICE, ToolChoice, ToolList
 from seesay.serving.errors import bad_request
+from seesay.serving.requests.document_fields import PageFields
 from seesay.serving.requests.fields import StopTexts, StrictModel, check_stop_words
 from seesay.serving.requests.grammar_fields import Format, check_format
 from seesay.serving.requests.request_model import pick_hints
@@ -47,6 +48,41 @@ class ImageBlock(StrictModel):
     cache_control: dict[str, Any] | None = None
 
 
+class Base64Document(StrictModel):
+    """data: a PDF, or a TIFF of several pages, in base64."""
+
+    type: Literal["base64"]
+    media_type: Literal["application/pdf", "image/tiff"]
+    data: str = Field(min_length=1)
+
+
+class TextDocument(StrictModel):
+    type: Literal["text"]
+    media_type: Literal["text/plain"]
+    data: str = Field(min_length=1)
+
+
+class ContentDocument(StrictModel):
+    type: Literal["content"]
+    content: str | list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]]
+
+
+class CitationsOff(StrictModel):
+    enabled: Literal[False] = False
+
+
+class DocumentBlock(PageFields):
+    """A document. The model sees pictures of the pages of a PDF, with their numbers. title: its name in the prompt.
+    context: a text in front of it."""
+
+    type: Literal["document"]
+    source: Annotated[Base64Document | URLSource | TextDocument | ContentDocument, Field(discriminator="type")]
+    title: str | None = None
+    context: str | None = None
+    citations: CitationsOff | None = Field(None, description="not supported, except disabled")
+    cache_control: dict[str, Any] | None = None
+
+
 class ToolUseBlock(StrictModel):
     """A tool call. A `tool_result` in the user's next turn answers it."""
 
@@ -66,17 +102,17 @@ class ThinkingBlock(StrictModel):
 
 
 class ToolResultBlock(StrictModel):
-    """The result of a tool call in the preceding assistant turn: texts and pictures. is_error: the model reads
-    "Error: " before the text."""
+    """The result of a tool call in the preceding assistant turn: texts, pictures and documents. is_error: the model
+    reads "Error: " before the text."""
 
     type: Literal["tool_result"]
     tool_use_id: str = Field(min_length=1)
-    content: str | list[Annotated[TextBlock | ImageBlock, Field(discriminator="type")]] | None = None
+    content: str | list[Annotated[TextBlock | ImageBlock | DocumentBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
     cache_control: dict[str, Any] | None = None
 
 
-UserBlock = Annotated[TextBlock | ImageBlock | ToolResultBlock, Field(discriminator="type")]
+UserBlock = Annotated[TextBlock | ImageBlock | DocumentBlock | ToolResultBlock, Field(discriminator="type")]
 AssistantBlock = Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]
 
 

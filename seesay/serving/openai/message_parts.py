@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from seesay.serving.requests.document_fields import PageFields
 from seesay.serving.requests.fields import StrictModel
 
 _NOTHING = "accepted in an answer that is sent back; not used"
@@ -83,7 +84,22 @@ class VideoContent(StrictModel):
     video_url: VideoURL
 
 
-Content = Annotated[TextContent | ImageContent | VideoContent, Field(discriminator="type")]
+class FileData(PageFields, _MediaOptions):
+    """file_data: a PDF, or a TIFF of several pages, as `data:application/pdf;base64,…` or an http(s) URL: the model
+    sees pictures of its pages, with their numbers. filename: its name in the prompt. The pixel and tile options are
+    those of each picture."""
+
+    file_data: str
+    filename: str | None = Field(None, max_length=1024)
+    file_id: None = None
+
+
+class FileContent(StrictModel):
+    type: Literal["file"]
+    file: FileData
+
+
+Content = Annotated[TextContent | ImageContent | VideoContent | FileContent, Field(discriminator="type")]
 
 
 class CalledFunction(StrictModel):

@@ -12,6 +12,7 @@ from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.content import check_media
 from seesay.serving.requests.custom_tools import write_arguments
+from seesay.serving.requests.document_fields import PAGE_FIELDS, find_source, make_document
 from seesay.serving.requests.tools import read_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
@@ -21,6 +22,7 @@ _TEXT_KEYS = frozenset({"type", "text"})
 _PART_KEYS = {
     "input_text": _TEXT_KEYS,
     "input_image": frozenset({"type", "image_url", "detail", "file_id"}),
+    "input_file": frozenset({"type", "file_url", "file_data", "file_id", "filename", "detail", *PAGE_FIELDS}),
     "output_text": _TEXT_KEYS | {"annotations", "logprobs", "parsed"},
     "text": _TEXT_KEYS,
 }
@@ -205,6 +207,9 @@ def _read_part(part: object, where: str) -> TextPart | MediaPart:
         raise bad_request(f"{where} has the unknown field {unknown[0][:60]!r}", f"{where}.{unknown[0][:60]}")
     if kind == "input_image":
         return _read_image(part, where)
+    if kind == "input_file":
+        source, path = find_source(part, ("file_data", "file_url"), where)
+        return make_document(part, source, path=path, where=where, names={"filename": "filename"})
     if not isinstance(part.get("text"), str):
         raise bad_request(f"{where}.text must be a string, got {show(part.get('text'))}", f"{where}.text")
     return TextPart(text=part["text"])

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, SkipValidation, model_validator
 
 from seesay.serving.errors import bad_request, requires
 from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails, TokenLogprob
+from seesay.serving.openai.response_inputs import AnyInput
 from seesay.serving.openai.tool_fields import HAS_CHOICE, TOOL_TYPES, ResponseToolChoice, ResponseTools
 from seesay.serving.requests.fields import Metadata, StrictModel, needs
 from seesay.serving.requests.grammar_fields import Format, check_format
@@ -19,118 +20,6 @@ from seesay.serving.requests.tools import drop_server_tools
 
 LOGPROBS = "message.output_text.logprobs"
 Includes = Annotated[list[str], Field(fail_fast=True, json_schema_extra={"items": {"const": LOGPROBS}})]
-
-
-class InputText(StrictModel):
-    type: Literal["input_text", "text"]
-    text: str
-
-
-class InputAnswer(StrictModel):
-    """A text of an earlier assistant turn."""
-
-    type: Literal["output_text"]
-    text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
-    parsed: Any = Field(None, description="accepted in an answer that is sent back; not used")
-
-
-class InputImage(StrictModel):
-    """A picture, by its URL."""
-
-    type: Literal["input_image"]
-    image_url: str
-    detail: Literal["auto", "low", "high"] | None = None
-    file_id: None = None
-
-
-class InputItem(StrictModel):
-    """One turn."""
-
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
-    id: str | None = None
-    status: str | None = None
-    phase: str | None = None
-
-
-class InputCall(StrictModel):
-    """A call of an earlier assistant turn. arguments: JSON, as the model wrote it."""
-
-    type: Literal["function_call"]
-    call_id: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    arguments: str
-    id: str | None = None
-    status: str | None = None
-    namespace: None = None
-    caller: None = None
-    parsed_arguments: Any = Field(None, description="accepted in an answer that is sent back; not used")
-
-
-class InputCallOutput(StrictModel):
-    """The result of a call: a text, or texts and pictures."""
-
-    type: Literal["function_call_output"]
-    call_id: str = Field(min_length=1)
-    output: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
-    id: str | None = None
-    status: str | None = None
-    caller: None = None
-
-
-class InputCustomCall(StrictModel):
-    """A call of a custom tool, which takes a text: the model reads it as a call with the argument `input`."""
-
-    type: Literal["custom_tool_call"]
-    call_id: str = Field(min_length=1)
-    name: str = Field(min_length=1)
-    input: str
-    id: str | None = None
-    status: str | None = None
-    namespace: None = None
-    caller: None = None
-
-
-class InputCustomCallOutput(StrictModel):
-    """The result of a call of a custom tool."""
-
-    type: Literal["custom_tool_call_output"]
-    call_id: str = Field(min_length=1)
-    output: str | list[Annotated[InputText | InputAnswer | InputImage, Field(discriminator="type")]]
-    id: str | None = None
-    status: str | None = None
-    caller: None = None
-
-
-class ReasoningText(StrictModel):
-    type: Literal["reasoning_text"]
-    text: str
-
-
-class InputReasoning(StrictModel):
-    """A thought of an earlier assistant turn. Its summary is not used."""
-
-    type: Literal["reasoning"]
-    id: str | None = None
-    summary: list[Any] | None = None
-    content: list[ReasoningText] | None = None
-    encrypted_content: str | None = None
-    status: str | None = None
-
-
-class InputReference(StrictModel):
-    """An item of the output of a stored response."""
-
-    type: Literal["item_reference"]
-    id: str
-
-
-AnyInput = (
-    InputReference | InputItem | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput | InputReasoning
-)
 
 
 class ResponseStreamOptions(StrictModel):

@@ -19,6 +19,7 @@ from seesay.serving.openai.item_pages import AskedPage
 from seesay.serving.openai.responses_protocol import DeletedResponse, ItemList, ResponseObject
 from seesay.serving.openai.wire import make_error_event
 from seesay.serving.requests.custom_tools import read_text
+from seesay.serving.requests.document_fields import PAGE_FIELDS
 from seesay.serving.requests.state import ServerState
 from seesay.serving.stored.response_store import StoredResponse
 from seesay.serving.traffic.auth import owner_of
@@ -173,5 +174,12 @@ def _write_items(message: Message) -> Iterator[dict[str, Any]]:
 def _write_part(part: Any) -> dict[str, Any]:
     if not isinstance(part, MediaPart):
         return {"type": "input_text", "text": part.text}
+    if part.modality is Modality.DOCUMENT:
+        name = "file_data" if str(part.source)[:5].lower() == "data:" else "file_url"
+        return {"type": "input_file", name: str(part.source), **_write_options(part)}
     kind = "image" if part.modality is Modality.IMAGE else "video"
     return {"type": f"input_{kind}", f"{kind}_url": str(part.source), **({"detail": "auto"} if kind == "image" else {})}
+
+
+def _write_options(part: MediaPart) -> dict[str, Any]:
+    return {name: part.options[name] for name in ("filename", *PAGE_FIELDS) if name in part.options}

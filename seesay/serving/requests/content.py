@@ -11,6 +11,7 @@ from dataclasses import replace
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.serving.errors import ApiError, bad_request
+from seesay.serving.requests.document_fields import find_source
 from seesay.serving.requests.turns import check_turns
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.prompts.conversation_parts import parse_messages, parse_parts
@@ -20,8 +21,7 @@ _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _UNSUPPORTED_PARTS = {
     "image_embeds": "send the picture itself, as image_url",
-    "input_audio": "this server takes text, pictures and videos",
-    "file": "this server takes text, pictures and videos",
+    "input_audio": "this server takes text, pictures, videos and documents",
 }
 
 
@@ -138,9 +138,12 @@ def _check_part(part: object, where: str) -> None:
     kind = part.get("type")
     if isinstance(kind, str) and kind in _UNSUPPORTED_PARTS:
         raise bad_request(f"{where}: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}", f"{where}.type")
-    if kind in ("image_url", "video_url") and not isinstance(part.get(kind), dict | None):
+    if kind == "file" and isinstance(part.get(kind), dict):
+        find_source(part[kind], ("file_data",), f"{where}.file")
+    if kind in ("image_url", "video_url", "file") and not isinstance(part.get(kind), dict | None):
         place = f"{where}.{kind}"
-        raise bad_request(f"{place} must be an object with a url, got {show(part[kind])}", place)
+        source = "file_data" if kind == "file" else "a url"
+        raise bad_request(f"{place} must be an object with {source}, got {show(part[kind])}", place)
 
 
 def _clean_call(call: object) -> object:

@@ -17,28 +17,26 @@ from functools import partial
 from typing import TypeVar
 
 from seesay.config import MediaLimits, VisionConfig
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import RequestError
 from seesay.processors.media.allowance import Allowance, Cancellation
-from seesay.processors.media.frame_sampling import FrameSampling, fill_sampling_options
-from seesay.processors.media.open import DECODE_OPTIONS, open_media
-from seesay.processors.media.video import LoadedVideo, Video
-from seesay.processors.media.video_frame import VideoFrame, split_video
+from seesay.processors.media.frame_sampling import fill_sampling_options
+from seesay.processors.media.open import open_media
+from seesay.processors.media.video_frame import VideoFrame
 from seesay.system.fair_threads import FairThreads
 from seesay.system.hashing import digest
 from seesay.system.thread_pool import ThreadPool
-from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality
+from seesay.values import EngineStats, MediaPart, MediaPlace, MediaSize, Modality, TextPart
 from seesay.vl.family import Family, Features, MediaPlan
 from seesay.vl.media.decoded_before import SeenContents, SeenMedia
 from seesay.vl.media.feature_cache import FeatureCache
 from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_items import OpenItem, OpenRequest, PreparedMedia
+from seesay.vl.media.media_splitter import MediaSplitter, divide_options, refuse_modality
 from seesay.vl.media.pixel_gate import PixelGate
 
 _FETCH_THREADS = 32
 _MAX_SEEN = 16384
 _PIXELS_AT_ONCE = 256 << 20
-_PICTURES_OF_A_VIDEO = 8
-"""Frames that are taken of a video for a model that takes pictures only, where neither request nor family say more."""
 T = TypeVar("T")
 
 
@@ -59,6 +57,7 @@ class MediaFrontend:
         self._family = family
         self._limits = limits
         self._transparency = config.transparency
+        self._splitter = MediaSplitter(family, limits, config.transparency)
         self._is_encoded = is_encoded
         self._seen = SeenContents(_MAX_SEEN)
         self._cache = FeatureCache(config.feature_cache_bytes)
@@ -70,14 +69,14 @@ class MediaFrontend:
         """Return what the media of one request may cost, while somebody waits for them. Its time begins now."""
         return Allowance(self._limits, cancellation)
 
-    def split_videos(self, media: Sequence[MediaPart], allowance: Allowance) -> list[tuple[MediaPart, ...]]:
-        """Return what stands for each of `media`: itself, or the frames of a video as pictures where the family takes
-        pictures and no videos. Videos are read or fetched for that, and not decoded, unless PyAV is missing."""
+    def split(self, media: Sequence[MediaPart], allowance: Allowance) -> list[tuple[TextPart | MediaPart, ...]]:
+        """Return what stands for each of `media`: itself, the pages of a document as pictures with their numbers, or
+        the frames of a video as pictures where the family takes pictures and no videos. Documents and videos are read
+        or fetched for that, and not decoded, unless PyAV is missing."""
         allowance.check_items(len(media))
-        is_split = self._family.modalities == (Modality.IMAGE,)
-        if not is_split or all(part.modality is Modality.IMAGE for part in media):
+        if not any(map(self._splitter.splits, media)):
             return [(part,) for part in media]
-        futures = [self._fetchers.submit(allowance, self._split_video, part, allowance) for part in media]
+        futures = [self._fetchers.submit(allowance, self._splitter.split, part, allowance) for part in media]
         return _gather(futures, [part.place for part in media])
 
     def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None, *, salt: str = "") -> OpenRequest:
@@ -135,34 +134,13 @@ class MediaFrontend:
         self._decoders.close()
         self._cache.clear()
 
-    def _split_video(self, part: MediaPart, allowance: Allowance) -> tuple[MediaPart, ...]:
-        if part.modality is Modality.IMAGE:
-            return (part,)
-        limits = self._limits
-        chosen, others = _divide_options(part)
-        self._family.check_frame_options(others)
-        default = self._family.default_sampling or {"num_frames": _PICTURES_OF_A_VIDEO}
-        chosen = dict(fill_sampling_options(chosen, default, limit=limits.max_frames))
-        video = open_media(Modality.VIDEO, part.source, {"transparency": self._transparency, **chosen}, allowance)
-        assert isinstance(video, Video)
-        size = video.size()
-        if size is None:
-            video = LoadedVideo(video.frames(), FrameSampling.checked(limit=limits.max_frames))
-            size = video.size()
-        options = {**self._family.frame_options, **others}
-        return tuple(
-            replace(part, modality=Modality.IMAGE, source=frame, options=options) for frame in split_video(video, size)
-        )
-
     def _open_one(self, part: MediaPart, number: int, allowance: Allowance, salt: str) -> OpenItem:
         """Open media that have `number` others before them in the prompt."""
         allowance.cancellation.check()
         family, modality = self._family, part.modality
         if modality not in family.modalities:
-            takes = ", ".join(m.value for m in family.modalities) or "no media"
-            message = f"this model takes {takes}, not {modality.value} input"
-            raise RequestError(ErrorCode.INVALID_MEDIA, message, "messages")
-        chosen, others = _divide_options(part)
+            raise refuse_modality(family, modality)
+        chosen, others = divide_options(part)
         options = family.resolve_options(modality, others)
         if modality is Modality.VIDEO:
             chosen = dict(fill_sampling_options(chosen, family.default_sampling, limit=self._limits.max_frames))
@@ -308,13 +286,6 @@ def _gather(futures: Sequence[Future[T]], places: Sequence[MediaPlace | None]) -
     finally:
         for future in futures:
             future.cancel()
-
-
-def _divide_options(part: MediaPart) -> tuple[dict[str, object], dict[str, object]]:
-    """Return (the options of `part` that concern its decoding, the others)."""
-    known = DECODE_OPTIONS[part.modality]
-    chosen = {name: value for name, value in part.options.items() if name in known}
-    return chosen, {name: value for name, value in part.options.items() if name not in known}
 
 
 def _count_items(media: Sequence[MediaPart]) -> int:

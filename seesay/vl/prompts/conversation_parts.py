@@ -17,6 +17,7 @@ from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.processors.media.sources import is_base64_media
 from seesay.values import (
+    DOCUMENT_SUFFIXES,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
     GenerationRequest,
@@ -145,7 +146,7 @@ def _media_rank(text: str) -> int:
     the name of a file."""
     is_word = not re.search(r"\s", text.strip())
     is_url = _URL.match(text) is not None
-    has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES)
+    has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES + DOCUMENT_SUFFIXES)
     if (is_url and is_word) or _DATA_URL.match(text) or is_base64_media(text):
         return 3
     if (has_suffix and (is_word or is_url)) or _is_file(text):
@@ -163,6 +164,8 @@ def _is_file(path: str) -> bool:
 def _make_media(source: object) -> MediaPart:
     name = str(source) if isinstance(source, str | PurePath) else ""
     address = name.partition("?")[0].lower() if "://" in name else name.lower()
+    if address.endswith(".pdf") or name.startswith("data:application/pdf"):
+        return MediaPart(modality=Modality.DOCUMENT, source=source)
     is_video = address.endswith(VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
     return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
 
@@ -184,12 +187,12 @@ def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
     placed = _find_marked(texts, media, where, place)
     if not placed:
         return tuple(parts)
-    queues = {modality: iter([part for part in media if part.modality is modality]) for modality in placed}
+    queues = {modality: iter([part for part in media if part.modality.stands_as is modality]) for modality in placed}
     result: list[Part] = []
     for part in parts:
         if isinstance(part, TextPart):
             result += _fill_places(part.text, queues)
-        elif part.modality not in placed:
+        elif part.modality.stands_as not in placed:
             result.append(part)
     return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
 
@@ -210,7 +213,7 @@ def _find_marked(texts: Sequence[str], media: Sequence[MediaPart], where: str, p
     marked: set[Modality] = set()
     for token, modality in _MODALITIES.items():
         num_tokens = sum(text.count(token) for text in texts)
-        num_media = sum(part.modality is modality for part in media)
+        num_media = sum(part.modality.stands_as is modality for part in media)
         if num_tokens and num_tokens != num_media:
             _fail(
                 f"{where} has {num_tokens} {token} for {num_media} {modality.value}(s); the numbers must be equal: "
@@ -281,9 +284,12 @@ def _parse_part(part: object, where: str) -> Part:
         return _parse_media_object(
             part.get(kind), modality, "data" if kind == "image_data" else "url", f"{where}.{kind}"
         )
-    if kind in ("image", "video"):
+    if kind in ("image", "video", "document"):
         return _parse_inline_media(part, Modality(kind), where)
-    known = "text, image_url, image, image_data, video_url, video"
+    if kind == "file":
+        _refuse_unknown(part, ("type", kind), where)
+        return _parse_media_object(part.get(kind), Modality.DOCUMENT, "file_data", f"{where}.{kind}")
+    known = "text, image_url, image, image_data, video_url, video, file, document"
     _fail(f"{where} has the unknown type {show(kind)}; known are {known}", f"{where}.type")
 
 

@@ -1,4 +1,4 @@
-"""Puts the frames of a video into a prompt as pictures, where the model takes pictures only."""
+"""Puts the pages of documents into a prompt, and the frames of videos where the model takes pictures only."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from seesay.processors.media.video_frame import VideoFrame
 from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
 from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
 
-Split = Callable[[Sequence[MediaPart]], list[tuple[MediaPart, ...]]]
-"""Returns what stands for each part: itself, or the frames of a video."""
+Split = Callable[[Sequence[MediaPart]], list[tuple[TextPart | MediaPart, ...]]]
+"""Returns what stands for each part: itself, the frames of a video, or the pages of a document."""
 
 _TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
 
 
 def spread_messages(messages: Sequence[Message], split: Split) -> list[Message]:
-    """Replace each video by its frames, where the video was. A chat template writes them as it writes pictures."""
+    """Replace each video by its frames, and each document by its pages, where it was. A chat template writes them as it
+    writes pictures."""
     pieces = iter(split([part for message in messages for part in message.parts if isinstance(part, MediaPart)]))
 
     def spread(part: TextPart | MediaPart) -> tuple[TextPart | MediaPart, ...]:
@@ -29,20 +30,33 @@ def spread_messages(messages: Sequence[Message], split: Split) -> list[Message]:
 
 
 def spread_raw(text: str, media: Sequence[MediaPart], split: Split) -> tuple[str, tuple[MediaPart, ...]]:
-    """Replace each `VIDEO_TOKEN` in a raw prompt by an `IMAGE_TOKEN` per frame, each in a line of its own. A text whose
-    tokens are not those of its media is returned as it is."""
-    found = [Modality.VIDEO if token == VIDEO_TOKEN else Modality.IMAGE for token in _TOKENS.findall(text)]
-    if sorted(found) != sorted(part.modality for part in media):
+    """Replace each `VIDEO_TOKEN` in a raw prompt by an `IMAGE_TOKEN` per frame, and the `IMAGE_TOKEN` of a document by
+    one per page, each in a line of its own and without any other text. A text whose tokens are not those of its media
+    is returned as it is."""
+    found = list(map(_modality_of, _TOKENS.findall(text)))
+    if sorted(found) != sorted(part.modality.stands_as for part in media):
         return text, tuple(media)
-    pieces = split(_order_as(found, media))
-    numbers = iter([len(piece) for piece in pieces])
-    spread = _TOKENS.sub(lambda _: "\n".join([IMAGE_TOKEN] * next(numbers)), text)
+    pieces = list(map(_media_of, split(_order_as(found, media))))
+    tokens = iter([[_token_of(part) for part in piece] for piece in pieces])
+    spread = _TOKENS.sub(lambda _: "\n".join(next(tokens)), text)
     return spread, tuple(part for piece in pieces for part in piece)
+
+
+def _media_of(piece: Sequence[TextPart | MediaPart]) -> list[MediaPart]:
+    return [part for part in piece if isinstance(part, MediaPart)]
+
+
+def _modality_of(token: str) -> Modality:
+    return Modality.VIDEO if token == VIDEO_TOKEN else Modality.IMAGE
+
+
+def _token_of(part: MediaPart) -> str:
+    return VIDEO_TOKEN if part.modality is Modality.VIDEO else IMAGE_TOKEN
 
 
 def _order_as(modalities: Sequence[Modality], media: Sequence[MediaPart]) -> list[MediaPart]:
     """Return `media` in the order of their modalities in the text."""
-    queues = {modality: iter([part for part in media if part.modality is modality]) for modality in Modality}
+    queues = {modality: iter([part for part in media if part.modality.stands_as is modality]) for modality in Modality}
     return [next(queues[modality]) for modality in modalities]
 
 

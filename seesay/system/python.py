@@ -12,7 +12,7 @@ def python_command(module: str) -> tuple[list[str], dict[str, str]]:
     """Return the command `python -m MODULE` and its environment, in which Python finds the package that we are, and all
     that we have."""
     executable = os.fsdecode(multiprocessing.spawn.get_executable() or sys.executable)
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[2])
     paths = [str(Path(path).absolute()) for path in sys.path]
     path = os.pathsep.join(paths if root in paths else [root, *paths])
     # -P: do not import from the current folder, unless the caller's path has it.
