@@ -47,6 +47,13 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a video for the first message; may be repeated",
     )
+    group.add_argument(
+        "--document",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a PDF, or a TIFF of several pages, for the first message; may be repeated",
+    )
     group.add_argument("--prompt", metavar="TEXT", help="answer this message and exit; - reads it from standard input")
     group.add_argument("--load", metavar="FILE", help="continue a conversation that /save wrote as .json")
     options.add_generation_options(parser)
@@ -76,6 +83,7 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
         conversation.system = arguments.system or conversation.system
     conversation.attached += [Attachment.read("image", source) for source in arguments.image]
     conversation.attached += [Attachment.read("video", source) for source in arguments.video]
+    conversation.attached += [Attachment.read("document", source) for source in arguments.document]
     loop = ChatLoop(
         model,
         terminal,

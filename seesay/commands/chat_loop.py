@@ -311,7 +311,7 @@ class ChatLoop:
             return []
         if not space:
             return [f"/{action} " for action in ACTIONS if action.startswith(name[1:])]
-        if name[1:] not in ("image", "video", "save", "load"):
+        if name[1:] not in ("image", "video", "document", "save", "load"):
             return []
         return [f"{name} {path}" for path in complete_path(argument)[:_MAX_COMPLETIONS]]
 
@@ -326,6 +326,11 @@ ACTIONS: dict[str, _Action] = {
         usage="/video PATH ...",
         summary="attach videos to your next message",
         run=lambda loop, text: loop._attach_kind("video", text),
+    ),
+    "document": _Action(
+        usage="/document PATH ...",
+        summary="attach PDFs to your next message",
+        run=lambda loop, text: loop._attach_kind("document", text),
     ),
     "retry": _Action(usage="/retry", summary="answer the last question again", run=ChatLoop._retry),
     "edit": _Action(

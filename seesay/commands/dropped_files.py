@@ -81,11 +81,13 @@ def kind_of(path: str) -> Kind | None:
     name = path.partition("?")[0].lower()
     if name.endswith(VIDEO_SUFFIXES):
         return "video"
+    if name.endswith(".pdf"):
+        return "document"
     return "image" if name.endswith(IMAGE_SUFFIXES) else None
 
 
 def is_existing_media(path: str) -> bool:
-    """Return whether `path` is an existing file whose name is that of a picture or video."""
+    """Return whether `path` is an existing file whose name is that of a picture, video or document."""
     return kind_of(path) is not None and _is_file(path)
 
 

@@ -14,9 +14,15 @@ from typing import Any, Literal, Self
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 
-Kind = Literal["image", "video"]
+Kind = Literal["image", "video", "document"]
 Message = dict[str, Any]
 
+_MIME: Mapping[Kind, str] = {"image": "image/png", "video": "video/mp4", "document": "application/pdf"}
+_KINDS: Mapping[str, tuple[Kind, str]] = {
+    "image_url": ("image", "url"),
+    "video_url": ("video", "url"),
+    "file": ("document", "file_data"),
+}
 _MAX_FILE_BYTES = 256 << 20
 _MAX_SHOWN = 200  # characters
 _ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # the model or server that answers limits the size of pictures
@@ -24,8 +30,8 @@ _ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # the model or server that answers 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A picture or video. `source` is the text that the user typed. `url` is sent: the same URL, or the file as a data
-    URL. `name` is `source`, shortened for display.
+    """A picture, video or document. `source` is the text that the user typed. `url` is sent: the same URL, or the file
+    as a data URL. `name` is `source`, shortened for display.
     """
 
     kind: Kind
@@ -58,7 +64,7 @@ class Attachment:
 
             Picture(content, limits=_ANY_SIZE, name=repr(source)).size()
         guessed = mimetypes.guess_type(path.name)[0] or ""
-        mime = guessed if guessed.startswith(f"{kind}/") else {"image": "image/png", "video": "video/mp4"}[kind]
+        mime = guessed if guessed.startswith(f"{kind}/") else _MIME[kind]
         return cls(kind=kind, source=source, url=f"data:{mime};base64,{base64.b64encode(content).decode()}")
 
     @property
@@ -74,6 +80,9 @@ class Attachment:
         """Return the content part of an OpenAI message. A saved one has the path of a file in place of its content."""
         is_file = self.source != self.url
         url = str(Path(self.source).expanduser().absolute()) if is_saved and is_file else self.url
+        if self.kind == "document":
+            name = {"filename": Path(self.source).name} if is_file else {}
+            return {"type": "file", "file": {**name, "file_data": url}}
         key = f"{self.kind}_url"
         return {"type": key, key: {"url": url}}
 
@@ -203,9 +212,11 @@ def _parse_part(part: object) -> str | Attachment | None:
     """Return the text or the attachment of a part; None if it is neither."""
     if not isinstance(part, Mapping):
         return None
-    kind = part.get("type")
-    value = part.get(kind) if kind in ("text", "image_url", "video_url") else None
-    if kind == "text":
-        return value if isinstance(value, str) else None
-    url = value.get("url") if isinstance(value, Mapping) else value
-    return Attachment.read("image" if kind == "image_url" else "video", url) if isinstance(url, str) else None
+    name = part.get("type")
+    if name == "text":
+        text = part.get("text")
+        return text if isinstance(text, str) else None
+    kind, key = _KINDS.get(name, (None, "")) if isinstance(name, str) else (None, "")
+    value = part.get(name)
+    url = value.get(key) if isinstance(value, Mapping) else value
+    return Attachment.read(kind, url) if kind is not None and isinstance(url, str) else None

@@ -56,6 +56,11 @@ def is_video(path: str) -> bool:
     return path.lower().endswith(VIDEO_SUFFIXES)
 
 
+def is_document(path: str) -> bool:
+    """Return whether a file is sent as a document, by its name."""
+    return path.lower().endswith(".pdf")
+
+
 def files_of(turns: Sequence[Turn]) -> list[str]:
     """Return the files that `make_messages` sends, in the same order."""
     return [path for turn in turns if turn.counts for path in turn.files]
@@ -87,6 +92,10 @@ def find_file(turns: Sequence[Turn], system_prompt: str, message_index: int, par
 
 
 def _file_part(path: str) -> dict[str, object]:
+    if is_document(path):
+        content = base64.b64encode(Path(path).read_bytes()).decode()
+        name = Path(path).name
+        return {"type": "file", "file": {"filename": name, "file_data": f"data:application/pdf;base64,{content}"}}
     kind = "video" if is_video(path) else "image"
     mime = mimetypes.guess_type(path)[0] or ""
     if not mime.startswith(f"{kind}/"):

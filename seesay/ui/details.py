@@ -66,7 +66,9 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     facts = [f"{size} px"]
     if report["modality"] == "video":
         facts.append(_count(report["num_frames"], "frame"))
-    if report["num_tiles"] > 1 and report["modality"] != "video":
+    if report["modality"] == "document":
+        facts.append(_count(report["num_frames"], "page"))
+    if report["num_tiles"] > 1 and report["modality"] == "image":
         facts.append(_count(report["num_tiles"], "tile"))
     facts += [_count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]
     listed = _MAY_BREAK.join(f"{fact}{' ·' if fact is not facts[-1] else ''}" for fact in facts)

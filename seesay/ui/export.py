@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from seesay.ui.conversation import Turn, is_video, make_messages
+from seesay.ui.conversation import Turn, is_document, is_video, make_messages
 
 ExportFormat = Literal["markdown", "json"]
 
@@ -59,11 +59,16 @@ def export_json(turns: Sequence[Turn], *, model: str, system_prompt: str) -> Exp
 
 
 def _write_turn(turn: Turn, names: dict[str, str]) -> str:
-    files = [f"{'' if is_video(path) else '!'}[{_show_name(path)}]({names[path]})" for path in turn.files]
+    files = [f"{_mark_of(path)}[{_show_name(path)}]({names[path]})" for path in turn.files]
     question = ["\n".join(f"> {line}".rstrip() for line in turn.text.splitlines())] if turn.text else []
     answer = [turn.answer] if turn.answer else []
     remark = turn.error or turn.note
     return "\n\n".join(["## Question", *files, *question, "## Answer", *answer, *([f"*{remark}*"] if remark else [])])
+
+
+def _mark_of(path: str) -> str:
+    """Return what makes Markdown show a file that is a picture."""
+    return "" if is_video(path) or is_document(path) else "!"
 
 
 def _name_files(turns: Sequence[Turn]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from seesay.ui.conversation import is_video
+from seesay.ui.conversation import is_document, is_video
 from seesay.ui.thumbnails import make_address
 
 MAX_SHOWN = 64
@@ -20,17 +20,18 @@ Report = Mapping[str, Any]
 
 
 def group_reports(files: Sequence[str], reports: Sequence[Report]) -> list[tuple[str, Report]]:
-    """Return each file with its report. A model that takes pictures only has one for each frame of a video, as a
-    picture that has a time: they are added up."""
+    """Return each file with its report. A document has one for each page, and for a model that takes pictures only a
+    video has one for each frame, as a picture that has a time: they are added up."""
     pairs: list[tuple[str, Report]] = []
     start = 0
     for path in files:
         if start >= len(reports):
             break
         stop = start + 1
-        while is_video(path) and stop < len(reports) and _follows(reports[stop - 1], reports[stop]):
+        while stop < len(reports) and _belongs(path, reports[stop - 1], reports[stop]):
             stop += 1
-        pairs.append((path, _add(reports[start:stop]) if _is_frame(reports[start]) else reports[start]))
+        is_one = not _is_frame(reports[start]) and not is_document(path)
+        pairs.append((path, reports[start] if is_one else _add(path, reports[start:stop])))
         start = stop
     return pairs
 
@@ -69,16 +70,23 @@ def _is_frame(report: Report) -> bool:
     return report.get("modality") != "video" and bool(report.get("timestamps_s"))
 
 
+def _belongs(path: str, one: Report, other: Report) -> bool:
+    """Return whether two reports are of one file."""
+    if is_document(path):
+        return (other.get("page") or 0) > (one.get("page") or 0)
+    return is_video(path) and _follows(one, other)
+
+
 def _follows(one: Report, other: Report) -> bool:
     """Return whether two frames are of one video: the times of the next one begin again."""
     return _is_frame(one) and _is_frame(other) and other["timestamps_s"][0] > one["timestamps_s"][0]
 
 
-def _add(reports: Sequence[Report]) -> Report:
+def _add(path: str, reports: Sequence[Report]) -> Report:
     return {
         **reports[0],
         **{name: sum(report[name] for report in reports) for name in _SUMS},
-        "modality": "video",
+        "modality": "document" if is_document(path) else "video",
         "is_cached": all(report["is_cached"] for report in reports),
         "timestamps_s": [time_s for report in reports for time_s in report["timestamps_s"]],
     }

@@ -13,7 +13,8 @@ from seesay.ui.conversation import STOPPED, Turn
 from seesay.ui.record import MAX_CHARACTERS, MAX_FILES, MAX_TURNS
 from seesay.values import VIDEO_SUFFIXES
 
-_KINDS = {"image_url": "image", "video_url": "video"}
+_KINDS = {"image_url": "image", "video_url": "video", "file": "document"}
+_MIMES = {"image_url": "image/", "video_url": "video/", "file": "application/pdf"}
 
 WriteFile = Callable[[str, bytes], str]
 """Writes a file with a name and content, and returns its path."""
@@ -86,8 +87,9 @@ class _Reader:
 
     def _read_file(self, part: Mapping[str, object], kind: str, place: str) -> str:
         given = part.get(kind)
-        url = given.get("url") if isinstance(given, Mapping) else given
-        if not isinstance(url, str) or not url.startswith(f"data:{_KINDS[kind]}/"):
+        key = "file_data" if kind == "file" else "url"
+        url = given.get(key) if isinstance(given, Mapping) else given
+        if not isinstance(url, str) or not url.startswith(f"data:{_MIMES[kind]}"):
             raise ValueError(f"{place}: an {kind} must be a data URL, so that the file has the {_KINDS[kind]}")
         header, _, data = url.partition(",")
         mime, _, encoding = header.removeprefix("data:").partition(";")

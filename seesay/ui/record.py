@@ -72,6 +72,7 @@ def _report_as_json(report: Mapping[str, object]) -> dict[str, object]:
     return {
         **_numbers(report, _REPORT),
         "modality": "video" if report.get("modality") == "video" else "image",
+        **_numbers(report, ("page",)),
         "is_cached": bool(report.get("is_cached")),
         "timestamps_s": _times(report.get("timestamps_s")),
     }

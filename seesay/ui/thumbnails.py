@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from seesay.ui.conversation import is_video
+from seesay.ui.conversation import is_document, is_video
 
 _MAX_SIDE_PX = 320
 _MIN_CELL_PX = 5
@@ -23,9 +23,17 @@ def make_address(path: str) -> str:
     return f"gradio_api/file={quote(path)}"
 
 
+def make_link(path: str) -> str:
+    """Return HTML of a document: its name, which opens it."""
+    name = escape(Path(path).name)
+    return f'<a class="seesay-document" href="{make_address(path)}" target="_blank" rel="noopener">{name}</a>'
+
+
 def make_reference(path: str) -> str:
     """Return HTML of a picture or video as it was uploaded. The browser loads it when it becomes visible."""
     name = escape(Path(path).name)
+    if is_document(path):
+        return make_link(path)
     if is_video(path):
         return (
             f'<video src="{make_address(path)}" aria-label="{name}" muted playsinline controls preload="none"></video>'
@@ -36,7 +44,7 @@ def make_reference(path: str) -> str:
 def make_thumbnail(path: str, report: Mapping[str, object]) -> str:
     """Return HTML of a picture with its grid, or of a video. Empty if the file does not exist or cannot be read
     here."""
-    if is_video(path):
+    if is_video(path) or is_document(path):
         return make_reference(path)
     try:
         content = _draw(path, report)

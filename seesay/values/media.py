@@ -176,6 +176,7 @@ class MediaReport:
     num_tiles: tiles of all frames that go through the tower, 1 for a picture that is not cut. num_patches: patches of
         all tiles. num_tokens: its positions in the prompt.
     is_cached: the tower did not run for it, because its embedding or its KV blocks were cached.
+    page: of a document, from 1; None for other media.
     """
 
     modality: Modality
@@ -189,3 +190,4 @@ class MediaReport:
     num_tokens: int
     is_cached: bool
     timestamps_s: tuple[float, ...] = ()
+    page: int | None = None

@@ -47,6 +47,20 @@ def test_a_file_is_read_when_it_is_attached(picture: Path) -> None:
             Attachment.read("image", str(there))
 
 
+def test_a_document_is_a_file_part_there_and_back(tmp_path: Path) -> None:
+    (tmp_path / "a b.pdf").write_bytes(b"%PDF-1.7")
+    document = Attachment.read("document", str(tmp_path / "a b.pdf"))
+    url = f"data:application/pdf;base64,{base64.b64encode(b'%PDF-1.7').decode()}"
+    assert document.part() == {"type": "file", "file": {"filename": "a b.pdf", "file_data": url}}
+    conversation = Conversation()
+    conversation.turns = [Turn(text="what?", media=(document,), answer="a letter")]
+    conversation.save(tmp_path / "c.json")
+    assert "base64" not in (tmp_path / "c.json").read_text()
+    loaded = Conversation()
+    loaded.load(tmp_path / "c.json")
+    assert loaded.turns == conversation.turns
+
+
 def test_addresses_are_left_as_they_are() -> None:
     attachment = Attachment.read("video", "https://example.com/clip.mp4")
     assert attachment.part() == {"type": "video_url", "video_url": {"url": "https://example.com/clip.mp4"}}

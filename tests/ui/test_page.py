@@ -380,3 +380,16 @@ def test_errors_are_sentences(scripted: Any, scripted_url: str, open_page: OpenP
         page.locator('[aria-label="Retry"]').last.click()
         page.wait_for_function(f"document.querySelectorAll('#chat .seesay-line').length == {number}")
         assert count(page, ".seesay-error") == 0
+
+
+def test_a_pdf_is_a_document_with_a_card_for_all_its_pages(demo_url: str, open_page: OpenPage, tmp_path: Path) -> None:
+    picture = sample_scene(3).images[0]
+    path = tmp_path / "two scenes.pdf"
+    picture.save(path, save_all=True, append_images=[picture], resolution=144)
+    page = open_page(demo_url)
+    ask(page, "describe this image", path)
+    assert page.get_attribute(".seesay-strip .seesay-document", "target") == "_blank"
+    assert text_of(page, ".seesay-strip") == "two scenes.pdf"
+    page.click("summary.seesay-line")
+    card = text_of(page, ".seesay-card")
+    assert "two scenes.pdf" in card and "2 pages" in card and "162 tokens" in card and "encoded now" in card

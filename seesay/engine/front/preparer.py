@@ -232,4 +232,5 @@ def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
         num_tokens=len(item.slots),
         is_cached=False,
         timestamps_s=media.timestamps_s,
+        page=media.page,
     )

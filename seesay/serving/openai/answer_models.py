@@ -110,7 +110,7 @@ class ChatChoice(_Ended):
 class SeenMedia(AnswerModel):
     """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
     pieces for the vision tower and of tokens; whether it was cached, so that the tower did not run; and the time in
-    the video of each frame that was taken."""
+    the video of each frame that was taken; page: its number in a document."""
 
     modality: Literal["image", "video"]
     num_frames: int
@@ -123,6 +123,7 @@ class SeenMedia(AnswerModel):
     num_tokens: int
     is_cached: bool
     timestamps_s: list[float]
+    page: int | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class SeesayDetails(AnswerModel):

@@ -19,6 +19,7 @@ from typing import TypeVar
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import RequestError
 from seesay.processors.media.allowance import Allowance, Cancellation
+from seesay.processors.media.document import OpenedPage
 from seesay.processors.media.frame_sampling import fill_sampling_options
 from seesay.processors.media.open import open_media
 from seesay.processors.media.video_frame import VideoFrame
@@ -199,6 +200,7 @@ class MediaFrontend:
             size=seen.size,
             place=item.place,
             timestamps_s=_timestamps_s(item, seen.size),
+            page=_page_of(item),
             was_recalled=was_recalled,
             load_features=partial(self._load_features, item),
             fetch_s=item.fetch_s,
@@ -232,6 +234,7 @@ class MediaFrontend:
                 size=decoded.size,
                 place=item.place,
                 timestamps_s=_timestamps_s(item, decoded.size),
+                page=_page_of(item),
                 fetch_s=item.fetch_s,
                 decode_s=decode_done - started,
                 preprocess_s=time.perf_counter() - decode_done,
@@ -246,6 +249,10 @@ class MediaFrontend:
 
 def _timestamps_s(item: OpenItem, size: MediaSize) -> tuple[float, ...]:
     return (item.media.timestamp_s,) if isinstance(item.media, VideoFrame) else size.timestamps_s
+
+
+def _page_of(item: OpenItem) -> int | None:
+    return item.media.number if isinstance(item.media, OpenedPage) else None
 
 
 def _num_pixels_at_once(item: OpenItem) -> int | None:

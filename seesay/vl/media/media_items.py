@@ -20,7 +20,7 @@ class PreparedMedia:
     media was not decoded, because its embedding is cached; `features` then lack their arrays. `load_features` decodes
     the media and returns all features, for an embedding that is needed when the arrays are gone; it is None for content
     that its owner may change. `place` is named by errors. `timestamps_s` has
-    the time in the video of each frame, also of one that became a picture of its own.
+    the time in the video of each frame, also of one that became a picture of its own. `page`: its number in a document.
     """
 
     modality: Modality
@@ -30,6 +30,7 @@ class PreparedMedia:
     size: MediaSize
     place: MediaPlace | None = None
     timestamps_s: tuple[float, ...] = ()
+    page: int | None = None
     was_recalled: bool = False
     load_features: Callable[[], Features] | None = None
     fetch_s: float = 0.0

@@ -1,0 +1,106 @@
+"""The prompts with which models read pages, by kind of model: those that were trained for it answer to these alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """How a model is asked to do something with a page.
+
+    The other fields are options of the answer that keep the model out of loops, as published.
+    """
+
+    prompt: str
+    no_repeat_ngram_size: int = 0
+    ngram_window: int = 0
+    whitelist_token_ids: tuple[int, ...] = ()
+
+    @property
+    def answer_options(self) -> dict[str, int | list[int]]:
+        """The options of the answer that are not their defaults, as fields of a request and of `GenerationConfig`."""
+        if not self.no_repeat_ngram_size:
+            return {}
+        return {
+            "no_repeat_ngram_size": self.no_repeat_ngram_size,
+            "ngram_window": self.ngram_window,
+            "whitelist_token_ids": list(self.whitelist_token_ids),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """A kind of model: of these types, or with a name that has the pattern `name` in it (lower case)."""
+
+    tasks: Mapping[str, Task]
+    types: tuple[str, ...] = ()
+    name: str = ""
+
+
+def _deepseek(prompt: str) -> Task:
+    """A task of DeepSeek-OCR. The tokens that may repeat are <td> and </td>."""
+    return Task(prompt=prompt, no_repeat_ngram_size=30, ngram_window=90, whitelist_token_ids=(128821, 128822))
+
+
+_ANY = {
+    "markdown": Task(
+        prompt="Transcribe all text of this page in reading order, as Markdown. Answer with the text of the page alone."
+    ),
+    "text": Task(prompt="Transcribe all text of this page in reading order. Answer with the text of the page alone."),
+}
+_KINDS = (
+    _Kind(
+        types=("deepseek_ocr", "deepseek_ocr2", "deepseekocr"),
+        name=r"deepseek-?ocr",
+        tasks={
+            "markdown": _deepseek("<|grounding|>Convert the document to markdown."),
+            "text": _deepseek("Free OCR."),
+            "figure": _deepseek("Parse the figure."),
+        },
+    ),
+    _Kind(
+        types=("glm_ocr",),
+        name=r"glm-?ocr",
+        tasks={
+            "text": Task(prompt="Text Recognition:"),
+            "formula": Task(prompt="Formula Recognition:"),
+            "table": Task(prompt="Table Recognition:"),
+        },
+    ),
+    _Kind(
+        types=("paddleocr_vl",),
+        name=r"paddleocr-?vl",
+        tasks={
+            "text": Task(prompt="OCR:"),
+            "formula": Task(prompt="Formula Recognition:"),
+            "table": Task(prompt="Table Recognition:"),
+            "chart": Task(prompt="Chart Recognition:"),
+        },
+    ),
+    _Kind(
+        types=("dots_ocr",),
+        name=r"dots\.?ocr",
+        tasks={"text": Task(prompt="Extract the text content from this image.")},
+    ),
+    _Kind(
+        types=("qwen2_5_vl",),
+        tasks={**_ANY, "html": Task(prompt="QwenVL HTML")},
+    ),
+    _Kind(
+        types=("qwen3_vl", "qwen3_vl_moe"),
+        tasks={**_ANY, "html": Task(prompt="qwenvl html"), "layout": Task(prompt="qwenvl markdown")},
+    ),
+)
+
+
+def find_tasks(model_type: str = "", name: str = "") -> Mapping[str, Task]:
+    """Return the tasks of a model, by name, the one for whole pages first. model_type: of its config.json. name: its
+    path, hub id or name on a server."""
+    own = name.rstrip("/").rpartition("/")[2].lower()
+    for kind in _KINDS:
+        if model_type in kind.types or (kind.name and re.search(kind.name, own)):
+            return kind.tasks
+    return _ANY

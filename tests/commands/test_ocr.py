@@ -1,0 +1,114 @@
+"""`seesay ocr` with the built-in model, here and behind a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from live_server import LiveServer, make_settings, serve
+from pdfs import make_pdf, make_tiff
+
+from seesay.cli import main
+from seesay.config import EngineConfig
+from seesay.demo.scenes import sample_scene
+from seesay.engine.front.engine import AsyncEngine
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LiveServer]:
+    config = EngineConfig(device_type="cpu")
+    with AsyncEngine("seesay-demo", backend_config=config) as engine, serve(engine, make_settings()) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in" / "more").mkdir(parents=True)
+    scene = sample_scene(seed=0).images[0]
+    scene.save(tmp_path / "in" / "scenes.pdf", save_all=True, append_images=[scene], resolution=72)
+    (tmp_path / "in" / "more" / "b.tif").write_bytes(make_tiff([(64, 64), (64, 64)]))
+    (tmp_path / "in" / "more" / "notes.txt").write_text("not a document")
+    scene.save(tmp_path / "in" / "c.png")
+    return tmp_path
+
+
+def run(server: LiveServer, *arguments: object) -> int:
+    given = ["ocr", *map(str, arguments), "--base-url", server.url, "--max-new-tokens", "30", "--concurrency", "2"]
+    return main(given)
+
+
+def test_a_folder_becomes_a_file_for_each_document(server: LiveServer, folder: Path) -> None:
+    assert run(server, folder / "in", "-o", folder / "out", "--prompt", "describe this image", "--dpi", 72) == 0
+    written = sorted(str(path.relative_to(folder / "out")) for path in (folder / "out").rglob("*") if path.is_file())
+    assert written == ["c.png.md", "more/b.tif.md", "scenes.pdf.md"]
+    text = (folder / "out" / "scenes.pdf.md").read_text()
+    first, second = text.split("<!-- page 2 of 2 -->")
+    assert first.startswith("<!-- page 1 of 2 -->\n\nThe picture shows") and "The picture shows" in second
+
+
+def test_json_says_what_was_cut_off(server: LiveServer, folder: Path) -> None:
+    output = folder / "one.json"
+    pdf = folder / "in" / "scenes.pdf"
+    assert run(server, pdf, "-o", output, "--format", "json", "--pages", "2", "--prompt", "describe this image") == 0
+    found = json.loads(output.read_text())
+    assert (found["file"], found["num_pages"]) == ("scenes.pdf", 2)
+    [page] = found["pages"]
+    assert page["number"] == 2 and page["error"] == "" and isinstance(page["is_cut"], bool)
+
+
+def test_a_run_that_was_stopped_is_continued(
+    server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pages that have a line in the log are not read again, whole files neither."""
+    output = folder / "out.md"
+    log = output.with_name("out.md.pages")
+    log.write_text(
+        json.dumps({"number": 1, "text": "from before", "is_cut": False, "error": ""}) + '\n{"number": 2, "te'
+    )
+    pdf = folder / "in" / "scenes.pdf"
+    assert run(server, pdf, "-o", output, "--prompt", "describe this image", "--dpi", 72) == 0
+    first, second = output.read_text().split("<!-- page 2 of 2 -->")
+    assert "from before" in first and "The picture shows" in second and not log.exists()
+    output.write_text("mine")
+    assert run(server, pdf, "-o", output) == 0
+    assert output.read_text() == "mine"
+    assert "1 of them before" in capsys.readouterr().err
+
+
+def test_what_cannot_be_read_is_named_and_the_others_are_read(
+    server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "in" / "bad.pdf").write_bytes(b"%PDF-1.7 no")
+    assert run(server, folder / "in", "-o", folder / "out") == 1
+    assert "bad.pdf" in capsys.readouterr().err
+    assert len(list((folder / "out").rglob("*.md"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.pdf", "-o", "x"], "does not exist"),
+        ([".", "-o", "x"], "has no documents"),
+    ],
+)
+def test_inputs_are_checked(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["ocr", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_task_is_one_of_the_model(server: LiveServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(server, folder / "in" / "c.png", "-o", folder / "x.md", "--task", "dance") == 1
+    assert "--task must be one of markdown, text" in capsys.readouterr().err
+
+
+def test_the_model_may_run_here(folder: Path) -> None:
+    pdf = folder / "in" / "two.pdf"
+    pdf.write_bytes(make_pdf(["a", "b"]))
+    arguments = [pdf, "-o", folder / "two.md", "--device", "cpu", "--max-new-tokens", "3", "--dpi", "36"]
+    assert main(["ocr", *map(str, arguments)]) == 0
+    assert "<!-- page 2 of 2 -->" in (folder / "two.md").read_text()
