@@ -91,13 +91,12 @@ def transcribe(
     pages that could not be read. Raises `SeesayError` for a document that cannot be opened, and OSError."""
     output.parent.mkdir(parents=True, exist_ok=True)
     log_path = output.with_name(f"{output.name}.pages")
-    known = _read_partial(log_path)
+    done = {number: page for number, page in _read_partial(log_path).items() if not page.error}
     pages, num_pages = _open_pages(file, reading)
+    waiting = [page for page in pages if page.number not in done]
     progress.total = (progress.total or 0) + len(pages)
-    progress.refresh()
-    done: dict[int, PageText] = {number: page for number, page in known.items() if not page.error}
-    progress.update(sum(page.number in done for page in pages))
-    futures = {page.number: threads.submit(_read_page, page, reading) for page in pages if page.number not in done}
+    progress.update(len(pages) - len(waiting))
+    futures = [threads.submit(_read_page, page, reading) for page in waiting]
     with log_path.open("a", encoding="utf-8") as log:
         for found in _in_order(futures):
             done[found.number] = found
@@ -106,11 +105,17 @@ def transcribe(
             progress.update()
     texts = [done[page.number] for page in pages]
     _write_whole(output, _format(file, texts, num_pages, form))
+    return _end_log(log_path, file, texts)
+
+
+def _end_log(path: Path, file: Path, texts: Sequence[PageText]) -> int:
+    """Report the pages that could not be read, and return their number. Without any the log of pages is removed; else
+    the next run tries them again."""
     failed = [page for page in texts if page.error]
     for page in failed:
         print(f"seesay: {file}: page {page.number}: {page.error}", file=sys.stderr)
-    if not failed:  # else the next run tries them again
-        log_path.unlink()
+    if not failed:
+        path.unlink()
     return len(failed)
 
 
@@ -119,12 +124,12 @@ def is_done(output: Path) -> bool:
     return output.exists() and not output.with_name(f"{output.name}.pages").exists()
 
 
-def _in_order(futures: dict[int, Future[PageText]]) -> Iterator[PageText]:
+def _in_order(futures: Sequence[Future[PageText]]) -> Iterator[PageText]:
     try:
-        for future in futures.values():
+        for future in futures:
             yield future.result()
     finally:
-        for future in futures.values():
+        for future in futures:
             future.cancel()
 
 

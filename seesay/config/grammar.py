@@ -41,8 +41,8 @@ def read_grammar(form: Mapping[str, object] | None) -> Grammar | None:
     not known, and names the key at fault.
 
     The forms, by their `type`: `text`; `json_object`, with an optional `schema`; `json_schema` with `json_schema`
-    (`{name, schema, strict}`), or with `schema` and `strict` beside the type; `regex_schema` or `regex`; `grammar`
-    (EBNF); `choice`; `structural_tag`, with `format` or with the older `structures` and `triggers`.
+    (`{name, schema, strict}`), or with `schema` and `strict` beside the type; `boxes`; `regex_schema` or `regex`;
+    `grammar` (EBNF); `choice`; `structural_tag`, with `format` or with the older `structures` and `triggers`.
     """
     if form is None:
         return None
@@ -95,6 +95,25 @@ def _make_schema(schema: object, where: str, strict: object) -> Grammar:
     if not isinstance(schema, Mapping | bool):
         raise ConfigError(f"{where} must be a JSON Schema, got {show(schema)}")
     return Grammar(kind="json_schema", source=_dump(schema, where), is_open=strict is False)
+
+
+_BOXES = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "bbox_2d": {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 4, "maxItems": 4},
+            "label": {"type": "string"},
+        },
+        "required": ["bbox_2d", "label"],
+        "additionalProperties": False,
+    },
+}
+
+
+def _read_boxes(form: Mapping[str, object]) -> Grammar:
+    del form
+    return Grammar(kind="json_schema", source=json.dumps(_BOXES))
 
 
 def _read_text(key: str, kind: str) -> Callable[[Mapping[str, Any]], Grammar]:
@@ -152,6 +171,7 @@ _READERS: Mapping[str, tuple[Callable[[Mapping[str, Any]], Grammar | None], froz
     "text": (lambda _: None, frozenset()),
     "json_object": (_read_object, frozenset({"schema", "strict"})),
     "json_schema": (_read_schema, frozenset({"json_schema", "schema", "strict"})),
+    "boxes": (_read_boxes, frozenset()),
     "regex_schema": (_read_text("regex_schema", "regex"), frozenset({"regex_schema"})),
     "regex": (_read_text("regex", "regex"), frozenset({"regex"})),
     "grammar": (_read_text("grammar", "ebnf"), frozenset({"grammar"})),

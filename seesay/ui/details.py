@@ -56,6 +56,9 @@ def make_details(seen: Seen, files: Sequence[str], earlier_files: Sequence[str] 
     )
 
 
+_FRAMES = {"video": "frame", "document": "page"}
+
+
 def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     """Return the card of one picture or video as the model received it. `picture` is its HTML."""
     width, height = report["width"], report["height"]
@@ -64,10 +67,8 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     if (width, height) != (resized_width, resized_height):
         size += f"{_MAY_BREAK}→ {resized_width}{_TIMES}{resized_height}"
     facts = [f"{size} px"]
-    if report["modality"] == "video":
-        facts.append(_count(report["num_frames"], "frame"))
-    if report["modality"] == "document":
-        facts.append(_count(report["num_frames"], "page"))
+    if (noun := _FRAMES.get(report["modality"])) is not None:
+        facts.append(_count(report["num_frames"], noun))
     if report["num_tiles"] > 1 and report["modality"] == "image":
         facts.append(_count(report["num_tiles"], "tile"))
     facts += [_count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]

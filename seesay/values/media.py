@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 _PART_PLACE = re.compile(r"messages\[(\d{1,9})\]\.content\[(\d{1,9})\](?:\.\w+(?:\[\d+\])?)*:\s*")
+
+
+Coordinates = Literal["pixel", "thousandth"]
 
 
 class Modality(StrEnum):
@@ -177,6 +180,8 @@ class MediaReport:
         all tiles. num_tokens: its positions in the prompt.
     is_cached: the tower did not run for it, because its embedding or its KV blocks were cached.
     page: of a document, from 1; None for other media.
+    coordinates: what boxes and points in JSON count, for this model: pixels of the resized picture, or thousandths of
+        its sides.
     """
 
     modality: Modality
@@ -191,3 +196,4 @@ class MediaReport:
     is_cached: bool
     timestamps_s: tuple[float, ...] = ()
     page: int | None = None
+    coordinates: Coordinates = "thousandth"

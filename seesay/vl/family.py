@@ -24,6 +24,7 @@ from seesay.processors.media.host_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
 from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
 from seesay.values.frame_chain import Chain, measure_peak, pack
+from seesay.values.media import Coordinates
 from seesay.vl.backbone import Backbone
 from seesay.vl.constants import DETAILS
 from seesay.vl.media_plan import MAX_UNITS, NUMBER, Features, MediaPlan, Wording, check_peak, make_expansion
@@ -72,6 +73,7 @@ class Family(ABC):
     default_sampling: options by which the frames of a video are chosen where a request does not say how; without any,
         the default frame rate.
     published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
+    coordinates: what boxes and points in the JSON of answers count (`grounding.find_shapes`).
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
@@ -89,6 +91,7 @@ class Family(ABC):
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
     takes_timm_models: ClassVar[bool] = False
+    coordinates: ClassVar[Coordinates] = "thousandth"
     weights: WeightMap
     resizes_on_device: bool = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class Task:
     whitelist_token_ids: tuple[int, ...] = ()
 
     @property
-    def answer_options(self) -> dict[str, int | list[int]]:
+    def answer_options(self) -> dict[str, Any]:
         """The options of the answer that are not their defaults, as fields of a request and of `GenerationConfig`."""
         if not self.no_repeat_ngram_size:
             return {}

@@ -29,7 +29,7 @@ def test_any_model_can_be_asked() -> None:
 
 def test_options_against_loops_are_options_of_an_answer() -> None:
     task = find_tasks("deepseek_ocr")["markdown"]
-    config = GenerationConfig(**task.answer_options)  # type: ignore[arg-type]
+    config = GenerationConfig(**task.answer_options)
     assert (config.no_repeat_ngram_size, config.ngram_window) == (30, 90)
     assert config.whitelist_token_ids == [128821, 128822]
     assert find_tasks("glm_ocr")["text"].answer_options == {}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from seesay.config import MediaLimits, VisionConfig
 from seesay.engine.failures import explain
@@ -34,6 +35,7 @@ from seesay.values import (
     ThoughtRule,
     Usage,
 )
+from seesay.values.media import Coordinates
 from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import extend, hash_item
@@ -66,6 +68,7 @@ class RequestPreparer:
         digest = model.checkpoint.revision_digest
         self._texts = texts
         self._adapter_ids = dict(adapter_ids or {})
+        self._coordinates = model.family.coordinates
         self._session_len, self._vocab_size = session_len, model.vocab_size
         self._media = MediaFrontend(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
@@ -160,7 +163,7 @@ class RequestPreparer:
             keeps_stop=request.gen_config.include_stop_str_in_output,
             received_at=received_at,
             thought=None if thought is None else ThoughtTracker(thought, self._texts.tokenizer.spell_token),
-            media=tuple(map(_report, media, prompt.items)),
+            media=tuple(map(partial(_report, self._coordinates), media, prompt.items)),
             media_places=[item.place for item in media],
             load_features={i: item.load_features for i, item in enumerate(media) if item.load_features is not None},
             fetch_s=sum(item.fetch_s for item in media),
@@ -217,7 +220,7 @@ def _count(prompt: MultimodalInput) -> Usage:
     )
 
 
-def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
+def _report(coordinates: Coordinates, media: PreparedMedia, item: MediaItem) -> MediaReport:
     """How the item was seen, before anything is known of caches."""
     resized_height, resized_width = item.features["resized"]
     return MediaReport(
@@ -233,4 +236,5 @@ def _report(media: PreparedMedia, item: MediaItem) -> MediaReport:
         is_cached=False,
         timestamps_s=media.timestamps_s,
         page=media.page,
+        coordinates=coordinates,
     )

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seesay.values import FinishReason, MediaReport, OutputDelta, StageTimings, Usage, find_prompt_logprobs
 from seesay.values.prompt_logprobs import PromptLogprobs
+from seesay.values.shapes import Box, Point, Polygon, Shapes
+from seesay.vl.grounding import find_shapes
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclass(slots=True)
@@ -57,6 +62,33 @@ class Response:
     def choices(self) -> list[Response]:
         """All answers to the prompt, this one first. With `best_of` the best come first."""
         return [self, *self.other_choices]
+
+    @property
+    def boxes(self) -> tuple[Box, ...]:
+        """The boxes that the answer has, in pixels of the upright picture that was given: see docs/boxes.md."""
+        return self._shapes.boxes
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """The points that it has."""
+        return self._shapes.points
+
+    @property
+    def polygons(self) -> tuple[Polygon, ...]:
+        """The polygons that it has."""
+        return self._shapes.polygons
+
+    def draw(self, picture: object, index: int = 0) -> Image.Image:
+        """Return a copy of a picture, which is what `load_image` takes, with what the answer marks in it. index: which
+        picture of the prompt it is."""
+        from seesay.processors.media.draw_shapes import draw_shapes
+        from seesay.processors.media.load import load_image
+
+        return draw_shapes(load_image(picture), self._shapes, index)
+
+    @property
+    def _shapes(self) -> Shapes:
+        return find_shapes(self.text, self.media)
 
     def __repr__(self) -> str:
         reason = "" if self.finish_reason is None else f", finish_reason={self.finish_reason!r}"

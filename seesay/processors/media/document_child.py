@@ -82,13 +82,20 @@ def main() -> None:
             os.close(files[0])
             os.close(files[1])
         for pid, status in list(statuses.items()):
-            if events.get(status):  # nobody reads it
-                os.kill(pid, signal.SIGKILL)
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                with suppress(OSError):
-                    os.write(status, b"over")
-                os.close(status)
+            if _has_ended(pid, status, is_wanted=not events.get(status)):
                 del statuses[pid]
+
+
+def _has_ended(pid: int, status: int, *, is_wanted: bool) -> bool:
+    """End a fork that nobody waits for. Returns whether it has ended; its end is told then."""
+    if not is_wanted:
+        os.kill(pid, signal.SIGKILL)
+    if os.waitpid(pid, os.WNOHANG)[0] != pid:
+        return False
+    with suppress(OSError):
+        os.write(status, b"over")
+    os.close(status)
+    return True
 
 
 def _work(job: Job, document: int, answer: int) -> NoReturn:

@@ -99,7 +99,35 @@ class _Ended(AnswerModel):
     stop_reason: Literal["repetition"] | None = Field(None, exclude_if=lambda value: value is None)
 
 
-class ChatChoice(_Ended):
+class BoxField(AnswerModel):
+    """box: [left, top, right, bottom], in pixels of the upright picture. picture: its index in the prompt."""
+
+    box: list[float]
+    label: str
+    picture: int
+
+
+class PointField(AnswerModel):
+    point: list[float]
+    label: str
+    picture: int
+
+
+class PolygonField(AnswerModel):
+    corners: list[list[float]]
+    label: str
+    picture: int
+
+
+class _Marked(_Ended):
+    """boxes, points, polygons (extensions): with `return_boxes`, or with a `response_format` of the type boxes."""
+
+    boxes: list[BoxField] | None = Field(None, exclude_if=lambda value: value is None)
+    points: list[PointField] | None = Field(None, exclude_if=lambda value: value is None)
+    polygons: list[PolygonField] | None = Field(None, exclude_if=lambda value: value is None)
+
+
+class ChatChoice(_Marked):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
@@ -110,7 +138,8 @@ class ChatChoice(_Ended):
 class SeenMedia(AnswerModel):
     """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
     pieces for the vision tower and of tokens; whether it was cached, so that the tower did not run; and the time in
-    the video of each frame that was taken; page: its number in a document."""
+    the video of each frame that was taken; page: its number in a document;
+    coordinates: what boxes and points in JSON count."""
 
     modality: Literal["image", "video"]
     num_frames: int
@@ -123,7 +152,8 @@ class SeenMedia(AnswerModel):
     num_tokens: int
     is_cached: bool
     timestamps_s: list[float]
-    page: int | None = Field(None, exclude_if=lambda value: value is None)
+    page: int | None = None
+    coordinates: Literal["pixel", "thousandth"] = "thousandth"
 
 
 class SeesayDetails(AnswerModel):
@@ -192,7 +222,7 @@ class ChunkDelta(AnswerModel):
     tool_calls: list[ToolCallDelta] | None = None
 
 
-class ChunkChoice(_Ended):
+class ChunkChoice(_Marked):
     index: int
     delta: ChunkDelta
     logprobs: ChoiceLogprobs | None = None

@@ -20,6 +20,7 @@ from seesay.serving.openai.answer_models import ChatCompletion
 from seesay.serving.openai.chat_message import MessageStream, find_finish_reason, make_message, make_stop_field
 from seesay.serving.openai.logprobs import TokenSpeller
 from seesay.serving.openai.protocol import ChatCompletionRequest
+from seesay.serving.openai.shape_fields import ShapeFields
 from seesay.serving.openai.stream_usage import StreamUsage
 from seesay.serving.openai.tool_fields import read_chat_tools
 from seesay.serving.openai.wire import (
@@ -122,6 +123,7 @@ class ChatReply:
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
+        self._shapes = ShapeFields.of_request(body.return_boxes, self.reading.grammar)
         self._usage = StreamUsage(body.stream_options)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope, body.rid or body.request_id)
@@ -157,6 +159,7 @@ class ChatReply:
                     "logprobs": self._make_logprobs(answer.token_ids, answer.logprobs),
                     "finish_reason": find_finish_reason(answer.finish_reason, has_calls=bool(found.calls)),
                     **make_stop_field(answer.last),
+                    **self._shapes.of(answer.text, answer.last),
                     **({"token_ids": answer.token_ids} if self._returns_ids else {}),
                 }
             )
@@ -188,6 +191,7 @@ class ChatReply:
                     if not self.reading.is_plain:
                         messages[index] = MessageStream(self.reading, is_thinking=delta.is_thinking)
                 self._usage.add(index, delta)
+                self._shapes.add(index, delta)
                 if delta.prompt_logprobs is not None:
                     events.append(await self._make_prompt(index, delta.prompt_logprobs))
                 if index in messages:
@@ -219,7 +223,8 @@ class ChatReply:
         details = make_details(tally) if is_last and self._wants_timings else None
         has_calls = message is not None and message.has_calls
         reason = find_finish_reason(last.finish_reason or "", has_calls=has_calls)
-        return self._make_chunk(index, {}, finish_reason=reason, details=details, more=make_stop_field(last))
+        more = {**make_stop_field(last), **self._shapes.end(index, last)}
+        return self._make_chunk(index, {}, finish_reason=reason, details=details, more=more)
 
     def _make_parts(self, index: int, parts: list[dict[str, object]], delta: OutputDelta) -> list[bytes]:
         """Return the events of an answer with more than text. The first has the tokens of the delta, also where they

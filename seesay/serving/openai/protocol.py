@@ -219,6 +219,9 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
     prompt_logprobs: int | None = Field(
         None, ge=0, le=20, description="extension: number of alternatives per token of the prompt"
     )
+    return_boxes: bool | None = Field(
+        None, description="extension: `boxes`, `points` and `polygons` in each choice, in pixels of the picture"
+    )
     metadata: Metadata | None = Field(None, description="accepted, not used: completions are not stored")
     safety_identifier: str | None = Field(None, max_length=512, description="accepted, not used")
     prompt_cache_key: str | None = Field(

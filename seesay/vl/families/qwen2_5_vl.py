@@ -23,6 +23,8 @@ class Qwen2_5VL(DynamicResolutionFamily):  # noqa: N801
         ),
     )
 
+    coordinates = "pixel"
+
     def time_interval(self, features: Features) -> float:
         tokens_per_second: float = self.checkpoint.model_config.vision_config.tokens_per_second
         return tokens_per_second * float(features.get("seconds_per_grid", 0.0))
