@@ -14,15 +14,17 @@ def draw_shapes(picture: Image.Image, shapes: Shapes, index: int = 0) -> Image.I
     drawn = picture.convert("RGB").copy()
     pen = ImageDraw.Draw(drawn)
     width = max(2, min(drawn.size) // 200)
-    font = ImageFont.load_default(max(10, min(drawn.size) // 30))
+    size = max(10, min(drawn.size) // 30)
+    font = ImageFont.load_default(size)
     colors: dict[str, str] = {}
-    for shape in (*shapes.boxes, *shapes.polygons, *shapes.points):
+    drawn_shapes: list[Box | Polygon | Point] = [*shapes.boxes, *shapes.polygons, *shapes.points]
+    for shape in drawn_shapes:
         if shape.picture != index:
             continue
         color = colors.setdefault(shape.label, _COLORS[len(colors) % len(_COLORS)])
         x, y = _draw(pen, shape, color, width)
         if shape.label:
-            place = (x, max(0.0, y - font.size - 2 * width))
+            place = (x, max(0.0, y - size - 2 * width))
             pen.rectangle(pen.textbbox(place, shape.label[:60], font=font), fill=color)
             pen.text(place, shape.label[:60], fill="white", font=font)
     return drawn

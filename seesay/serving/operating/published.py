@@ -26,6 +26,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/conversations/{conversation_id}": {"metadata": {"topic": "sums"}},
     "/v1/conversations/{conversation_id}/items": {"items": _TURNS},
     "/v1/embeddings": {"input": ["a red circle", "a blue square"]},
+    "/v1/rerank": {"query": "a red circle", "documents": ["a blue square", "a circle that is red"]},
+    "/v1/score": {"text_1": "a red circle", "text_2": ["a blue square", "a circle that is red"]},
     "/v1/batches": {
         "input_file_id": "file-0123456789abcdef01234567",
         "endpoint": "/v1/chat/completions",

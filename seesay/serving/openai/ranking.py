@@ -1,0 +1,208 @@
+"""`/v1/rerank` and `/v1/score`: how near texts and pictures are to each other, by the cosine of their embeddings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Request
+from pydantic import Field, SkipValidation
+from starlette.responses import JSONResponse, Response
+
+from seesay.config import GenerationConfig
+from seesay.engine.front.embedding import shape_embedding
+from seesay.errors import show
+from seesay.serving.errors import bad_request
+from seesay.serving.http.bodies import make_api_router, off_loop
+from seesay.serving.openai.answer_models import AnswerModel
+from seesay.serving.openai.completions import read_prompts
+from seesay.serving.openai.message_parts import Content
+from seesay.serving.openai.wire import make_id
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.content import read_parts
+from seesay.serving.requests.request_model import Refused
+from seesay.serving.requests.shared_fields import TextFields
+from seesay.serving.requests.state import ServerState
+from seesay.serving.requests.submission import Tally
+from seesay.values import GenerationRequest, MediaPart
+
+_MAX_ITEMS = 2048
+Item = str | Annotated[list[Content], Field(min_length=1)]
+
+
+class _RankingRequest(TextFields):
+    """Fields of both routes."""
+
+    model: str | None = None
+    pooling: Literal["mean", "last"] | None = Field(None, description="extension; default: the server's, mean")
+    user: str | None = Field(None, max_length=512)
+
+
+class RerankRequest(_RankingRequest):
+    """`POST /v1/rerank`, in the form of Jina and Cohere."""
+
+    refused: ClassVar[Refused] = {
+        "max_tokens_per_doc": ((), "not supported: shorten the documents"),
+        "max_chunks_per_doc": ((), "not supported: shorten the documents"),
+        "rank_fields": ((), "not supported: send the text that counts"),
+    }
+
+    query: SkipValidation[Item] = Field(description="a text; extension: content parts, also of pictures")
+    documents: SkipValidation[Annotated[list[Item], Field(min_length=1, max_length=_MAX_ITEMS)]] = Field(
+        description="texts; extension: lists of content parts, also of pictures"
+    )
+    top_n: int | None = Field(None, ge=1, description="return the best so many; default: all")
+    return_documents: bool | None = Field(None, description="the documents in the answer; default false")
+
+
+class ScoreRequest(_RankingRequest):
+    """`POST /v1/score`, in the form of vLLM: each of `text_2` beside `text_1`, or beside the one at its place there."""
+
+    refused: ClassVar[Refused] = {}
+
+    text_1: SkipValidation[str | Annotated[list[Item], Field(min_length=1)]]
+    text_2: SkipValidation[str | Annotated[list[Item], Field(min_length=1)]]
+
+
+class RankingUsage(AnswerModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Ranked(AnswerModel):
+    """relevance_score: cosine of the embeddings, -1 to 1. document: as it was sent."""
+
+    index: int
+    relevance_score: float
+    document: Any = Field(None, exclude_if=lambda value: value is None)
+
+
+class RerankAnswer(AnswerModel):
+    """An answer of `/v1/rerank`, the nearest documents first."""
+
+    id: str
+    model: str
+    results: list[Ranked]
+    usage: RankingUsage
+
+
+class Score(AnswerModel):
+    object: Literal["score"] = "score"
+    index: int
+    score: float
+
+
+class ScoreAnswer(AnswerModel):
+    """An answer of `/v1/score`."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[Score]
+    usage: RankingUsage
+
+
+def make_router(state: ServerState) -> APIRouter:
+    """Return the routes."""
+    router = make_api_router("OpenAI")
+
+    @router.post("/v1/rerank", response_model=RerankAnswer)
+    async def rerank(body: RerankRequest, http: Request) -> Response:
+        """Sort documents by how near they are to a query."""
+        documents = _check_list(body.documents, "documents")
+        named = {"query": body.query, **{f"documents[{i}]": document for i, document in enumerate(documents)}}
+        vectors, usage = await _embed(state, body, http, named)
+        scores = vectors[1:] @ vectors[0]
+        order = np.argsort(-scores, kind="stable")[: body.top_n]
+        results = [
+            {
+                "index": int(index),
+                "relevance_score": float(scores[index]),
+                **({"document": _show_document(documents[index])} if body.return_documents else {}),
+            }
+            for index in order
+        ]
+        head = {"id": make_id("rerank-"), "model": state.name_model(body.model)}
+        return JSONResponse({**head, "results": results, "usage": usage})
+
+    @router.post("/v1/score", response_model=ScoreAnswer)
+    async def score(body: ScoreRequest, http: Request) -> Response:
+        """Compare texts and pictures in pairs."""
+        one, two = _as_list(body.text_1, "text_1"), _as_list(body.text_2, "text_2")
+        if len(one) not in (1, len(two)):
+            raise bad_request(f"text_1 must have 1 entry or {len(two)}, as text_2 has, got {len(one)}", "text_1")
+        named = {f"text_1[{i}]": item for i, item in enumerate(one)}
+        named |= {f"text_2[{i}]": item for i, item in enumerate(two)}
+        vectors, usage = await _embed(state, body, http, named)
+        scores = (vectors[: len(one)] * vectors[len(one) :]).sum(axis=1)
+        data = [{"object": "score", "index": index, "score": float(value)} for index, value in enumerate(scores)]
+        head = {"id": make_id("score-"), "object": "list", "created": int(time.time())}
+        return JSONResponse({**head, "model": state.name_model(body.model), "data": data, "usage": usage})
+
+    return router
+
+
+def _check_list(items: object, name: str) -> list[Any]:
+    if not isinstance(items, list) or not 1 <= len(items) <= _MAX_ITEMS:
+        raise bad_request(f"{name} must be a list with 1 to {_MAX_ITEMS} entries, got {show(items)}", name)
+    return items
+
+
+def _as_list(items: object, name: str) -> list[Any]:
+    return [items] if isinstance(items, str) else _check_list(items, name)
+
+
+def _show_document(document: object) -> object:
+    return {"text": document} if isinstance(document, str) else {"content": document}
+
+
+async def _embed(
+    state: ServerState, body: _RankingRequest, http: Request, named: Mapping[str, object]
+) -> tuple[npt.NDArray[np.float32], dict[str, int]]:
+    """Return the embeddings [N, hidden] of items by the client's names of them, each of length 1, and the usage."""
+    requests = await off_loop(http, _make_requests, state, body, named)
+    answers = await state.answering.collect(
+        requests, receive=http.receive, caller=caller_of(http.scope), names=body.field_names(*named)
+    )
+    tally = Tally()
+    for index, answer in enumerate(answers):
+        tally.add(index, answer.last)
+    vectors = np.stack([shape_embedding(answer.last.pooled, normalize=True) for answer in answers])
+    return vectors, {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
+
+
+def _make_requests(state: ServerState, body: _RankingRequest, named: Mapping[str, object]) -> list[GenerationRequest]:
+    state.check_model(body.model)
+    options = body.media_options(state.engine.family)
+    request = GenerationRequest(
+        prompt="",
+        gen_config=GenerationConfig(max_new_tokens=1),
+        pooling=body.pooling or state.settings.embedding_pooling,
+        streams=False,
+        **body.request_options(),
+    )
+    prompts = [_read_item(state, name, item) for name, item in named.items()]
+    media = [part for prompt in prompts for part in _parts(prompt) if isinstance(part, MediaPart)]
+    if len(media) > (most := state.settings.media.max_items):
+        raise bad_request(f"the request has more than {most} pictures and videos", next(iter(named)))
+    return [replace(request, prompt=options.fill_messages(prompt) if _parts(prompt) else prompt) for prompt in prompts]
+
+
+def _read_item(state: ServerState, name: str, item: object) -> Any:
+    """Return the prompt of a text or of content parts."""
+    if isinstance(item, str):
+        [prompt] = read_prompts(state, item, name)
+        return prompt
+    if isinstance(item, list) and item:
+        return (read_parts(item, state.settings.media, name),)
+    raise bad_request(f"{name} must be a text or a list of content parts, got {show(item)}", name)
+
+
+def _parts(prompt: object) -> list[object]:
+    turns = prompt if isinstance(prompt, tuple) else ()
+    return [part for turn in turns for part in getattr(turn, "parts", ())]
