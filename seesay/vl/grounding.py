@@ -12,13 +12,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from seesay.values import MediaReport, Modality
 from seesay.values.shapes import Box, Point, Polygon, Shapes
 
 MAX_SHAPES = 4096
 """Most shapes that are read of an answer."""
+T = TypeVar("T")
 _NUMBER = r"\s?-?\d{1,6}(?:\.\d{1,8})?\s?"
 _FOUR = rf"\[{_NUMBER}(?:,{_NUMBER}){{3}}\]"
 _NUMBERS = re.compile(r"-?\d{1,6}(?:\.\d{1,8})?")
@@ -46,11 +47,11 @@ def find_shapes(text: str, media: Sequence[MediaReport]) -> Shapes:
     if not pictures:
         return Shapes()
     shapes = [_place(found, pictures) for found in itertools.islice(_read(text, pictures[-1]), MAX_SHAPES)]
-    return Shapes(
-        boxes=tuple(shape for shape in shapes if isinstance(shape, Box)),
-        points=tuple(shape for shape in shapes if isinstance(shape, Point)),
-        polygons=tuple(shape for shape in shapes if isinstance(shape, Polygon)),
-    )
+    return Shapes(boxes=_pick(shapes, Box), points=_pick(shapes, Point), polygons=_pick(shapes, Polygon))
+
+
+def _pick(shapes: Iterable[object], kind: type[T]) -> tuple[T, ...]:
+    return tuple(shape for shape in shapes if isinstance(shape, kind))
 
 
 def _place(found: _Found, pictures: Sequence[MediaReport]) -> Box | Point | Polygon | None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from seesay.config.grammar import Grammar
-from seesay.engine.process.python import python_command
 from seesay.errors import RequestError
 from seesay.grammars.trials import GrammarTrials
 from seesay.grammars.verdicts import SharedVerdicts, find_shared_folder, make_shared_folder
+from seesay.system.python import python_command
 
 TOKENS = [bytes([i]) for i in range(256)]
 GOOD = Grammar(kind="json_schema", source=json.dumps({"type": "integer", "minimum": 3}))

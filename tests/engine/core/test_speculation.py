@@ -28,6 +28,7 @@ CONFIGS = {
     "stopped": GenerationConfig(max_new_tokens=60, ignore_eos=True, stop_words=["small model"]),
     "n": GenerationConfig(max_new_tokens=40, ignore_eos=True, n=3, do_sample=True, random_seed=1, temperature=0.7),
     "ruled": GenerationConfig(max_new_tokens=40, bad_words=["drawings"], no_repeat_ngram_size=7),
+    "without repeats": GenerationConfig(max_new_tokens=40, ignore_eos=True, no_repeat_ngram_size=3, ngram_window=30),
     "processed": GenerationConfig(max_new_tokens=30, ignore_eos=True, logits_processors=[lambda ids, logits: logits]),
     "with logits": GenerationConfig(max_new_tokens=20, ignore_eos=True, output_logits="generation"),
 }
