@@ -10,7 +10,8 @@ import seesay
 PUBLIC = {
     "APIClient", "AsyncEngine", "BeamSearchParams",
     "ChatTemplateConfig", "DocumentPage", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
-    "Pipeline", "PytorchEngineConfig", "Response", "Session", "TurbomindEngineConfig", "VisionConfig", "__version__",
+    "Pipeline", "PytorchEngineConfig", "Response", "Session", "SpeculativeConfig",
+    "TurbomindEngineConfig", "VisionConfig", "__version__",
     "client", "errors", "lite", "load_document", "load_image", "load_video", "low_level", "pipeline", "serve",
 }  # fmt: skip
 
