@@ -16,6 +16,7 @@ AS_ON_THE_CPU: dict[str, tuple[Any, Any]] = {
     "max_prefill_token_num": (EngineConfig.max_prefill_token_num, 512),  # a device tries its largest steps at start
     "max_batch_size": (EngineConfig.max_batch_size, 16),
     "num_gpu_blocks": (0, 800),
+    "jump_ahead": (None, True),
 }
 """Fields, the values that tests leave them at, and what they mean there or what makes a start short."""
 ABOUT_THE_CPU: dict[str, str] = {}
