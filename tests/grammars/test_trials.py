@@ -279,7 +279,12 @@ def test_an_owner_with_hard_grammars_delays_nobody_elses() -> None:
 
 def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small ones do when they have taken long."""
-    monkeypatch.setattr(trial_child, "_try", lambda *args: (time.sleep(60), os._exit(0)))
+
+    def wait(*args: object) -> None:
+        time.sleep(60)
+        os._exit(0)
+
+    monkeypatch.setattr(trial_child, "_try", wait)
     started = [trial_child._start(TokenTable(TOKENS), 0, "regex", "a" * size, False) for size in (100, 60_000)]
     try:
         own = os.getpriority(os.PRIO_PROCESS, 0)
