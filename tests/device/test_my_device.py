@@ -64,6 +64,16 @@ def test_the_engine_answers_on_it(environment: dict[str, str], tmp_path: Path) -
     assert len(outcomes) > 20
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("tests", ["front/test_engine.py", "test_engine_core.py", "test_several_answers.py"])
+def test_the_engines_own_tests_pass_on_it(environment: dict[str, str], tests: str) -> None:
+    """Those that were written for the CPU: `pytest --device npu` runs any of them."""
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=300", "--device", "npu"]
+    options += ["-m", "not slow and not gpu", f"tests/engine/{tests}"]
+    done = run({**environment, "OMP_NUM_THREADS": "1"}, "-m", "pytest", *options, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:]
+
+
 def test_auto_means_it(environment: dict[str, str]) -> None:
     done = run(environment, "-m", "seesay", "check_env")
     assert done.returncode == 0, done.stderr

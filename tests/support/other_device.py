@@ -19,7 +19,7 @@ AS_ON_THE_CPU: dict[str, tuple[Any, Any]] = {
     "jump_ahead": (None, True),
 }
 """Fields, the values that tests leave them at, and what they mean there or what makes a start short."""
-ABOUT_THE_CPU: dict[str, str] = {}
+ABOUT_THE_CPU: dict[str, str] = {"fp8": "examples/my_device does not convert FP8 numbers"}
 """Parts of the names of tests, and why they tell nothing about another device."""
 
 
