@@ -12,7 +12,6 @@ from seesay.errors import ConfigError
 MAX_TOKENS = 15
 """Most tokens that are proposed at a time."""
 _OTHER_METHODS = (
-    "draft_model",
     "eagle",
     "eagle3",
     "mtp",
@@ -29,20 +28,24 @@ class SpeculativeConfig:
     """Options of speculative decoding: several tokens are proposed, and computed in one step. Those that the model
     would have chosen itself are kept, so answers are the same. See docs/speculation.md.
 
-    method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before.
-    model: LMDeploy's option for a model that proposes. 'ngram' has none.
+    method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before;
+        'draft' what a smaller model of the same vocabulary would choose.
+    model: that model, for 'draft': a folder, or the id of one on the hub.
     num_speculative_tokens: most tokens that are proposed at a time for one answer.
     """
 
-    method: Literal["ngram"] = "ngram"
+    method: Literal["ngram", "draft"] = "ngram"
     model: str = ""
     num_speculative_tokens: int = 7
 
     def __post_init__(self) -> None:
         method, most = self.method, self.num_speculative_tokens
-        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram' is")
+        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram' and 'draft' are")
         check_types(self)
-        require(not self.model, "model", self.model, "must be empty: method='ngram' needs no model")
+        if method == "ngram":
+            require(not self.model, "model", self.model, "must be empty with method='ngram', which needs none")
+        else:
+            require(bool(self.model), "model", self.model, "must name the model that proposes with method='draft'")
         require(1 <= most <= MAX_TOKENS, "num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
 
 

@@ -10,7 +10,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
@@ -32,7 +32,7 @@ from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
-from seesay.engine.core.speculation import Speculation, SpeculationRule
+from seesay.engine.core.speculation import SpeculationRule, TextSpeculation
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
@@ -240,7 +240,7 @@ class _OneByOne(JumpRule):
         return {}
 
 
-class _Guesses(Speculation):
+class _Guesses(TextSpeculation):
     """Proposes what came behind the same tokens in another answer, with mistakes, or tokens that are nobody's."""
 
     def __init__(self, most: int) -> None:
@@ -248,7 +248,7 @@ class _Guesses(Speculation):
         self._rng = random.Random(most)
         self._known: dict[tuple[int, ...], int] = {}
 
-    def follow(self, seq_id: int, token_ids: Iterable[int]) -> None:
+    def follow(self, seq_id: int, token_ids: Sequence[int]) -> None:
         super().follow(seq_id, token_ids)
         if (text := self._texts.get(seq_id)) is not None:
             known = {tuple(text._ids[stop - 4 : stop]): text._ids[stop] for stop in range(4, len(text._ids))}

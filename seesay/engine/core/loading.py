@@ -23,7 +23,7 @@ from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.rank_parts import RankParts
-from seesay.engine.core.speculation import SpeculationRule
+from seesay.engine.core.start_speculation import MOST_VERIFIED, load_draft, make_speculation
 from seesay.engine.watchdog import hang_limit_s
 from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.checkpoint import Checkpoint
-    from seesay.config import EngineConfig, SpeculativeConfig, VisionConfig
+    from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.core.draft_model import DraftModel
     from seesay.engine.core.rank_parts import JoinRanks, MakeRunner
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
@@ -61,12 +62,6 @@ _STREAMED_TOKENS = 368
 where steps take longer, one person's long prompt would halt the answers of all others."""
 _ENCODING_TOKENS = 1024
 """Most tokens of prompts in a step while pictures are encoded: shorter ones let tower and decoder go hand in hand."""
-
-
-_MOST_VERIFIED = 128
-"""Most tokens of a step in which proposed tokens are computed: on a large GPU, more of them take longer."""
-_LEAST_SAVED = 0.25
-"""Steps that rows must be expected to save, each, by proposed tokens: the next step is not launched meanwhile."""
 
 
 def _nothing() -> None:
@@ -131,6 +126,7 @@ class _Parts(NamedTuple):
     encoder: LoadedEncoder | None
     runner: ModelRunner
     step_costs: StepCosts | None
+    draft: DraftModel | None = None
 
 
 def load_core(
@@ -180,16 +176,7 @@ def load_core(
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
         adapter_ids=parts.runner.adapter_ids,
-        speculation=None if config.speculation is None else _make_rule(config.speculation),
-    )
-
-
-def _make_rule(config: SpeculativeConfig) -> SpeculationRule:
-    """Return when to propose tokens."""
-    return SpeculationRule(
-        most=config.num_speculative_tokens,
-        most_tokens=_MOST_VERIFIED,
-        least_saved=_LEAST_SAVED,
+        speculation=make_speculation(config.speculation, parts.draft, vocab_size=model.vocab_size),
     )
 
 
@@ -338,7 +325,7 @@ def _load_runner(
     sizes = {"max_step_tokens": max_step_tokens, "block_size": config.block_size}
     runner = load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
     if config.speculation is not None:
-        runner.limits = replace(runner.limits, max_verified_tokens=_MOST_VERIFIED)
+        runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
     runner.adapter_ids = load_adapters(runner.decoder, config.adapters or {})
     return runner
 
@@ -360,6 +347,10 @@ def _build_parts(
     with _timed("loading the decoder"):
         runner = _load_first(model, config, resolved, make_runner, ranks)
     is_gpu = resolved.device.type != "cpu"
+    draft = None
+    if config.speculation is not None and config.speculation.model and resolved.device.type != "meta":
+        with _timed("loading the model that proposes"):
+            draft = load_draft(model, config, resolved)
     if is_gpu:
         with _timed("waiting for kernels"):
             wait_for_kernels()
@@ -386,7 +377,7 @@ def _build_parts(
     if resolved.max_step_ms is not None:
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
-    return _Parts(encoder, runner, step_costs)
+    return _Parts(encoder, runner, step_costs, draft)
 
 
 def _try_encoder(encoder: LoadedEncoder, family: Family) -> int:

@@ -29,7 +29,6 @@ from seesay.engine.core.live_requests import LiveRequests
 from seesay.engine.core.model_control import ModelControl
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
-from seesay.engine.core.speculation import Speculation
 from seesay.engine.core.step_counts import StepCounts
 from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
 from seesay.engine.core.suspects import Suspects
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
     from seesay.engine.core.jumps import JumpRule
     from seesay.engine.core.model_weights import ModelWeights
-    from seesay.engine.core.speculation import SpeculationRule
+    from seesay.engine.core.speculation import Speculation
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
     from seesay.llm.running.launched_step import StepResult
@@ -89,7 +88,7 @@ class EngineLoop:
         jumps: JumpRule | None = None,
         hang_limit_s: float | None = None,
         adapter_ids: Mapping[str, int] | None = None,
-        speculation: SpeculationRule | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
         `hang_limit_s`: after so long a step or a call of the encoder is treated as hung; None leaves that to the reader
@@ -132,10 +131,7 @@ class EngineLoop:
             jumps=jumps,
             resume=lambda request_id, failure: self._inbox.put(partial(self._resume, request_id, failure)),
         )
-        self._speculation: Speculation | None = None
-        if speculation is not None:
-            vocab_size = runner.decoder.traits.vocab_size
-            self._speculation = Speculation(speculation, vocab_size=vocab_size)
+        self._speculation = speculation
         self._suspects = Suspects()
         self._num_failed_steps = self._num_restarts = 0  # since the last commit
         self._flight = StepPipeline(
@@ -370,8 +366,9 @@ class EngineLoop:
         if self._speculation is None or self._suspects.group is not None:
             return {}
         num_rows = self._scheduler.num_running
-        if not self._flight.is_empty and self._speculation.propose(num_rows):
-            self._finish_steps()
+        if not self._speculation.is_wanted(num_rows):
+            return {}
+        self._finish_steps()
         return self._speculation.propose(num_rows) if self._suspects.group is None else {}
 
     def _recover(self, failure: StepFailedError) -> None:

@@ -7,15 +7,25 @@ the next one when it is. Therefore nothing is proposed where that costs more tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from seesay.llm.scheduling.text_follower import TextFollower
 
 if TYPE_CHECKING:
+    from seesay.engine.core.draft_model import DraftModel
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.scheduling.sequence import Sequence
+
+logger = logging.getLogger("seesay")
+
+_LEAST_ACCEPTED = 0.25
+"""Share of proposed tokens below which a model proposes nothing for a while."""
+_PAUSE_TOKENS = 64
+"""So long it proposes nothing then."""
 
 
 def can_propose(params: SamplingParams) -> bool:
@@ -38,7 +48,36 @@ class SpeculationRule:
     least_saved: float
 
 
-class Speculation:
+class Speculation(Protocol):
+    """Proposes tokens of live sequences."""
+
+    def begin(self, seq: Sequence) -> None:
+        """Take a sequence that was admitted."""
+        ...
+
+    def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
+        """Take new tokens of a sequence."""
+        ...
+
+    def drop(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        ...
+
+    def clear(self) -> None:
+        """All sequences have ended."""
+        ...
+
+    def is_wanted(self, num_rows: int) -> bool:
+        """Whether tokens may be proposed for a step of `num_rows` rows, if the step before brings what is expected."""
+        ...
+
+    def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
+        """Return the tokens that sequences propose, by id, if it is worth while in a step of `num_rows` rows. All plans
+        are committed."""
+        ...
+
+
+class TextSpeculation:
     """Follows the texts of live sequences. Used by the engine loop's thread."""
 
     def __init__(self, rule: SpeculationRule, *, vocab_size: int) -> None:
@@ -52,8 +91,8 @@ class Speculation:
         if can_propose(seq.params):
             self._texts[seq.seq_id] = TextFollower(seq.token_ids)
 
-    def follow(self, seq_id: int, token_ids: Iterable[int]) -> None:
-        """Take new tokens of a sequence that goes on."""
+    def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
+        """Take new tokens of a sequence."""
         text = self._texts.get(seq_id)
         if text is None:
             return
@@ -73,20 +112,103 @@ class Speculation:
         self._texts.clear()
         self._sure.clear()
 
+    def is_wanted(self, num_rows: int) -> bool:
+        """See `Speculation`."""
+        return bool(self.propose(num_rows))
+
     def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
-        """Return the tokens that sequences propose, by id, if it is worth while in a step of `num_rows` rows."""
+        """See `Speculation`."""
         if not self._sure or 2 * num_rows > self._rule.most_tokens:
             return {}
         most = min(self._rule.most, self._rule.most_tokens // max(1, num_rows) - 1)
         found: dict[int, tuple[int, ...]] = {}
         saved = 0.0
         for seq_id, text in self._sure.items():
-            if proposed := self._cut(text.propose(most)):
+            if proposed := cut(text.propose(most), self._vocab_size):
                 found[seq_id] = proposed
                 saved += sum(text.rate**count for count in range(1, len(proposed) + 1))
         return found if saved >= self._rule.least_saved * num_rows else {}
 
-    def _cut(self, token_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the tokens before the first one that has no logit: a placeholder of media."""
-        stop = next((i for i, token_id in enumerate(token_ids) if token_id >= self._vocab_size), len(token_ids))
-        return token_ids[:stop]
+
+@dataclass(slots=True)
+class _Proposals:
+    """Those of a model for one sequence. rate: share of accepted ones. pause: tokens until the next try. last: those
+    that are being computed."""
+
+    seq: Sequence
+    rate: float = 1.0
+    pause: int = 0
+    last: tuple[int, ...] = ()
+
+
+class ModelSpeculation:
+    """Lets a smaller model propose, as long as what it proposes is accepted. Used by the engine loop's thread."""
+
+    def __init__(self, rule: SpeculationRule, draft: DraftModel, *, vocab_size: int) -> None:
+        self._rule = rule
+        self._draft: DraftModel | None = draft
+        self._vocab_size = vocab_size
+        self._live: dict[int, _Proposals] = {}
+
+    def begin(self, seq: Sequence) -> None:
+        """Take a sequence that was admitted."""
+        if self._draft is not None and can_propose(seq.params):
+            self._live[seq.seq_id] = _Proposals(seq)
+
+    def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
+        """Take new tokens of a sequence."""
+        one = self._live.get(seq_id)
+        if one is None:
+            return
+        if one.last:
+            one.rate += ((len(token_ids) - 1) / len(one.last) - one.rate) / 4
+            one.last = ()
+            if one.rate < _LEAST_ACCEPTED:
+                one.rate, one.pause = 2 * _LEAST_ACCEPTED, _PAUSE_TOKENS
+        one.pause = max(0, one.pause - len(token_ids))
+
+    def drop(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        if self._live.pop(seq_id, None) is not None and self._draft is not None:
+            self._draft.drop(seq_id)
+
+    def clear(self) -> None:
+        """All sequences have ended."""
+        for seq_id in list(self._live):
+            self.drop(seq_id)
+
+    def is_wanted(self, num_rows: int) -> bool:
+        """See `Speculation`."""
+        return bool(self._find_willing(num_rows))
+
+    def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
+        """See `Speculation`."""
+        willing = self._find_willing(num_rows)
+        if not willing or self._draft is None:
+            return {}
+        most = min(self._rule.most, self._rule.most_tokens // num_rows - 1)
+        try:
+            found = self._draft.propose([one.seq for one in willing], most)
+        except Exception:
+            logger.exception("the model that proposes tokens failed: nothing is proposed any more")
+            self._draft = None
+            self._live.clear()
+            return {}
+        found = {seq_id: kept for seq_id, token_ids in found.items() if (kept := cut(token_ids, self._vocab_size))}
+        for seq_id, token_ids in found.items():
+            self._live[seq_id].last = token_ids
+        return found
+
+    def _find_willing(self, num_rows: int) -> list[_Proposals]:
+        """Return the sequences for which it is worth while to propose."""
+        if not self._live or 2 * num_rows > self._rule.most_tokens:
+            return []
+        willing = [one for one in self._live.values() if not one.pause and one.seq.num_generated > 0]
+        saved = sum(one.rate for one in willing) * self._rule.most
+        return willing if saved >= self._rule.least_saved * num_rows else []
+
+
+def cut(token_ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
+    """Return the tokens before the first one that has no logit: a placeholder of media."""
+    stop = next((i for i, token_id in enumerate(token_ids) if token_id >= vocab_size), len(token_ids))
+    return token_ids[:stop]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seesay.config import EngineConfig, VisionConfig
+from seesay.config import EngineConfig, SpeculativeConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.device.query import is_accelerator
 from seesay.engine.commands import ModelStatus
@@ -44,6 +44,10 @@ def uses_process(config: EngineConfig) -> bool:
 def _make_absolute(folders: Mapping[str, str]) -> dict[str, str]:
     """Return folders as other working directories find them; ids of the hub stay."""
     return {name: str(Path(path).absolute()) if Path(path).is_dir() else path for name, path in folders.items()}
+
+
+def _place_draft(config: SpeculativeConfig | None) -> SpeculativeConfig | None:
+    return config and replace(config, **_make_absolute({"model": config.model} if config.model else {}))
 
 
 class CoreStart:
@@ -84,6 +88,7 @@ class CoreStart:
             revision=None,
             plugins=make_absolute(config.plugins),
             adapters=_make_absolute(config.adapters or {}),
+            speculative=_place_draft(config.speculation),
         )
         self._process = ProcessCore.load(
             folder,

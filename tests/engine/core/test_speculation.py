@@ -10,7 +10,7 @@ import pytest
 from llm.backbones import VOCAB
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
-from seesay.engine.core.speculation import Speculation, SpeculationRule, can_propose
+from seesay.engine.core.speculation import SpeculationRule, TextSpeculation, can_propose
 from seesay.errors import ConfigError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.sequence import Sequence
@@ -131,9 +131,9 @@ def make_sequence(seq_id: int, token_ids: list[int], **options: Any) -> Sequence
     return Sequence(seq_id, prompt, SamplingParams(**options))
 
 
-def make_speculation(most: int = 7, most_tokens: int = 64, least_saved: float = 0.25) -> Speculation:
+def make_speculation(most: int = 7, most_tokens: int = 64, least_saved: float = 0.25) -> TextSpeculation:
     rule = SpeculationRule(most=most, most_tokens=most_tokens, least_saved=least_saved)
-    return Speculation(rule, vocab_size=VOCAB)
+    return TextSpeculation(rule, vocab_size=VOCAB)
 
 
 REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3]
@@ -186,9 +186,9 @@ def test_requests_that_need_each_step_propose_nothing(options: dict[str, Any], c
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["eagle3", "mtp", "medusa", "draft_model"])
+@pytest.mark.parametrize("method", ["eagle3", "mtp", "medusa"])
 def test_other_methods_are_refused_by_name(method: Any) -> None:
-    with pytest.raises(ConfigError, match=f"method is not supported, only 'ngram' is, got '{method}'"):
+    with pytest.raises(ConfigError, match=f"method is not supported, only 'ngram' and 'draft' are, got '{method}'"):
         SpeculativeConfig(method=method)
 
 
@@ -197,7 +197,8 @@ def test_other_methods_are_refused_by_name(method: Any) -> None:
     [
         ({"num_speculative_tokens": 0}, "num_speculative_tokens"),
         ({"num_speculative_tokens": 16}, "num_speculative_tokens"),
-        ({"model": "a/b"}, "model"),
+        ({"model": "a/b"}, "model must be empty"),
+        ({"method": "draft"}, "model must name"),
         ({"method": "magic"}, "method"),
         ({"prompt_lookup_max": 4}, "'prompt_lookup_max' is not an option"),
     ],

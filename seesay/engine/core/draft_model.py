@@ -1,0 +1,196 @@
+"""A smaller model that proposes how sequences go on. It keeps its own keys and values, computes what it lacks of a
+sequence when it is asked, and knows nothing of pictures: what it proposes may be wrong.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
+
+if TYPE_CHECKING:
+    from seesay.llm.plans.sampling_params import SamplingParams
+    from seesay.llm.running.launched_step import LaunchedStep
+    from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.sequence import Sequence
+
+
+@dataclass(slots=True)
+class _Text:
+    """A sequence as this model has it: its first `num_computed` tokens have keys and values, if they still are those of
+    the sequence: `proposed` tokens were computed behind the first `num_known`. blocks: those it holds."""
+
+    seq: Sequence
+    blocks: list[int]
+    num_computed: int = 0
+    num_known: int = 0
+    proposed: tuple[int, ...] = ()
+
+    def settle(self) -> None:
+        """Go back to the last token that is one of the sequence."""
+        token_ids = self.seq.token_ids[self.num_known :].tolist()
+        num_right = 0
+        for token_id, proposed in zip(token_ids, self.proposed, strict=False):
+            if token_id != proposed:
+                break
+            num_right += 1
+        self.num_computed = min(self.num_computed, self.num_known + num_right, self.seq.num_tokens - 1)
+
+
+class DraftModel:
+    """Continues sequences by `runner`, whose cache is allocated. Used by the engine loop's thread.
+
+    A sequence that does not fit into the cache takes the blocks of the one that was asked for longest ago.
+    """
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._vocab_size = runner.decoder.traits.vocab_size
+        self._texts: OrderedDict[int, _Text] = OrderedDict()
+        self._free = list(range(runner.num_blocks))
+        self._begun: list[BegunSequence] = []
+        self._ended: list[int] = []
+        self._added: list[AddedBlocks] = []
+
+    def drop(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        text = self._texts.pop(seq_id, None)
+        if text is None:
+            return
+        self._free += text.blocks
+        self._added = [added for added in self._added if added.seq_id != seq_id]
+        if any(begun.seq_id == seq_id for begun in self._begun):
+            self._begun = [begun for begun in self._begun if begun.seq_id != seq_id]
+        else:
+            self._ended.append(seq_id)
+
+    def propose(self, sequences: Iterable[Sequence], most: int) -> dict[int, tuple[int, ...]]:
+        """Return up to `most` tokens for each sequence, by id; none for one of which much is left to compute."""
+        taken = [text for seq in sequences if (text := self._take(seq, most)) is not None]
+        texts = [text for text in taken if self._texts.get(text.seq.seq_id) is text]  # others may have its blocks now
+        ready = self._catch_up(texts)
+        proposed: dict[int, list[int]] = {text.seq.seq_id: [] for text in ready}
+        before = self._launch([(text, text.num_computed, True) for text in ready])
+        for index in range(1, most + 1):
+            going_on = [(text, text.seq.num_tokens + index - 1, True) for text in ready] if index < most else []
+            behind = self._launch(going_on)
+            if before is not None:
+                result = self._runner.collect(before)
+                for seq_id, token_ids in result.token_ids.items():
+                    proposed[seq_id] += token_ids
+                ready = [text for text in ready if text.seq.seq_id not in result.errors]
+            before = behind
+        for text in texts:
+            self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
+        return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
+
+    def _take(self, seq: Sequence, most: int) -> _Text | None:
+        """Return a sequence with blocks for its tokens and `most` more; None where there are not as many."""
+        limits = self._runner.limits
+        num_tokens = seq.num_tokens + most
+        need = -(-num_tokens // limits.block_size)
+        if num_tokens > limits.session_len or need > self._runner.num_blocks:
+            self.drop(seq.seq_id)
+            return None
+        text = self._texts.get(seq.seq_id)
+        if text is None:
+            while len(self._texts) >= limits.max_batch_size:
+                self.drop(next(iter(self._texts)))
+            text = self._texts[seq.seq_id] = _Text(seq, [], num_known=seq.num_tokens)
+            self._begun.append(_begin(seq, self._clip(seq.token_ids)))
+        else:
+            text.settle()
+        self._texts.move_to_end(seq.seq_id)
+        while len(self._free) < need - len(text.blocks):
+            oldest = next(iter(self._texts))
+            self.drop(oldest)
+            if oldest == seq.seq_id:
+                return None
+        more = [self._free.pop() for _ in range(need - len(text.blocks))]
+        if more:
+            text.blocks += more
+            self._added.append(AddedBlocks(seq.seq_id, tuple(more)))
+        return text
+
+    def _catch_up(self, texts: list[_Text]) -> list[_Text]:
+        """Compute what is missing of some sequences, as much as fits into a step, up to their last token. Returns those
+        of which nothing else is missing."""
+        self._runner.apply(self._take_deltas())
+        room, rows = self._runner.limits.max_step_tokens, []
+        for text in texts:
+            seq = text.seq
+            start = text.num_known
+            self._runner.rows[seq.seq_id].record(start, tuple(self._clip(seq.token_ids[start:]).tolist()))
+            text.num_known = seq.num_tokens
+            count = min(room, seq.num_tokens - 1 - text.num_computed)
+            if count > 0:
+                rows.append(Row(seq.seq_id, text.num_computed, count, False))
+                text.num_computed += count
+                room -= count
+        if rows:
+            self._runner.run(StepPlan(rows=tuple(rows)), {})
+        return [text for text in texts if text.num_computed == text.seq.num_tokens - 1]
+
+    def _launch(self, rows: list[tuple[_Text, int, bool]]) -> LaunchedStep | None:
+        """Compute one token of each text, and choose the next one."""
+        if not rows:
+            return None
+        plan = StepPlan(rows=tuple(Row(text.seq.seq_id, start, 1, samples) for text, start, samples in rows))
+        launched = self._runner.launch(plan, {})
+        self._runner.sample(launched)
+        for text, start, _ in rows:
+            text.num_computed = start + 1
+        return launched
+
+    def _forget_proposed(self, text: _Text, proposed: list[int]) -> None:
+        """Know the tokens of the sequence alone again."""
+        row = self._runner.rows[text.seq.seq_id]
+        row.record(text.num_known, ())
+        row.counts = None  # of penalties: with refused tokens among them
+        self._runner.device_rows.token_places[row.slot] = -1
+        text.proposed = tuple(proposed)
+
+    def _take_deltas(self) -> StepPlan:
+        plan = StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
+        self._begun, self._ended, self._added = [], [], []
+        return plan
+
+    def _clip(self, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return tokens without those that this model does not have: placeholders of media, say."""
+        return np.where(token_ids < self._vocab_size, token_ids, 0)
+
+
+def _begin(seq: Sequence, token_ids: npt.NDArray[np.int64]) -> BegunSequence:
+    """Return a sequence as a text without pictures, which is drawn as the sequence itself is."""
+    num_prompt = seq.num_prompt_tokens
+    return BegunSequence(
+        seq_id=seq.seq_id,
+        token_ids=token_ids,
+        num_prompt_tokens=num_prompt,
+        positions=np.arange(num_prompt),
+        next_position=num_prompt,
+        params=_simplify(seq.params),
+        seed=seq.seed,
+    )
+
+
+def _simplify(params: SamplingParams) -> SamplingParams:
+    """Return options without those that ask for more than tokens, or that others see to."""
+    return replace(
+        params,
+        logits_processors=(),
+        bad_words=(),
+        allowed_token_ids=(),
+        no_repeat_ngram_size=0,
+        seed=None,
+        logprobs=None,
+        prompt_logprobs=None,
+        output_logits=None,
+        output_last_hidden_state=None,
+    )
