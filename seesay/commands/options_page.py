@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from seesay.commands.engine_options import EngineOption, describe_default, engine_options, vision_options
+from seesay.commands.engine_options import (
+    EngineOption,
+    describe_default,
+    engine_options,
+    speculation_options,
+    vision_options,
+)
 
 _INTRODUCTION = """# Options of the engine
 
-The fields of `EngineConfig` and `VisionConfig`, and the options of `seesay chat`, `seesay serve api_server` and
-`seesay serve gradio` that set them. None stands for an option that is left out. An accepted option has an effect; an
+The fields of `EngineConfig`, `VisionConfig` and `SpeculativeConfig`, and the options of `seesay chat`,
+`seesay serve api_server` and `seesay serve gradio` that set them. None stands for an option that is left out. An accepted option has an effect; an
 unsupported one is refused by name.
 """
 
@@ -21,9 +27,13 @@ _OF_THE_MACHINE = {"thread_num": "one per core, 4 to 16"}
 
 def make_options_page() -> str:
     """Return the page as Markdown."""
-    from seesay.config import EngineConfig, VisionConfig
+    from seesay.config import EngineConfig, SpeculativeConfig, VisionConfig
 
-    tables = (("EngineConfig", EngineConfig, engine_options()), ("VisionConfig", VisionConfig, vision_options()))
+    tables = (
+        ("EngineConfig", EngineConfig, engine_options()),
+        ("VisionConfig", VisionConfig, vision_options()),
+        ("SpeculativeConfig", SpeculativeConfig, speculation_options()),
+    )
     parts = [_INTRODUCTION]
     for title, config, options in tables:
         parts.append(f"\n## {title}\n\n| field | option | default | |\n|---|---|---|---|\n")

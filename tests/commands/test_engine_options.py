@@ -37,8 +37,9 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "step_timeout_s": (["1.5"], 1.5),
 }
 """Values that are not found by the kind of the option."""
-READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "tp", "distributed_executor_backend"}
-"""The engine reads them as `EngineConfig.kv_format` and `num_ranks`, and the last where there are several ranks."""
+READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "speculative", "tp", "distributed_executor_backend"}
+"""The engine reads them as `EngineConfig.kv_format`, `speculation` and `num_ranks`, and the last where there are several
+ranks."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
 REFUSED: Mapping[str, Any] = {"prefill_interval": 1}

@@ -255,6 +255,7 @@ def load_runner(
     num_host_slots: int = 0,
     device: str = "cpu",
     session_len: int = 256,
+    max_verified_tokens: int = 0,
     **options: Any,
 ) -> ModelRunner:
     """`options` are those of `read_decoder_config`."""
@@ -268,7 +269,13 @@ def load_runner(
         device=torch.device(device),
         dtype=dtype,
     )
-    limits = RunnerLimits(max_batch_size=8, max_step_tokens=150, session_len=session_len, block_size=block_size)
+    limits = RunnerLimits(
+        max_batch_size=8,
+        max_step_tokens=150,
+        session_len=session_len,
+        block_size=block_size,
+        max_verified_tokens=max_verified_tokens,
+    )
     runner = ModelRunner(decoder, limits)
     runner.allocate_cache(num_blocks=num_blocks, share=0.5, num_host_slots=num_host_slots)
     return runner

@@ -47,7 +47,10 @@ def _make_absolute(folders: Mapping[str, str]) -> dict[str, str]:
 
 
 def _place_draft(config: SpeculativeConfig | None) -> SpeculativeConfig | None:
-    return config and replace(config, **_make_absolute({"model": config.model} if config.model else {}))
+    """Return options of which the model is found from other working directories."""
+    if config is None or not config.model:
+        return config
+    return replace(config, model=_make_absolute({"": config.model})[""])
 
 
 class CoreStart:

@@ -180,8 +180,6 @@ class Report(Piece):
     """A `TokenReport`."""
 
     num_cached_tokens: int
-    num_drafted: int
-    num_accepted: int
     encode_queue_s: float
     encode_s: float
     encoding_at_s: float | None
@@ -192,6 +190,8 @@ class Report(Piece):
     logits: Array | None
     hidden_states: Array | None
     pooled: Array | None
+    num_drafted: int = 0
+    num_accepted: int = 0
 
     @classmethod
     def of(cls, report: TokenReport) -> Report:

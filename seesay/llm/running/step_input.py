@@ -90,12 +90,13 @@ class StepRows:
     def find_sampled(self, cu_seqlens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the tokens behind which one is chosen, row by row, where row b ends before `cu_seqlens[b + 1]`."""
         sampling = self.sampling
-        stops = cu_seqlens[1:][sampling]
+        lasts: npt.NDArray[np.int64] = cu_seqlens[1:][sampling] - 1
         if not self.has_drafts:
-            return stops - 1
-        counts = 1 + self.num_drafts[sampling]
-        places = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.repeat(stops - counts, counts) + places
+            return lasts
+        num_drafts = self.num_drafts[sampling]
+        return np.concatenate(
+            [np.arange(last - count, last + 1) for last, count in zip(lasts, num_drafts, strict=True)]
+        )
 
     def fresh_blocks(self, block_size: int) -> list[int]:
         pairs = zip(self.rows, self.members, strict=True)

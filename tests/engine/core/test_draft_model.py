@@ -23,12 +23,12 @@ CONFIGS = {
 
 
 def load(**options: Any) -> Pipeline:
-    return pipeline(backend_config=EngineConfig(**{"device_type": "cpu", "session_len": 200} | options))
+    return pipeline(backend_config=EngineConfig(device_type="cpu", session_len=200, **options))
 
 
 def ask(pipe: Pipeline, config: GenerationConfig) -> list[Any]:
     answers = pipe(PROMPTS, gen_config=config)
-    return [(each.token_ids, each.logprobs and [sorted(entry) for entry in each.logprobs]) for each in answers]
+    return [(each.token_ids, [sorted(entry) for entry in each.logprobs or ()]) for each in answers]
 
 
 def own_draft(**options: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ CONFIGS = {
 }
 SURE = ("greedy", "scored", "stopped")
 """Where the last bit of a key decides how it is rounded, a draw may fall to the other side, as with other chunks."""
-SETUPS = {
+SETUPS: dict[str, dict[str, Any]] = {
     "at once": {"async_scheduling": False},
     "ahead": {"async_scheduling": True},
     "tight": {"async_scheduling": True, "num_gpu_blocks": 14, "block_size": 16, "max_prefill_token_num": 16},
@@ -44,12 +44,12 @@ SETUPS = {
 
 
 def load(**options: Any) -> Pipeline:
-    options = {"device_type": "cpu", "session_len": 200} | options
-    return pipeline(backend_config=EngineConfig(**options))
+    options.setdefault("session_len", 200)
+    return pipeline(backend_config=EngineConfig(device_type="cpu", **options))
 
 
 def ask(pipe: Pipeline, config: GenerationConfig) -> list[Any]:
-    answers = pipe(PROMPTS, gen_config=config)
+    answers: list[Any] = pipe(PROMPTS, gen_config=config)  # of lists, with n
     return [describe(each) for answer in answers for each in (answer if isinstance(answer, list) else [answer])]
 
 
@@ -74,7 +74,7 @@ def plain() -> Iterator[Callable[[str], dict[str, Any]]]:
 
 @pytest.mark.parametrize("name", SETUPS)
 def test_answers_are_the_same(name: str, plain: Callable[[str], dict[str, Any]]) -> None:
-    setup: dict[str, Any] = SETUPS[name]
+    setup = SETUPS[name]
     expected = plain(setup.get("kv_cache_dtype", "auto"))
     with load(**setup, speculative=SpeculativeConfig(method="ngram")) as pipe:
         for kind, config in CONFIGS.items():
