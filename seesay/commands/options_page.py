@@ -17,8 +17,8 @@ from seesay.commands.engine_options import (
 _INTRODUCTION = """# Options of the engine
 
 The fields of `EngineConfig`, `VisionConfig` and `SpeculativeConfig`, and the options of `seesay chat`,
-`seesay serve api_server` and `seesay serve gradio` that set them. None stands for an option that is left out. An accepted option has an effect; an
-unsupported one is refused by name.
+`seesay serve api_server` and `seesay serve gradio` that set them. None stands for an option that is left out. An
+accepted option has an effect; an unsupported one is refused by name.
 """
 
 _OF_THE_MACHINE = {"thread_num": "one per core, 4 to 16"}

@@ -40,6 +40,8 @@ SETUPS: dict[str, dict[str, Any]] = {
     "tight": {"async_scheduling": True, "num_gpu_blocks": 14, "block_size": 16, "max_prefill_token_num": 16},
     "int8": {"kv_cache_dtype": "int8"},
     "without cache": {"enable_prefix_caching": False, "block_size": 7},
+    "process": {"engine_process": True},
+    "two ranks": {"tp": 2},
 }
 
 
@@ -78,7 +80,8 @@ def test_answers_are_the_same(name: str, plain: Callable[[str], dict[str, Any]])
     expected = plain(setup.get("kv_cache_dtype", "auto"))
     with load(**setup, speculative=SpeculativeConfig(method="ngram")) as pipe:
         for kind, config in CONFIGS.items():
-            if kind in SURE or "kv_cache_dtype" not in setup:
+            is_sure = kind in SURE or "kv_cache_dtype" not in setup
+            if is_sure and (name not in ("process", "two ranks") or kind != "processed"):  # functions stay here
                 assert ask(pipe, config) == expected[kind], kind
         stats = pipe.engine.stats()
     assert 0 < stats.total_accepted_tokens <= stats.total_draft_tokens
