@@ -78,25 +78,34 @@ class Speculation(Protocol):
 
 
 class TextSpeculation:
-    """Follows the texts of live sequences. Used by the engine loop's thread."""
+    """Follows the texts of live sequences, while steps have so few rows that tokens may be proposed. Used by the engine
+    loop's thread."""
 
     def __init__(self, rule: SpeculationRule, *, vocab_size: int) -> None:
         self._rule = rule
         self._vocab_size = vocab_size
+        self._num_rows = 0  # of the step before
+        self._live: dict[int, Sequence] = {}
         self._texts: dict[int, TextFollower] = {}
         self._sure: dict[int, TextFollower] = {}  # those that expect a token
 
     def begin(self, seq: Sequence) -> None:
-        """Follow a sequence that was admitted."""
+        """Take a sequence that was admitted."""
         if can_propose(seq.params):
-            self._texts[seq.seq_id] = TextFollower(seq.token_ids)
+            self._live[seq.seq_id] = seq
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
         """Take new tokens of a sequence."""
+        seq = self._live.get(seq_id)
+        if seq is None or 2 * self._num_rows > self._rule.most_tokens:
+            return
         text = self._texts.get(seq_id)
         if text is None:
-            return
-        text.follow(token_ids)
+            text = self._texts[seq_id] = TextFollower(seq.token_ids)
+        elif text.num_tokens + len(token_ids) == seq.num_tokens:
+            text.follow(token_ids)
+        else:  # there were too many rows for a while
+            text.learn(seq.token_ids[text.num_tokens :])
         if text.is_sure:
             self._sure[seq_id] = text
         else:
@@ -104,11 +113,13 @@ class TextSpeculation:
 
     def drop(self, seq_id: int) -> None:
         """A sequence has ended."""
+        self._live.pop(seq_id, None)
         self._texts.pop(seq_id, None)
         self._sure.pop(seq_id, None)
 
     def clear(self) -> None:
         """All sequences have ended."""
+        self._live.clear()
         self._texts.clear()
         self._sure.clear()
 
@@ -118,13 +129,15 @@ class TextSpeculation:
 
     def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
         """See `Speculation`."""
+        self._num_rows = num_rows
         if not self._sure or 2 * num_rows > self._rule.most_tokens:
             return {}
         most = min(self._rule.most, self._rule.most_tokens // max(1, num_rows) - 1)
         found: dict[int, tuple[int, ...]] = {}
         saved = 0.0
         for seq_id, text in self._sure.items():
-            if proposed := cut(text.propose(most), self._vocab_size):
+            is_current = text.num_tokens == self._live[seq_id].num_tokens
+            if is_current and (proposed := cut(text.propose(most), self._vocab_size)):
                 found[seq_id] = proposed
                 saved += sum(text.rate**count for count in range(1, len(proposed) + 1))
         return found if saved >= self._rule.least_saved * num_rows else {}

@@ -29,25 +29,32 @@ class TextFollower:
     """Follows the tokens of one sequence and predicts each from those before. Whether a prediction was right is known
     whether or not it was proposed, so a text that begins to repeat itself is noticed at no cost.
 
-    rate: share of right ones among the last predictions. expected: where the token that is expected next stands in the
-    text; None where nothing is expected.
+    num_tokens: those that it knows. rate: share of right ones among the last predictions. expected: where the token
+    that is expected next stands in the text; None where nothing is expected.
     """
 
     def __init__(self, token_ids: npt.NDArray[np.int64]) -> None:
-        """`token_ids`: int64 [T], those that are known: the prompt."""
-        known = token_ids[-MOST_INDEXED:]
-        self._ids: list[int] = known.tolist()
-        self._key = 0
-        self._places: dict[int, int] = {}  # the last n-gram → place of the token behind it
+        """`token_ids`: int64 [T], those that are known: the prompt, say."""
+        self.num_tokens = max(0, len(token_ids) - MOST_INDEXED)
         self.rate = FIRST_RATE
         self.expected: int | None = None
-        if len(known) > NGRAM:
-            keys = (known[:-3] << 2 * _BITS) | (known[1:-2] << _BITS) | known[2:-1]
-            self._places = dict(zip(keys.tolist(), range(NGRAM, len(known)), strict=True))
+        self._ids: list[int] = []
+        self._key = 0
+        self._places: dict[int, int] = {}  # an n-gram → place of the token behind the last one of it
+        self.learn(token_ids[-MOST_INDEXED:])
+
+    def learn(self, token_ids: npt.NDArray[np.int64]) -> None:
+        """Take many tokens at once, about which no predictions were made."""
+        first = max(0, len(self._ids) - NGRAM)
+        self._ids += token_ids.tolist()
+        self.num_tokens += len(token_ids)
+        text = np.array(self._ids[first:], dtype=np.int64)
+        if len(text) > NGRAM:
+            keys = (text[:-3] << 2 * _BITS) | (text[1:-2] << _BITS) | text[2:-1]
+            self._places.update(zip(keys.tolist(), range(first + NGRAM, len(self._ids)), strict=True))
         for token_id in self._ids[-NGRAM:]:
             self._key = (self._key << _BITS | token_id) & _MASK
-        if len(known) >= NGRAM:
-            self.expected = self._places.get(self._key)
+        self.expected = self._places.get(self._key) if len(self._ids) >= NGRAM else None
 
     @property
     def is_sure(self) -> bool:
@@ -55,8 +62,9 @@ class TextFollower:
         return self.expected is not None and self.rate >= LEAST_RATE
 
     def follow(self, token_ids: Iterable[int]) -> None:
-        """Take the tokens that came."""
+        """Take the tokens that came, and see which of them were expected."""
         for token_id in token_ids:
+            self.num_tokens += 1
             place, expected = len(self._ids), self.expected
             is_right = expected is not None and self._ids[expected] == token_id
             if expected is not None:

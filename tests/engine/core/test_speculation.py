@@ -139,17 +139,30 @@ def make_speculation(most: int = 7, most_tokens: int = 64, least_saved: float = 
     return TextSpeculation(rule, vocab_size=VOCAB)
 
 
-REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3]
+REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]
+
+
+def grow(speculation: TextSpeculation, seq: Sequence, token_ids: list[int]) -> None:
+    for token_id in token_ids:
+        seq.append(token_id)
+    speculation.follow(seq.seq_id, token_ids)
+
+
+def begin(speculation: TextSpeculation, seq_id: int, token_ids: list[int], first: int) -> Sequence:
+    """A sequence of which the first token came."""
+    seq = make_sequence(seq_id, token_ids)
+    speculation.begin(seq)
+    grow(speculation, seq, [first])
+    return seq
 
 
 def test_few_rows_propose_and_many_do_not() -> None:
     speculation = make_speculation()
-    speculation.begin(make_sequence(1, REPEATED))
-    speculation.follow(1, [4, 5])
+    seq = begin(speculation, 1, REPEATED, 3)
+    grow(speculation, seq, [4, 5])
     [proposed] = speculation.propose(1).values()
     assert proposed == (6, 7, 8)[: len(proposed)] and proposed
     assert speculation.propose(2) and not speculation.propose(8), "too few steps are saved for eight rows"
-    assert not make_speculation(most_tokens=1).propose(1)
     speculation.drop(1)
     assert not speculation.propose(1)
 
@@ -157,16 +170,26 @@ def test_few_rows_propose_and_many_do_not() -> None:
 def test_as_many_tokens_are_proposed_as_a_step_takes() -> None:
     speculation = make_speculation(most=15, most_tokens=12)
     for seq_id in (1, 2, 3):
-        speculation.begin(make_sequence(seq_id, REPEATED * 3))
-        speculation.follow(seq_id, [4, 5, 6, 7, 8, 9, 10])
+        seq = begin(speculation, seq_id, REPEATED * 3, 3)
+        grow(speculation, seq, [4, 5, 6, 7, 8, 9, 10])
     assert {seq_id: len(proposed) for seq_id, proposed in speculation.propose(3).items()} == {1: 3, 2: 3, 3: 3}
     assert not speculation.propose(7)
 
 
+def test_texts_are_not_followed_while_there_are_too_many_rows() -> None:
+    speculation = make_speculation()
+    seq = begin(speculation, 1, REPEATED, 3)
+    assert speculation.propose(33) == {}
+    grow(speculation, seq, [50, 51, 1])
+    assert speculation.propose(1) == {}, "it is behind its sequence"
+    grow(speculation, seq, [2, 3])
+    [proposed] = speculation.propose(1).values()
+    assert proposed[0] == 50, "the last place of 1, 2, 3 is in the answer"
+
+
 def test_placeholders_are_not_proposed() -> None:
     speculation = make_speculation()
-    speculation.begin(make_sequence(1, [1, 2, 3, VOCAB, 5, 6, 0, 1, 2, 3]))
-    speculation.follow(1, ())
+    begin(speculation, 1, [1, 2, 3, VOCAB, 5, 6, 0, 1, 2], 3)
     assert speculation._sure and speculation.propose(1) == {}
 
 
