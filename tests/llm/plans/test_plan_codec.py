@@ -47,7 +47,7 @@ def make_begun(**changes: object) -> BegunSequence:
 
 
 FULL = StepPlan(
-    rows=(Row(3, 0, 7, True), Row(2**40, 9, 1, False)),
+    rows=(Row(3, 0, 7, True), Row(2**40, 9, 1, False), Row(4, 9, 3, True, (2**40, 7))),
     ended_ids=(9, 10),
     begun=(make_begun(), make_begun(seq_id=4, items=(), positions=np.arange(5), runs=None)),
     added_blocks=(AddedBlocks(3, (5, 6)), AddedBlocks(4, ())),
