@@ -74,21 +74,23 @@ class DraftModel:
         """Return up to `most` tokens for each sequence, by id; none for one of which much is left to compute."""
         taken = [text for seq in sequences if (text := self._take(seq, most)) is not None]
         texts = [text for text in taken if self._texts.get(text.seq.seq_id) is text]  # others may have its blocks now
-        ready = self._catch_up(texts)
-        proposed: dict[int, list[int]] = {text.seq.seq_id: [] for text in ready}
-        before = self._launch([(text, text.num_computed, True) for text in ready])
-        for index in range(1, most + 1):
-            going_on = [(text, text.seq.num_tokens + index - 1, True) for text in ready] if index < most else []
-            behind = self._launch(going_on)
-            if before is not None:
-                result = self._runner.collect(before)
-                for seq_id, token_ids in result.token_ids.items():
-                    proposed[seq_id] += token_ids
-                ready = [text for text in ready if text.seq.seq_id not in result.errors]
-            before = behind
+        proposed = self._continue(self._catch_up(texts), most)
         for text in texts:
             self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
         return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
+
+    def _continue(self, texts: list[_Text], most: int) -> dict[int, list[int]]:
+        """Return `most` tokens for texts whose last known one is not computed yet, by id. Each step is launched before
+        the one before is collected."""
+        found: dict[int, list[int]] = {text.seq.seq_id: [] for text in texts}
+        before = self._launch(texts, -1)
+        for index in range(most):
+            behind = self._launch(texts, index) if index + 1 < most else None
+            if before is not None:
+                for seq_id, token_ids in self._runner.collect(before).token_ids.items():
+                    found[seq_id] += token_ids
+            before = behind
+        return found
 
     def _take(self, seq: Sequence, most: int) -> _Text | None:
         """Return a sequence with blocks for its tokens and `most` more; None where there are not as many."""
@@ -137,15 +139,15 @@ class DraftModel:
             self._runner.run(StepPlan(rows=tuple(rows)), {})
         return [text for text in texts if text.num_computed == text.seq.num_tokens - 1]
 
-    def _launch(self, rows: list[tuple[_Text, int, bool]]) -> LaunchedStep | None:
-        """Compute one token of each text, and choose the next one."""
-        if not rows:
+    def _launch(self, texts: list[_Text], index: int) -> LaunchedStep | None:
+        """Compute the token of each text that is `index` places behind its known ones, and choose the next one."""
+        if not texts:
             return None
-        plan = StepPlan(rows=tuple(Row(text.seq.seq_id, start, 1, samples) for text, start, samples in rows))
-        launched = self._runner.launch(plan, {})
+        rows = tuple(Row(text.seq.seq_id, text.num_known + index, 1, True) for text in texts)
+        launched = self._runner.launch(StepPlan(rows=rows), {})
         self._runner.sample(launched)
-        for text, start, _ in rows:
-            text.num_computed = start + 1
+        for text in texts:
+            text.num_computed = text.num_known + index + 1
         return launched
 
     def _forget_proposed(self, text: _Text, proposed: list[int]) -> None:

@@ -347,10 +347,7 @@ def _build_parts(
     with _timed("loading the decoder"):
         runner = _load_first(model, config, resolved, make_runner, ranks)
     is_gpu = resolved.device.type != "cpu"
-    draft = None
-    if config.speculation is not None and config.speculation.model and resolved.device.type != "meta":
-        with _timed("loading the model that proposes"):
-            draft = load_draft(model, config, resolved)
+    draft = load_draft(model, config, resolved)
     if is_gpu:
         with _timed("waiting for kernels"):
             wait_for_kernels()

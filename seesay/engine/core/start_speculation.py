@@ -37,15 +37,16 @@ def make_speculation(
     return ModelSpeculation(rule, draft, vocab_size=vocab_size)
 
 
-def load_draft(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> DraftModel:
-    """Load the model that proposes tokens for `model`, on the same device. Raises `ConfigError` for one of another
-    vocabulary, and `CheckpointError`."""
+def load_draft(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> DraftModel | None:
+    """Load the model that proposes tokens for `model`, on the same device, if the options name one. Raises
+    `ConfigError` for one of another vocabulary, and `CheckpointError`."""
     from seesay.checkpoint.model_path import resolve_checkpoint
     from seesay.engine.core.loading import load_runner
     from seesay.engine.opened_model import open_model
 
     speculation = config.speculation
-    assert speculation is not None and speculation.model
+    if speculation is None or not speculation.model or resolved.device.type == "meta":
+        return None
     own = replace(config, hf_overrides=None, model_format=None, speculative=None, adapters=None, quantization=None)
     opened = open_model(resolve_checkpoint(speculation.model), own)
     _check_vocabulary(model, opened, speculation.model)
