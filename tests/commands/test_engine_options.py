@@ -38,8 +38,8 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
 }
 """Values that are not found by the kind of the option."""
 READ_ELSEWHERE = {"kv_cache_dtype", "quant_policy", "speculative", "tp", "distributed_executor_backend"}
-"""The engine reads them as `EngineConfig.kv_format`, `speculation` and `num_ranks`, and the last where there are several
-ranks."""
+"""The engine reads them as `EngineConfig.kv_format`, `speculation` and `num_ranks`, and the last where there are
+several ranks."""
 NO_EFFECT = {"thread_safe"}
 """LMDeploy's option: the engine is thread-safe with either value, as its description says."""
 REFUSED: Mapping[str, Any] = {"prefill_interval": 1}
