@@ -87,10 +87,10 @@ the whole model: tokens and hidden states must agree. Models that differ say in 
 `disable_vision_encoder=True` (`--disable-vision-encoder`): those with tokens that depend on the other pictures of a
 prompt, for example; and folders without the processor's file. Rotary positions of several axes (M-RoPE) are made by the
 model's own code, and rows that are added behind further layers (DeepStack) go with the embeddings.
-Models whose decoder attends to pictures beside the text (cross-attention), or lets a prompt's tokens see later ones,
-do not run. Videos are videos where the folder describes a processor of them that makes rows of one, and else taken as
-pictures. Media have no options but `detail`, and one with a side more than 200 times
-as long as the other is refused.
+Models whose decoder lets a prompt's tokens see later ones do not run, and neither do those whose decoder attends to
+pictures beside the text (cross-attention), but for Llama 3.2 Vision, a family above. Videos are videos where the folder
+describes a processor of them that makes rows of one, and else taken as pictures. Media have no options but `detail`,
+and one with a side more than 200 times as long as the other is refused.
 
 The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A

@@ -105,7 +105,7 @@ def rows_fill_their_places(subject: Subject) -> None:
     media = mixed_media(subject.family)
     made = build(subject, media)
     rows = subject.encoder.encode([item.features for item in made.items])
-    counts, places = [len(each) for each in rows], [len(item.slots) for item in made.items]
+    counts, places = [len(each) for each in rows], [item.num_rows for item in made.items]
     assert counts == places, f"rows of the tower: {counts}, places in the prompt: {places}"
     for number, (each, item) in enumerate(zip(rows, made.items, strict=True)):
         start, stop = item.span

@@ -342,11 +342,11 @@ class EncoderWorker:
         return owned, sums
 
     def _check_kind(self, item: MediaItem, embedding: Tensor, device: torch.device) -> None:
-        expected = (len(item.slots), self._embedding_size)
+        expected = (item.num_rows, self._embedding_size)
         if tuple(embedding.shape) != expected:
             raise RuntimeError(
-                f"the encoder must make an embedding of shape {list(expected)} for an item with {len(item.slots)} "
-                f"places in the prompt, got {list(embedding.shape)}"
+                f"the encoder must make an embedding of shape {list(expected)} for an item of {item.num_rows} "
+                f"rows, got {list(embedding.shape)}"
             )
         if embedding.device.type != device.type or not embedding.is_floating_point():
             raise RuntimeError(

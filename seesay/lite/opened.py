@@ -91,4 +91,6 @@ def open_source(settings: LiteSettings) -> Opened:
         raise ConfigError(f"{folder}: models whose pictures have linear layers of their own cannot be quantized here")
     if any(layer.feed_forward.experts is not None for layer in source.config.layers):
         raise ConfigError(f"{folder}: mixtures of experts cannot be quantized here")
+    if source.config.traits.attends_media:
+        raise ConfigError(f"{folder}: a decoder that attends to pictures beside the text cannot be quantized here")
     return Opened(folder=folder, model=model, config=config, resolved=resolved, source=source, max_tokens=max_tokens)

@@ -141,7 +141,8 @@ class MediaItem:
     """One picture or video inside a tokenized prompt.
 
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
-    ascending and inside the span, that take the R rows of the encoder's output. `hash` is 32 bytes over content,
+    ascending and inside the span, that take the R rows of the encoder's output, or from which on tokens attend to its
+    `num_rows` rows. `hash` is 32 bytes over content,
     preprocessing options and model revision: the key of every cache. `features` is the family's preprocessed input for
     its tower, and `num_units` its encoding cost (patches, tiles times patches, …). `has_arrays` is False when the
     arrays were left out of the features, because the item's embedding is probably cached. `is_reloadable`: whether the
@@ -156,6 +157,11 @@ class MediaItem:
     num_units: int
     has_arrays: bool = True
     is_reloadable: bool = False
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the encoder's output: one for each slot, unless its features have another `num_rows`."""
+        return int(self.features.get("num_rows", len(self.slots)))
 
     @property
     def num_array_bytes(self) -> int:

@@ -249,7 +249,7 @@ class Family(ABC):
         """Return the text decoder's config and the names of its tensors."""
         config, text_config = self.checkpoint.model_config, self.checkpoint.text_config
         names = {self.weights.decoder_name(name) for name in self.checkpoint.tensor_names()}
-        is_tied = bool(config.tie_word_embeddings or getattr(text_config, "tie_word_embeddings", False))
+        is_tied = any(getattr(each, "tie_word_embeddings", False) for each in (config, text_config))
         return Backbone(
             text_config=text_config,
             decoder_name=self.weights.decoder_name,

@@ -118,7 +118,5 @@ MODEL_NAMES: tuple[ModelName, ...] = (
 
 REASONS: Mapping[str, str] = {
     "MGMLlamaForCausalLM": "two towers, one of which is a ConvNeXt that looks for details; nearest: LLaVA 1.6",
-    "MllamaForConditionalGeneration": "the decoder attends to pictures beside the text (cross-attention), which blocks "
-    "of keys and values have no place for; nearest: Llama 3.2 1B and 3B for text",
 }
 """Why the models of an architecture (or of one with a tower, as in the registry) do not run, and what does."""

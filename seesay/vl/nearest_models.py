@@ -41,7 +41,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
     "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "nemotron_h", "diffllama"),
     "meta-llama/Llama-3.2-3B-Instruct": (
-        "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "mllama_text_model", "rwkv", "xlstm",
+        "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "rwkv", "xlstm",
     ),
     "mistralai/Mistral-7B-Instruct-v0.3": ("zamba", "zamba2", "zaya", "mistral_large4"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("minimax",),

@@ -61,10 +61,11 @@ IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", "aya_vision", "orbit_vl", *
 all is computed again, and each kind of media."""
 THOROUGH = (
     "llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "paligemma2", "gpt_oss",
-    "aya_vision",
+    "aya_vision", "mllama",
 )  # fmt: skip
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
-arranged rows; prompts whose tokens see each other; modules of Transformers, with a tower and without."""
+arranged rows; prompts whose tokens see each other; modules of Transformers, with a tower and without; pictures beside
+the text."""
 THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl")
 """Two that differ in most."""
 FORMS = ("thread", "process")

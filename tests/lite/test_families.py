@@ -33,8 +33,16 @@ def test_mixtures_of_experts_are_refused(tiny_checkpoint: Callable[[str], Path],
         lite.auto_gptq(tiny_checkpoint("mixtral"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
+def test_decoders_that_attend_to_pictures_are_refused(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="attends to pictures beside the text cannot be quantized here"):
+        lite.auto_gptq(tiny_checkpoint("mllama"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
+
+
+REFUSED = (*SPLIT, *WITH_EXPERTS, *OF_MODULES, "mllama")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in (*SPLIT, *WITH_EXPERTS, *OF_MODULES)])
+@pytest.mark.parametrize("name", [name for name in CHECKPOINTS if name not in REFUSED])
 def test_every_architecture(name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
     source, prompts = tiny_checkpoint(name), tmp_path / "prompts"
     has_tower = bool(load_family(source)[0].markers)

@@ -59,6 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             ),
         ),
         media_run=st.sampled_from([0, 0, 5]),
+        attends_media=st.sampled_from([False, False, True]),
         jump=st.sampled_from([0, 0, 1, 6]),
         is_prefix_lm=st.sampled_from([False, False, True]),
         draft=st.sampled_from([0, 0, 1, 4]),
@@ -76,6 +77,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         is_ahead: bool,
         length_scaling: LengthScaling | None,
         media_run: int,
+        attends_media: bool,
         jump: int,
         is_prefix_lm: bool,
         draft: int,
@@ -88,6 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_encode_ahead_tokens=ahead,
             length_scaling=length_scaling,
             media_run=media_run,
+            attends_media=attends_media and not (media_run or is_prefix_lm),
             is_prefix_lm=is_prefix_lm,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)

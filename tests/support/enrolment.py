@@ -94,6 +94,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
     "llama4_text": Tiny(architecture="Llama4ForCausalLM"),
     "llama4": Tiny(architecture="Llama4ForConditionalGeneration"),
+    "mllama": Tiny(architecture="MllamaForConditionalGeneration"),
     "llava": Tiny(architecture="LlavaForConditionalGeneration"),
     "gemma3_vision": Tiny(architecture="Gemma3ForConditionalGeneration"),
     "paligemma2": Tiny(architecture="PaliGemmaForConditionalGeneration"),

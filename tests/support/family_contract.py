@@ -102,6 +102,8 @@ def list_pixels(
     `sizes` [N, 2] what lies outside of these was added."""
     if pixels.dim() == 2:
         return list(pixels)
+    if pixels.dim() == 6:  # of several prompts
+        pixels = pixels.flatten(0, 1)
     if pixels.dim() == 4 and sizes is not None:
         pictures = pixels.permute(0, 2, 3, 1)
         return [picture[:height, :width] for picture, (height, width) in zip(pictures, sizes.tolist(), strict=True)]
@@ -162,6 +164,25 @@ def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch
     finally:
         hook.remove()
     return seen[0]
+
+
+def attended_rows(loaded: Loaded, inputs: Any) -> list[torch.Tensor] | None:
+    """Return the keys and values of each picture to which the decoder of Transformers' model attends beside the text,
+    [rows, layers · 2 · size]; None for a model whose pictures are in the text."""
+    model = loaded.model.model
+    layers = [layer.cross_attn for layer in decoder_of(loaded).layers if hasattr(layer, "cross_attn")]
+    if not layers:
+        return None
+    names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
+    with torch.no_grad():
+        seen = model.multi_modal_projector(model.vision_model(**{n: inputs[n] for n in names}).last_hidden_state)[0]
+        found = []
+        for tiles, mask in zip(seen, inputs["aspect_ratio_mask"][0], strict=True):
+            rows = tiles[mask.bool()].flatten(0, 1)
+            keys = [each.k_norm(each.k_proj(rows).unflatten(1, (-1, each.head_dim))).flatten(1) for each in layers]
+            pairs = zip(keys, (each.v_proj(rows) for each in layers), strict=True)
+            found.append(torch.cat([part for pair in pairs for part in pair], dim=1))
+    return found
 
 
 def edit_json(source: Path, target: Path, name: str, edit: Callable[[dict[str, Any]], None]) -> Path:

@@ -74,6 +74,11 @@ def load_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Any, An
         _tell_videos_apart(model)
     if architecture == "Llama4ForConditionalGeneration":
         _repair_llama4(model)
+    if architecture == "MllamaForConditionalGeneration":
+        _follow_published_mllama(model)
+        processor = AutoProcessor.from_pretrained(path)
+        processor.tokenizer.backend_tokenizer.post_processor = None
+        return model, processor
     processor = AutoProcessor.from_pretrained(path, trust_remote_code=runs_code)
     if published != path:
         for each in (processor.image_processor, getattr(processor, "video_processor", None)):
@@ -122,6 +127,27 @@ def _repair_llama4(model: Any) -> None:
     output.image_outputs = None
     embed = model.vision_model.patch_embedding
     embed.register_forward_pre_hook(lambda _, args: (args[0].to(embed.linear.weight.dtype),))
+
+
+def _follow_published_mllama(model: Any) -> None:
+    """Transformers 5.24 departs from the published code twice: it keeps the outputs of the tower's layers instead of
+    their inputs, and lets tokens before the first picture of a prompt attend to all of its pictures. (Its processor
+    writes a BOS into prompts that have none, behind which the tokenizer must not add another one.)"""
+    tower = model.model.vision_model
+    tower.intermediate_layers_indices = [index - 1 for index in tower.intermediate_layers_indices]
+    mask: list[torch.Tensor | None] = [None]
+
+    def note(_module: Any, _args: Any, options: dict[str, Any]) -> None:
+        found = options["full_text_row_masked_out_mask"]
+        mask[0] = None if found is None else found[:, 0]
+
+    def hide(_module: Any, _args: Any, output: Any) -> Any:
+        return output if mask[0] is None else (output[0] * mask[0], *output[1:])
+
+    for layer in model.model.language_model.layers:
+        if hasattr(layer, "cross_attn"):
+            layer.register_forward_pre_hook(note, with_kwargs=True)
+            layer.cross_attn.register_forward_hook(hide)
 
 
 def _tell_videos_apart(model: Any) -> None:

@@ -619,6 +619,31 @@ def _llama4(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
+def _mllama(path: Path) -> None:
+    """Tiles of 4 x 4 patches. As published, the token of a picture has no logits, and the template writes the first
+    token."""
+    template = "{{ bos_token }}" + CHATML.replace("@image@", "<|image|>")
+    tokenizer = make_tokenizer(template, has_bos=True, image_token="<|image|>")
+    image_token = tokenizer.convert_tokens_to_ids("<|image|>")
+    assert image_token == len(tokenizer) - 1
+    text = {
+        **QWEN_TEXT, "vocab_size": image_token, "num_hidden_layers": 5, "cross_attention_layers": [1, 3],
+        "bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_global_layers": 2,
+        "attention_heads": 2, "vision_output_dim": 96, "image_size": 16, "patch_size": 4,
+        "intermediate_layers_indices": [1, 3],
+    }  # fmt: skip
+    config = transformers.MllamaConfig(text_config=text, vision_config=vision, image_token_index=image_token)
+    save_model(transformers.MllamaForConditionalGeneration(config), path)
+    transformers.MllamaProcessor(
+        image_processor=transformers.MllamaImageProcessor(size={"height": 16, "width": 16}, max_image_tiles=4),
+        tokenizer=tokenizer, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def _llava(path: Path, *, pads: bool = False) -> None:
     template = CHATML.replace("@image@", "<image>\n")  # as published: the tokenizer alone adds `<s>`
     tokenizer = make_tokenizer(template, has_bos=True, image_token="<image>")
@@ -1505,6 +1530,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "cogvlm": _cogvlm(),
     "cogvlm2": _cogvlm(num_multi_query_heads=2, vision_config={"image_size": 24, "num_positions": 37}),
     "llama4": _llama4,
+    "mllama": _mllama,
     "llama4_text": _text(transformers.Llama4TextConfig, transformers.Llama4ForCausalLM, **LLAMA4),
     "llava": _llava,
     "gemma3_vision": _gemma3_vision,

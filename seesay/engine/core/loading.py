@@ -406,6 +406,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         session_len=session_len,
         length_scaling=runner.decoder.traits.length_scaling,
         media_run=runner.decoder.traits.media_run,
+        attends_media=runner.decoder.traits.attends_media,
         is_prefix_lm=runner.decoder.traits.is_prefix_lm,
         num_micro_batches=config.pp,
     )

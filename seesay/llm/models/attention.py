@@ -13,7 +13,7 @@ from seesay.checkpoint.parts import Axis, Part, Source, Weight
 from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.models.decoder import RowSplit
+from seesay.llm.models.decoder import MediaAttention, RowSplit
 from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import LayerNorm, RmsNorm, make_norm
@@ -26,7 +26,7 @@ class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
     factor of each token's query; None is 1; grown_scale: that of layers whose queries grow. rows: those of media; None
     where there are none. slopes: see `Ops.attend`. is_adapted: whether adapters change some tokens, which are counted
-    among all of the step.
+    among all of the step. media: what tokens attend to beside the text, if any does.
     """
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -38,6 +38,7 @@ class AttentionStep:
     rows: RowSplit | None = None
     slopes: torch.Tensor | None = None
     is_adapted: bool = False
+    media: MediaAttention | None = None
 
 
 class Attention:

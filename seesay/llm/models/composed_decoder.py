@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Self
 
 import torch
@@ -69,6 +70,7 @@ class ComposedDecoder:
                 bias=config.head_bias,
                 has_unit_rows=config.has_unit_head,
             )
+        self._cache_numbers = _number_caches(config)
         self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)
         self._embedding_norm = (
             make_norm("embed_norm", config.hidden_size, config.norm, self._ops) if config.has_embedding_norm else None
@@ -135,6 +137,8 @@ class ComposedDecoder:
         media = self.config.media_rows
         if media is not None and media.rank is None:
             raise ConfigError("adapters: pictures have weights of their own in this model, and cannot have adapters")
+        if self._traits.attends_media:
+            raise ConfigError("adapters: a decoder that attends to pictures beside the text cannot have them here")
         if self.adapters is None:
             name_of = self.weights.name_of
             self.adapters = Adapters(self.linears, name_of=name_of, device=self.device, dtype=self.dtype)
@@ -183,7 +187,7 @@ class ComposedDecoder:
         self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Hidden states [N, hidden] after the last norm, of the tokens `wanted` int64 [N] or of all. Writes keys and
-        values of all tokens to `caches`, one per layer.
+        values of all tokens to `caches`, one per layer that has one.
 
         Most of the last layer is computed for wanted tokens only; of a prompt that is its last one. With rows of media
         it is computed for all. On the meta device,
@@ -191,7 +195,7 @@ class ComposedDecoder:
         """
         if self.device.type == "meta":
             return self._compute_kinds(inputs, caches, wanted)
-        return self._compute(inputs, self._layers, caches, wanted)
+        return self._compute(inputs, self._layers, self._pick(caches, range(len(self._layers))), wanted)
 
     def warm_up(self, inputs: ModelInput, caches: Sequence[LayerCache], wanted: torch.Tensor) -> None:
         """Compute logits with a layer of each kind, for the sake of the kernels they take."""
@@ -203,7 +207,11 @@ class ComposedDecoder:
         """Compute a layer of each kind, and one more as the last."""
         kinds = list({layer.kind: index for index, layer in reversed(list(enumerate(self._layers)))}.values())
         kinds.append(kinds[-1])
-        return self._compute(inputs, [self._layers[i] for i in kinds], [caches[i] for i in kinds], wanted)
+        return self._compute(inputs, [self._layers[i] for i in kinds], self._pick(caches, kinds), wanted)
+
+    def _pick(self, caches: Sequence[LayerCache], indexes: Sequence[int]) -> list[LayerCache]:
+        """Return the caches of these layers, of those of all layers that have one."""
+        return [caches[self._cache_numbers[index]] for index in indexes]
 
     def _compute(
         self,
@@ -320,6 +328,7 @@ class ComposedDecoder:
             rows=inputs.media_rows,
             slopes=self._slopes,
             is_adapted=bool(inputs.adapters),
+            media=inputs.media_attention,
         )
 
     def _scale_queries(self, places: torch.Tensor, growth: QueryGrowth | None) -> torch.Tensor | None:
@@ -356,6 +365,12 @@ class ComposedDecoder:
             return logits if ranks is None else logits.new_empty(0, count)
         padding = self._division.padded_tokens(count) - logits.shape[1]
         return ranks.gather(F.pad(logits, (0, padding)) if padding else logits)[:, :count].contiguous()
+
+
+def _number_caches(config: DecoderConfig) -> tuple[int, ...]:
+    """Return the number of each layer's cache; of one that has none, that of some other layer."""
+    ends = accumulate(not layer.attends_media for layer in config.layers)
+    return tuple(max(0, end - 1) for end in ends)
 
 
 def _make_slopes(spec: AlibiSpec, heads: range, device: torch.device) -> torch.Tensor:

@@ -24,6 +24,21 @@ class RowSplit(NamedTuple):
     text: torch.Tensor
 
 
+class SeenMedia(NamedTuple):
+    """Rows `start` … `stop` - 1 of `MediaAttention.rows` attend to these embeddings."""
+
+    start: int
+    stop: int
+    embeddings: tuple[torch.Tensor, ...]
+
+
+class MediaAttention(NamedTuple):
+    """The tokens that attend to media (see `DecoderTraits.attends_media`), int64 [R], and to which."""
+
+    rows: torch.Tensor
+    seen: tuple[SeenMedia, ...]
+
+
 class AdapterRows(NamedTuple):
     """Tokens that the adapter of this id changes: int64 [R]."""
 
@@ -41,6 +56,7 @@ class ModelInput:
     splice_rows int64 [R] and splice_embeddings [R, embedding_size]: the tokens that take an embedding instead of their
     id's.
     media_rows: the rows of media (see `DecoderTraits.media_rows`); None where there are none.
+    media_attention: see `DecoderTraits.attends_media`; None where no token attends to media.
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     is_valid: bool [T], false for padding: nothing reads what the decoder computes for it, so experts need not. None:
     there is no padding.
@@ -56,6 +72,7 @@ class ModelInput:
     splice_rows: torch.Tensor | None = None
     splice_embeddings: torch.Tensor | None = None
     media_rows: RowSplit | None = None
+    media_attention: MediaAttention | None = None
     is_valid: torch.Tensor | None = None
     adapters: tuple[AdapterRows, ...] = ()
 

@@ -127,6 +127,8 @@ def make_division(
         return WHOLE
     if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
         raise ConfigError("expert_parallel: this model has no experts")
+    if any(layer.attends_media for layer in config.layers):
+        raise ConfigError("tp: a decoder that attends to pictures beside the text is not divided here; use tp=1")
     division = Division(ranks=ranks, grain=Grain.of(quantization), has_whole_experts=expert_parallel)
     if _divides(config, size, division):
         return division

@@ -18,6 +18,8 @@ class EmbeddingTable:
         assert not (config.tied_embeddings and config.num_added_tokens)
         self._ranks = division.ranks
         counts = {"weight": config.vocab_size, "added": config.num_added_tokens}
+        if config.joins_added:
+            counts = {"weight": sum(counts.values())}
         rows = division.tokens(sum(counts.values()))
         self._first = rows.start
         width = Axis(dim=1, size=config.hidden_size)

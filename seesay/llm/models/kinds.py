@@ -48,7 +48,8 @@ class DecoderKind:
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
     those whose queries and keys are normed. sections: see `RotarySpec`, where the configuration has none. alibi:
-    instead of a rotary embedding.
+    instead of a rotary embedding. media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that
+    `joins_added`.
     """
 
     norm: NormSpec | None = None
@@ -81,6 +82,8 @@ class DecoderKind:
     splits_turned: bool = False
     has_sinks: bool = False
     head_bias: bool = False
+    media_layers: frozenset[int] = frozenset()
+    num_added_tokens: int = 0
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -233,6 +236,13 @@ def _mixtral(config: ModelConfig) -> DecoderKind:
     return DecoderKind(experts=read_mixtral_experts(config), expert_size=config.intermediate_size)
 
 
+def _mllama(config: ModelConfig) -> DecoderKind:
+    layers = frozenset(config.cross_attention_layers)
+    if not layers <= frozenset(range(config.num_hidden_layers)):
+        raise CheckpointError(f"cross_attention_layers={sorted(layers)} of {config.num_hidden_layers} layers")
+    return DecoderKind(media_layers=layers, num_added_tokens=8)
+
+
 def _mpt(config: ModelConfig) -> DecoderKind:
     attention = config.attn_config
     return DecoderKind(
@@ -330,6 +340,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "ministral3": _ministral3,
     "mistral": DecoderKind(),
     "mixtral": _mixtral,
+    "mllama_text_model": _mllama,
     "mpt": _mpt,
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),

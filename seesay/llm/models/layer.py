@@ -16,6 +16,7 @@ from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import Attention, AttentionStep
 from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
+from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
 from seesay.llm.models.spec import DecoderConfig
@@ -183,5 +184,7 @@ class ParallelLayer(_Parts):
 
 def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Layer:
     """Return a rank's share of layer `index`, without weights."""
+    if config.layers[index].attends_media:
+        return MediaLayer(config, index, ops, division)
     is_parallel = config.layers[index].norms in ("parallel", "parallel_pair")
     return (ParallelLayer if is_parallel else SequentialLayer)(config, index, ops, division)

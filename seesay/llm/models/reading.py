@@ -106,7 +106,8 @@ def read_decoder_config(
         scales_media=kind.scales_media,
         residual_scale=kind.residual_scale,
         logit_scale=kind.logit_scale,
-        num_added_tokens=getattr(config, "num_added_tokens", 0),
+        num_added_tokens=kind.num_added_tokens or getattr(config, "num_added_tokens", 0),
+        joins_added=kind.num_added_tokens > 0,
         has_unit_head=bool(getattr(config, "has_unit_head", False)),
         query_growth=kind.query_growth,
         has_sinks=kind.has_sinks,
@@ -210,6 +211,7 @@ def _make_layers(
             norms=kind.norms,
             window=window,
             rotary=choice,
+            attends_media=index in kind.media_layers,
             norms_qk=choice == 0 or not kind.splits_turned,
             grows_queries=choice == 1 or not kind.splits_turned,
         )

@@ -146,6 +146,9 @@ class LayerSpec:
     """The options in which the layers of one decoder may differ.
 
     window: of its attention: see `Window`; None for full attention. rotary: index of its `DecoderConfig.rotaries`.
+    attends_media: it has no attention of text, but one of the media that a token sees (`DecoderTraits.attends_media`),
+    whose output and that of its feed-forward are multiplied by the tangents of learned gates; tokens that see none pass
+    unchanged.
     norms_qk, grows_queries: whether `DecoderConfig.qk_norm` and `query_growth` are of this layer, too.
     """
 
@@ -153,6 +156,7 @@ class LayerSpec:
     norms: NormPlacement = "before"
     window: Window | None = None
     rotary: int = 0
+    attends_media: bool = False
     norms_qk: bool = True
     grows_queries: bool = True
 
@@ -223,8 +227,8 @@ class DecoderConfig:
     embedding_scale: factor of embeddings looked up by token ids, and with `scales_media` of the others, too.
     attention_scale: factor of attention scores. residual_scale: of what attention and feed-forward add. logit_scale:
     of logits. num_added_tokens: token ids from `vocab_size` on that only prompts have: the checkpoint stores their
-    embeddings as `embed_tokens.added`, and the head has no logits of them. has_unit_head: each row of the head's weight
-    is divided by its length.
+    embeddings as `embed_tokens.added`, or behind those of the others if it `joins_added`, and the head has no logits of
+    them. has_unit_head: each row of the head's weight is divided by its length.
     query_growth: None: never.
     has_sinks: see `Ops.attend`. head_bias: logits have one.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
@@ -260,6 +264,7 @@ class DecoderConfig:
     residual_scale: float = 1.0
     logit_scale: float = 1.0
     num_added_tokens: int = 0
+    joins_added: bool = False
     has_unit_head: bool = False
     query_growth: QueryGrowth | None = None
     has_sinks: bool = False
@@ -274,11 +279,15 @@ class DecoderConfig:
     def traits(self) -> DecoderTraits:
         """Return the properties by which the engine plans steps."""
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        shape = KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+        num_media_layers = sum(layer.attends_media for layer in self.layers)
         inner = sum(layer.feed_forward.total_size for layer in self.layers)
         return DecoderTraits(
             vocab_size=self.vocab_size,
-            embedding_size=self.hidden_size * (1 + self.num_deep_layers),
-            kv_shapes=(KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim),) * self.num_layers,
+            embedding_size=2 * num_media_layers * self.num_kv_heads * self.head_dim
+            or self.hidden_size * (1 + self.num_deep_layers),
+            kv_shapes=(shape,) * (self.num_layers - num_media_layers),
+            attends_media=num_media_layers > 0,
             num_position_axes=3 if self.rotaries[0].sections else 1,
             media_run=self.media_run,
             media_rows=None if self.media_rows is None else self.media_rows.tokens,

@@ -57,8 +57,10 @@ class LaterStage(ComposedDecoder):
 def split_layers(config: DecoderConfig, place: Place) -> range:
     """Return the layers of a stage: as many as make all stages take the same time, with the head on the first one,
     which also adds what embeddings have for further layers (`num_deep_layers`). Raises `ConfigError` for fewer layers
-    than stages."""
+    than stages, and for one that attends to media."""
     count, size = config.num_layers, place.size
+    if config.traits.attends_media:
+        raise ConfigError(f"pp={size}: a decoder that attends to pictures beside the text is not divided here")
     if count < size:
         raise ConfigError(f"pp={size}: the model has {count} layer{'s' * (count > 1)}, and each stage needs one")
     weights_per_layer = config.traits.flops_per_token / _FLOPS_PER_WEIGHT / count

@@ -56,9 +56,11 @@ class LengthScaling:
 class DecoderTraits:
     """Properties of a decoder.
 
-    embedding_size: of an embedding that takes the place of a token's. kv_shapes: one entry per layer.
+    embedding_size: of an embedding that takes the place of a token's. kv_shapes: one entry per layer that caches any.
     num_position_axes: rotary positions of a token.
     media_run: most neighbouring tokens that take embeddings and see each other; 0: no such tokens see later ones.
+    attends_media: embeddings take no token's place: they are keys and values to which tokens attend in layers that have
+        no others (see `media_sight`). There are no shapes of these layers in `kv_shapes`.
     is_prefix_lm: each token of a prompt sees all of its prompt; generated tokens see those before them.
     media_rows: the tokens whose rows linear layers compute otherwise than those of text; None: they compute all alike.
         `ModelInput.media_rows` says which rows these are.
@@ -73,6 +75,7 @@ class DecoderTraits:
     kv_shapes: tuple[KVShape, ...]
     num_position_axes: int = 1
     media_run: int = 0
+    attends_media: bool = False
     media_rows: MediaTokens | None = None
     is_prefix_lm: bool = False
     length_scaling: LengthScaling | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from seesay.llm.models.decoder import ModelInput, RowSplit
+from seesay.llm.models.decoder import MediaAttention, ModelInput, RowSplit, SeenMedia
 from seesay.llm.ops import RowLayout
 
 if TYPE_CHECKING:
@@ -81,7 +81,11 @@ def build_warm_up_inputs(
             yield replace(inputs, media_rows=split), torch.arange(count, device=device)
     first = torch.zeros(1, dtype=torch.int64, device=device)
     embedding = torch.zeros(1, traits.embedding_size, dtype=dtype, device=device)
-    yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
+    if traits.attends_media:
+        seen = SeenMedia(0, 1, (embedding,))
+        yield replace(inputs, media_attention=MediaAttention(first, (seen,))), first
+    else:
+        yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
 
 
 def _split_at(num_media: int, num_tokens: int, device: torch.device) -> RowSplit:

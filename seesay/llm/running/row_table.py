@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.plans.media_sight import Sight, find_sights, find_stops
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import BegunSequence, MediaSpan, StepPlan
 from seesay.llm.plans.token_buffer import TokenBuffer
@@ -42,6 +43,7 @@ class RowState:
     """
 
     __slots__ = (
+        "_item_stops",
         "_positions",
         "_tokens",
         "adapter_id",
@@ -75,6 +77,7 @@ class RowState:
         self.next_position = begun.next_position
         self.block_ids: tuple[int, ...] = ()
         self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
+        self._item_stops: tuple[int, ...] | None = None
         self.runs = TokenRuns(_NO_RUNS if begun.runs is None else begun.runs)
         self.runs_stop = self.runs.stop
         self.counts: TokenCounts | None = None
@@ -111,6 +114,13 @@ class RowState:
         if start >= self.num_prompt_tokens:
             return generated
         return np.concatenate((prompt[..., start:], generated), axis=-1)
+
+    def sights(self, start: int, stop: int) -> Iterator[Sight]:
+        """Yield the items to which positions `start` … `stop` - 1 attend (see `DecoderTraits.attends_media`)."""
+        firsts = [int(item.slots[0]) for item in self.items]
+        if self._item_stops is None:
+            self._item_stops = find_stops(firsts)
+        return find_sights(firsts, self._item_stops, start, stop)
 
     def splices(self, start: int, stop: int) -> list[Splice]:
         """Return which embedding rows go into positions `start` … `stop` - 1, in order of position."""

@@ -34,8 +34,8 @@ from seesay.llm.running.row_table import RowTable
 from seesay.llm.running.sampler import choose_tokens
 from seesay.llm.running.sampling_row import LogitsProcessor
 from seesay.llm.running.sampling_rows import sort_rows
+from seesay.llm.running.seen_media import Embeddings
 from seesay.llm.running.step_input import (
-    Embeddings,
     PlanSplices,
     Splices,
     StepPadding,
@@ -251,7 +251,10 @@ class ModelRunner:
         """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be
         launched: an embedding is missing or has other than `len(item.slots)` rows. `embeddings` are
         [R_i, embedding_size], by media hash."""
-        return find_splices(plan, self.rows, embeddings, embedding_size=self.decoder.traits.embedding_size)
+        traits = self.decoder.traits
+        return find_splices(
+            plan, self.rows, embeddings, embedding_size=traits.embedding_size, attends_media=traits.attends_media
+        )
 
     def launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
         """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those
@@ -339,7 +342,7 @@ class ModelRunner:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
-        if self._graphs is not None and is_plain(step) and not step.has_adapters and self._graphs.takes(step):
+        if self._graphs is not None and is_plain(step) and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(
                 step=step,

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from seesay.device.transfers import mark_used, upload
-from seesay.errors import ErrorCode, RequestError
+from seesay.errors import RequestError
 from seesay.llm.models.decoder import AdapterRows, ModelInput, RowSplit
 from seesay.llm.ops import RowLayout
 from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.llm.plans.traits import DecoderTraits, MediaTokens
 from seesay.llm.running.device_rows import DeviceRows
 from seesay.llm.running.row_table import RowState, RowTable
+from seesay.llm.running.seen_media import Embeddings, Seen, attend_media, find_embedding, find_seeing, find_seen
 from seesay.llm.running.step_sizes import fill_up
 
 _START, _NUM_TOKENS, _SAMPLES, _DRAFTS = map(attrgetter, ("start", "num_tokens", "samples", "drafts"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
 _NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs_stop"))
-
-
-class Embeddings(Protocol):
-    """Embeddings [R, hidden] by media hash: a dict, or the embedding store."""
-
-    def get(self, key: bytes, /) -> torch.Tensor | None:
-        """The embedding, None when it is not there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +36,8 @@ class StepRows:
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
     sampled, but is not known to the host. num_drafts int64 [R]: proposed tokens of each row. samples_all: whether each
-    token gives the next one. follows_prompt: whether
-    no row has a token of a prompt. has_adapters: whether any sequence has an adapter. fresh_blocks get their first
+    token gives the next one. follows_prompt: whether no row has a token of a prompt. has_adapters: whether any sequence
+    has an adapter. seen: what tokens attend to, by the index of their row. fresh_blocks get their first
     tokens in this step and are not filled by it: see `KVCache.clear`.
     """
 
@@ -59,6 +53,7 @@ class StepRows:
     follows_prompt: bool
     splices: Mapping[int, Splices]
     has_adapters: bool = False
+    seen: Mapping[int, tuple[Seen, ...]] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -106,31 +101,38 @@ class StepRows:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splices:
     """Embedding rows of one sequence's row: target offsets from its first token, the embeddings in pieces, and whether
-    a piece has the last row of its item. All are empty for tokens between media."""
+    a piece has the last row of its item. All are empty for tokens between media. seen: what its tokens attend to."""
 
     offsets: list[npt.NDArray[np.int64]]
     pieces: list[torch.Tensor]
     are_ends: list[bool]
+    seen: tuple[Seen, ...] = ()
 
 
 class PlanSplices(NamedTuple):
-    """By sequence id, the splices of the rows of a plan that begin before the end of their sequence's media, and the
-    errors of those whose embeddings are missing or do not fit."""
+    """By sequence id, the splices of the rows of a plan that begin before the end of their sequence's media, or attend
+    to media, and the errors of those whose embeddings are missing or do not fit."""
 
     splices: Mapping[int, Splices]
     errors: Mapping[int, RequestError]
 
 
-def find_splices(plan: StepPlan, table: RowTable, embeddings: Embeddings, *, embedding_size: int) -> PlanSplices:
-    """Look up the embedding rows that go into the rows of a plan."""
+def find_splices(
+    plan: StepPlan, table: RowTable, embeddings: Embeddings, *, embedding_size: int, attends_media: bool = False
+) -> PlanSplices:
+    """Look up the embedding rows that go into the rows of a plan, or with `attends_media` those that tokens see."""
     splices: dict[int, Splices] = {}
     errors: dict[int, RequestError] = {}
     for row in plan.rows:
         member = table[row.seq_id]
-        if row.start >= member.media_end:
+        if row.start >= member.media_end and not (attends_media and member.items):
             continue
         try:
-            splices[row.seq_id] = _find_splices(row, member, embeddings, embedding_size)
+            if attends_media:
+                seen = find_seen(row, member, embeddings, embedding_size)
+                splices[row.seq_id] = Splices(offsets=[], pieces=[], are_ends=[], seen=seen)
+            else:
+                splices[row.seq_id] = _find_splices(row, member, embeddings, embedding_size)
         except RequestError as error:
             errors[row.seq_id] = error
     return PlanSplices(splices, errors)
@@ -156,14 +158,9 @@ def _find_splices(row: Row, member: RowState, embeddings: Embeddings, embedding_
     pieces = []
     for splice in member.splices(row.start, row.start + row.num_tokens):
         item = member.items[splice.item_index]
-        embedding, expected = embeddings.get(item.hash), (len(item.slots), embedding_size)
-        if embedding is None or tuple(embedding.shape) != expected:
-            shape = "is missing" if embedding is None else f"has shape {list(embedding.shape)}"
-            raise RequestError(
-                ErrorCode.INTERNAL,
-                f"the embedding of {item.modality.value} {splice.item_index} {shape}; "
-                f"its place in the prompt takes {list(expected)}",
-            )
+        embedding = find_embedding(
+            member, splice.item_index, embeddings, num_rows=len(item.slots), embedding_size=embedding_size
+        )
         pieces.append(embedding[splice.row_start : splice.row_stop])
     return replace(_place_splices(row, member), pieces=pieces)
 
@@ -206,6 +203,9 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         samples_all=bool((counts == 1 + num_drafts).all()) and all(map(_SAMPLES, rows)),
         follows_prompt=not len(in_prompt),
         splices=spliced,
+        seen={i: found.seen for i, row in enumerate(rows) if (found := splices.get(row.seq_id)) and found.seen}
+        if splices
+        else {},
         has_adapters=table.has_adapters and any(member.adapter_id for member in members),
     )
 
@@ -296,6 +296,8 @@ def make_step_input(
     }
     if padding is not None:
         arrays["is_valid"] = np.arange(num_tokens) < first
+    if step.seen:
+        arrays["seeing"] = find_seeing(step.seen, layout.cu_seqlens_q)
     adapted = _find_adapted(step, layout.cu_seqlens_q)
     arrays |= {f"adapter {adapter_id}": chosen for adapter_id, chosen in adapted.items()}
     if traits.length_scaling is not None:
@@ -323,6 +325,7 @@ def make_step_input(
         splice_rows=there.get("splice_rows"),
         splice_embeddings=embeddings,
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
+        media_attention=attend_media(step.seen, there["seeing"]) if step.seen else None,
         is_valid=there.get("is_valid"),
         adapters=tuple(AdapterRows(adapter_id, there[f"adapter {adapter_id}"]) for adapter_id in adapted),
     )

@@ -77,7 +77,7 @@ class EmbeddingDemand:
         for index, item in enumerate(seq.items):
             if not len(item.slots):
                 continue
-            is_covered = item.slots[-1] < num_tokens
+            is_covered = seq.item_stops[index] <= num_tokens
             if is_covered and seq.item_states[index] is EmbeddingState.ABSENT:
                 seq.item_states[index] = EmbeddingState.DONE
             elif not is_covered and seq.item_states[index] is EmbeddingState.DONE:
@@ -89,7 +89,7 @@ class EmbeddingDemand:
     def settle_computed(self, seq: Sequence, num_tokens: int) -> None:
         """The first `num_tokens` tokens are computed: nothing in them is needed any more."""
         for index, item in enumerate(seq.items):
-            if len(item.slots) and item.slots[-1] < num_tokens:
+            if len(item.slots) and seq.item_stops[index] <= num_tokens:
                 self._release(seq, index)
                 seq.item_states[index] = EmbeddingState.DONE
         self.track(seq)
@@ -155,7 +155,7 @@ class EmbeddingDemand:
 
     def _has_room(self, seq: Sequence, index: int) -> bool:
         item = seq.items[index]
-        return item.hash in self._num_holders or self.num_rows + len(item.slots) <= self.max_rows
+        return item.hash in self._num_holders or self.num_rows + item.num_rows <= self.max_rows
 
     def _may_exceed(self, seq: Sequence) -> bool:
         is_running = seq.status is SequenceStatus.RUNNING
@@ -166,7 +166,7 @@ class EmbeddingDemand:
         seq.item_states[index] = EmbeddingState.REQUESTED
         self._waiting_for.setdefault(item.hash, {})[seq.seq_id, index] = seq
         if item.hash not in self._num_holders:
-            self.num_rows += len(item.slots)
+            self.num_rows += item.num_rows
         self._num_holders[item.hash] = self._num_holders.get(item.hash, 0) + 1
         self._num_held[seq.seq_id] = self._num_held.get(seq.seq_id, 0) + 1
         self._holders.add(seq)
@@ -185,7 +185,7 @@ class EmbeddingDemand:
         self._num_holders[item.hash] -= 1
         if not self._num_holders[item.hash]:
             del self._num_holders[item.hash]
-            self.num_rows -= len(item.slots)
+            self.num_rows -= item.num_rows
         self._num_held[seq.seq_id] -= 1
         if not self._num_held[seq.seq_id]:
             del self._num_held[seq.seq_id]
@@ -204,7 +204,7 @@ class EmbeddingDemand:
                     requested.add((item.hash, seq.seq_id, index))
                 if state in (EmbeddingState.REQUESTED, EmbeddingState.READY):
                     held.append(item.hash)
-                    num_rows[item.hash] = len(item.slots)
+                    num_rows[item.hash] = item.num_rows
         assert requested == {(h, *ref) for h, waiting in self._waiting_for.items() for ref in waiting}
         assert Counter(held) == self._num_holders and sum(num_rows.values()) == self.num_rows
         assert {seq.seq_id for seq in self._holders} == set(self._num_held)

@@ -56,6 +56,7 @@ class SchedulerConfig:
     session_len: most tokens of a sequence, prompt and answer.
     length_scaling: how the keys of a sequence depend on its length (`DecoderTraits`). None: they do not.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
+    attends_media: see `DecoderTraits`. An embedding counts among those rows for as long as tokens attend to it.
     media_run, is_prefix_lm: see `DecoderConfig`. Tokens that see each other are computed in one step, for which it may
     exceed all limits: see `find_max_step_tokens`.
     num_micro_batches: steps that are computed at the same time, in stages: none begins at a token that an earlier one
@@ -70,6 +71,7 @@ class SchedulerConfig:
     max_encode_ahead_tokens: int = 32768
     length_scaling: LengthScaling | None = None
     media_run: int = 0
+    attends_media: bool = False
     is_prefix_lm: bool = False
     num_micro_batches: int = 1
 
@@ -191,6 +193,8 @@ class Scheduler:
             seq.prompt_hash = hash_prompt(seq.token_ids[: seq.num_run_tokens], seq.items)
         elif self.config.media_run and seq.items:
             seq.runs = TokenRuns.of_media(item.slots for item in seq.items)
+        elif self.config.attends_media and seq.items:
+            seq.attend_media()
         self._live.prepare(seq)
         seq.is_prepared = True
 

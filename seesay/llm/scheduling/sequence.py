@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seesay.llm.plans.media_sight import find_stops
 from seesay.llm.plans.step_plan import MAX_DRAFTS
 from seesay.llm.plans.token_buffer import TokenBuffer
 
@@ -71,6 +72,7 @@ class Sequence:
     no row of it is planned ahead of a commit that brings one.
     group_id: of the group with which it shares the KV of its first tokens (`SequenceGroups`); None: of no group.
     keeps_blocks: whether those of its prompt are kept when it ends, for members of its group that are still to come.
+    item_stops: for each media item the first position from which on no token needs its embedding.
     prompt_positions: rotary positions of the prompt, int64 [T] or [3, T]. seed: of its draws, 64 bits.
     runs: of tokens that see each other; None without any. num_run_tokens: of the prompt, without the beginning of an
     answer that goes on. prompt_hash: of these, where the keys of each depend on all of them; else empty.
@@ -92,6 +94,7 @@ class Sequence:
         "is_prepared",
         "is_streamed",
         "item_states",
+        "item_stops",
         "items",
         "keeps_blocks",
         "media_end",
@@ -162,7 +165,8 @@ class Sequence:
         self._tokens = TokenBuffer(prompt.token_ids, num_spare=min(params.max_new_tokens, 512))
         self.prompt_positions = prompt.positions
         self.next_position = prompt.next_position
-        self.media_end = max((int(item.slots[-1]) + 1 for item in self.items if len(item.slots)), default=0)
+        self.item_stops = tuple(int(item.slots[-1]) + 1 if len(item.slots) else 0 for item in self.items)
+        self.media_end = max(self.item_stops, default=0)
         self.item_states = [EmbeddingState.ABSENT if len(item.slots) else EmbeddingState.DONE for item in self.items]
         self.num_run_tokens = num_prompt - prompt.num_answer_tokens
         self.runs: TokenRuns | None = None
@@ -188,6 +192,12 @@ class Sequence:
         self.prompt_keys: PromptKeys | None = None
         self.finish_reason: FinishReason | None = None
         self.error: Exception | None = None
+
+    def attend_media(self) -> None:
+        """Let tokens attend to media: those behind an item need it, too."""
+        self.item_stops = find_stops([int(item.slots[0]) for item in self.items])
+        self.media_end = max(self.item_stops)
+        self.update_ready_until(0)
 
     def drop_arrays(self, item_index: int) -> None:
         """Hold the arrays of a media item no longer: its encoder has them."""
@@ -254,10 +264,11 @@ class Sequence:
         self.ready_until = NO_LIMIT
         if start >= self.media_end:
             return
-        for item, state in zip(self.items, self.item_states, strict=True):
-            if state in (EmbeddingState.READY, EmbeddingState.DONE) or item.slots[-1] < start:
+        for item, state, item_stop in zip(self.items, self.item_states, self.item_stops, strict=True):
+            if state in (EmbeddingState.READY, EmbeddingState.DONE) or item_stop <= start:
                 continue
-            self.ready_until = int(item.slots[np.searchsorted(item.slots, start)])
+            index = int(np.searchsorted(item.slots, start))
+            self.ready_until = int(item.slots[index]) if index < len(item.slots) else start
             return
 
     def can_start(self, start: int, max_chunk: int) -> bool:
@@ -278,8 +289,8 @@ class Sequence:
         assert self.num_registered_blocks * block_size <= self.num_computed, self
         if self.status is not SequenceStatus.RUNNING:
             assert not self.block_ids and self.num_scheduled == 0, self
-        for item, state in zip(self.items, self.item_states, strict=True):
-            if len(item.slots) and item.slots[-1] < self.num_computed:
+        for state, item_stop in zip(self.item_states, self.item_stops, strict=True):
+            if item_stop <= self.num_computed:
                 assert state is EmbeddingState.DONE, self
 
     def __repr__(self) -> str:
