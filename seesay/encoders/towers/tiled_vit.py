@@ -182,7 +182,7 @@ class _KeyValue(nn.Module):
         self.k_norm = RMSNorm(config.kv_heads[1], config.kv_eps)
 
     def forward(self, rows: Tensor) -> Tensor:
-        keys = self.k_norm(self.k_proj(rows).unflatten(1, (-1, self.k_norm.weight.shape[0])))
+        keys = self.k_norm(self.k_proj(rows).view(len(rows), -1, self.k_norm.weight.shape[0]))
         return torch.cat((keys.flatten(1), self.v_proj(rows)), dim=1)
 
 

@@ -80,7 +80,8 @@ class MediaLayer:
         output = torch.empty_like(query)
         for seen in media.seen:
             pieces = [embedding[:, self._own].to(query.dtype) for embedding in seen.embeddings]
-            pairs = (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).unflatten(1, (2, self._num_kv_heads, -1))
+            whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            pairs = whole.view(len(whole), 2, self._num_kv_heads, head_dim)
             keys, values = pairs.permute(1, 2, 0, 3)[:, None]
             own = query[seen.start : seen.stop].transpose(0, 1)[None]
             mixed = F.scaled_dot_product_attention(own, keys, values, scale=self._scale, enable_gqa=True)

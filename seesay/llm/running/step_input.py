@@ -203,7 +203,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         samples_all=bool((counts == 1 + num_drafts).all()) and all(map(_SAMPLES, rows)),
         follows_prompt=not len(in_prompt),
         splices=spliced,
-        seen={i: found.seen for i, row in enumerate(rows) if (found := splices.get(row.seq_id)) and found.seen}
+        seen={i: own.seen for i, row in enumerate(rows) if (own := splices.get(row.seq_id)) and own.seen}
         if splices
         else {},
         has_adapters=table.has_adapters and any(member.adapter_id for member in members),
