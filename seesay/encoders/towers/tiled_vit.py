@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,7 +69,7 @@ class _TileAttention(Attention):
     """Rows of the picture attend to all, those that fill up to rows of the picture alone."""
 
     def attend(self, x: Tensor, rows: _Rows) -> Tensor:
-        query, key, value = (part.unflatten(-1, self.heads) for part in self.qkv(x).chunk(3, dim=-1))
+        query, key, value = self.qkv(x).view(len(x), 3, *self.heads).unbind(1)
         output = torch.empty_like(query)
         output[rows.real] = _attend(query[rows.real], key, value)
         output[rows.filled] = _attend(query[rows.filled], key[rows.real], value[rows.real])
@@ -158,12 +158,12 @@ class TiledVit(nn.Module):
         is_real[:count, : config.num_rows] = True
         rows = _Rows(*(mask.flatten().nonzero()[:, 0] for mask in (is_real, ~is_real)))
         x, kept = x.flatten(0, 1), []
-        for index, layer in enumerate(self.transformer["layers"]):
+        for index, layer in enumerate(cast("nn.ModuleList", self.transformer["layers"])):
             if index in config.kept_layers:
                 kept.append(x)
             x = layer(x, rows)
         x = self.post_tile_positional_embedding(self.layernorm_post(x).view(tiles), ratio).flatten(0, 1)
-        for layer in self.global_transformer["layers"]:
+        for layer in cast("nn.ModuleList", self.global_transformer["layers"]):
             x = layer(x, rows)
         return torch.cat((x, torch.stack(kept, dim=-1).flatten(1)), dim=1)[rows.real]
 

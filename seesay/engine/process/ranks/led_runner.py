@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner_limits import RunnerLimits
     from seesay.llm.running.sampling_row import LogitsProcessor
-    from seesay.llm.running.step_input import Embeddings, Splices, StepRows
+    from seesay.llm.running.seen_media import Embeddings
+    from seesay.llm.running.step_input import Splices, StepRows
 
 
 class LeadingRunner(LedMemory):
