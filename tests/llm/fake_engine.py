@@ -1,7 +1,7 @@
 """A runner and an encoder that check everything a scheduler asks for.
 
 The runner keeps what each KV slot contains: a fingerprint of the whole prefix up to its token, with embeddings. It
-reads the prefix through the row's block table, as attention would, so a block shared or reused wrongly changes what is
+reads the prefix through the row's block table, and where there are states, the one of all tokens before, as attention would, so a block shared or reused wrongly changes what is
 read, and so does one that was saved to the host or loaded from there at a wrong time; and it samples from the
 fingerprint, so that each answer must equal that of the sequence computed alone.
 """
@@ -21,6 +21,7 @@ from seesay.llm.scheduling.embedding_demand import EmbeddingRef
 from seesay.llm.scheduling.plan_deltas import make_begun
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
 from seesay.llm.scheduling.sequence import EmbeddingState, Sequence, SequenceStatus
+from seesay.llm.scheduling.state_slots import StateSlots
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 NUM_TOKENS = 5
@@ -98,7 +99,7 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
         assert (row.stretch, row.seed) == (seq.stretch, seq.seed), seq
         assert row.media_end == seq.media_end or scheduler.config.attends_media, seq
-        assert row.adapter_id == seq.adapter_id, seq
+        assert (row.adapter_id, row.state_slot) == (seq.adapter_id, seq.state_slot), seq
         assert [item.hash for item in row.items] == [item.hash for item in seq.items], seq
 
 
@@ -120,12 +121,14 @@ class FakeEngine:
         jump: int = 0,
         draft: int = 0,
         resume_points: ResumePoints | None = None,
+        states: StateSlots | None = None,
     ) -> None:
         self.is_ahead = is_ahead
         self.jump = jump
         self.draft = draft
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
-        self.scheduler = Scheduler(config, pool, resume_points=resume_points)
+        self.scheduler = Scheduler(config, pool, resume_points=resume_points, states=states)
+        self.states = [-1] * (states.num_slots if states else 0)
         self.pool = pool
         self.rows = RowTable()
         self.kv = [0] * (pool.num_blocks * pool.block_size)
@@ -229,8 +232,12 @@ class FakeEngine:
         for block_id in [copy.block_id for copy in plan.loads] + [copy.target for copy in plan.copies]:
             self.kv[block_id * size : (block_id + 1) * size] = [-1] * size
         members = {row.seq_id: row for row in self.rows}
+        for _, target in plan.state_copies:
+            self.states[target] = -1
         for row in plan.rows:
             if row.seq_id in members:
+                if self.states:
+                    self.states[members[row.seq_id].state_slot] = -1
                 for index in range(row.start, row.start + row.num_tokens):
                     self.kv[members[row.seq_id].block_ids[index // size] * size + index % size] = -1
 
@@ -296,6 +303,8 @@ class FakeEngine:
             self.kv[target * size : (target + 1) * size] = content
         for block_id, slot in plan.loads:
             self.kv[block_id * size : (block_id + 1) * size] = self.host[slot]
+        for source, target in plan.state_copies:
+            self.states[target] = self.states[source]
         sampled: dict[int, tuple[int, ...]] = {}
         is_prefix_lm = self.scheduler.config.is_prefix_lm
         for row in plan.rows:
@@ -339,6 +348,9 @@ class FakeEngine:
                 )
                 if row.samples and index >= row.start + row.num_known - 1 and is_right:
                     token_ids.append(sample(value))
+            if self.states:
+                assert not row.start or self.states[member.state_slot] == known[-1], "another state"
+                self.states[member.state_slot] = value
             if row.samples:
                 sampled[row.seq_id] = tuple(token_ids)
         return sampled

@@ -22,6 +22,7 @@ from seesay.llm.plans.traits import LengthScaling
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
+from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
 from seesay.values import MultimodalInput
 
 
@@ -63,6 +64,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         jump=st.sampled_from([0, 0, 1, 6]),
         is_prefix_lm=st.sampled_from([False, False, True]),
         draft=st.sampled_from([0, 0, 1, 4]),
+        num_states=st.sampled_from([0, 0, 1, 2, 5, 12]),
+        spacing=st.integers(1, 4),
     )
     def start(
         self,
@@ -81,6 +84,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         jump: int,
         is_prefix_lm: bool,
         draft: int,
+        num_states: int,
+        spacing: int,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -94,7 +99,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             is_prefix_lm=is_prefix_lm,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
-        self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump, draft=draft)
+        states = None
+        if num_states:
+            places = SnapshotPlaces(block_size, spacing * block_size)
+            states = StateSlots(num_states, places, enable_prefix_caching=caching)
+        self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump, draft=draft, states=states)
         self.num_added = 0
         self.last: dict[int, tuple[MultimodalInput, str, bytes]] = {}  # by group, what its last member came with
 

@@ -354,7 +354,8 @@ class EngineLoop:
         except StepFailedError as failure:
             self._recover(failure)
         else:
-            self._suspects.pass_group()
+            if not (plan.rows and self._scheduler.is_behind(suspects or ())):
+                self._suspects.pass_group()
         self.embeddings.release(self._scheduler.take_released())
         if not has_more:
             self._pacer.rest()

@@ -87,7 +87,7 @@ class BegunSequence:
     token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
     next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
     takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch,
-    adapter_id: see `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
+    adapter_id, state_slot: see `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
     """
 
     seq_id: int
@@ -100,6 +100,7 @@ class BegunSequence:
     items: tuple[MediaSpan, ...] = ()
     stretch: float = 0.0
     adapter_id: int = 0
+    state_slot: int = -1
     runs: npt.NDArray[np.int64] | None = None
 
 
@@ -110,7 +111,7 @@ class StepPlan:
     To follow a plan: forget all sequences if it is fresh, and those of `ended_ids` (finished, aborted, preempted), take
     those of `begun`, append
     `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `copies`, then those of
-    `loads` from the host, and compute the rows. The tokens that rows sample are not in later plans: whoever computes
+    `loads` from the host, copy states by `state_copies`, one after another, and compute the rows. The tokens that rows sample are not in later plans: whoever computes
     the rows knows them.
     is_fresh: plans before it are lost; it names all sequences that are being computed.
     preempted_ids: those of `ended_ids` that wait to begin again. is_streamed: whether answers go on in this step that
@@ -125,6 +126,7 @@ class StepPlan:
     saves: tuple[BlockCopy, ...] = ()
     loads: tuple[BlockCopy, ...] = ()
     copies: tuple[CopiedBlock, ...] = ()
+    state_copies: tuple[CopiedBlock, ...] = ()
     encode_jobs: tuple[EncodeJob, ...] = ()
     preempted_ids: tuple[int, ...] = ()
     is_streamed: bool = False

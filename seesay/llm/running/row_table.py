@@ -38,7 +38,7 @@ class RowState:
     num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included, and the drafts of a step that
     is being computed; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
-    media_end: no embedding is spliced from this position on. slot: its place in the table. runs: of tokens that see
+    media_end: no embedding is spliced from this position on. slot: its place in the table. state_slot: see `Sequence`. runs: of tokens that see
     each other, none beyond `runs_stop`. output_end: rows that begin before it give more than tokens; 0 when none does.
     """
 
@@ -61,6 +61,7 @@ class RowState:
         "seed",
         "seq_id",
         "slot",
+        "state_slot",
         "stretch",
     )
 
@@ -72,6 +73,7 @@ class RowState:
         self.seed = begun.seed
         self.stretch = begun.stretch
         self.adapter_id = begun.adapter_id
+        self.state_slot = begun.state_slot
         self.items: tuple[MediaSpan, ...] = begun.items
         self.num_prompt_tokens = begun.num_prompt_tokens
         self.next_position = begun.next_position

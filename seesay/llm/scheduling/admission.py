@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from seesay.llm.scheduling.fair_shares import TokenShares
 from seesay.llm.scheduling.live_sequences import LiveSequences
@@ -50,15 +50,16 @@ class Admission:
         shares: TokenShares,
         promised: int,
         preempted: Iterable[int],
+        only: Container[int] | None = None,
     ) -> tuple[int, int]:
         """Start waiting sequences, none of an owner of which some were just preempted. `add_row` plans so many tokens
-        of one. Takes and returns the tokens left, and the blocks that running sequences still need for their known
+        of one; `only`: no others than these begin. Takes and returns the tokens left, and the blocks that running sequences still need for their known
         tokens."""
         live, pool = self._live, self._live.pool
         losers = {live.by_id[seq_id].owner for seq_id in preempted}
         self.lacks_blocks = False
         num_blocked = num_found = num_begun = 0
-        while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares)):
+        while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares, only)):
             if seq.owner in losers:
                 break
             if num_found >= _MAX_FOUND_BLOCKS or num_blocked >= _MAX_BLOCKED:
@@ -66,7 +67,9 @@ class Admission:
                     break
                 num_found = num_blocked = 0
             available = pool.num_available - promised
-            if live.running and (available < 1 or self._is_still_too_large(seq, available)):
+            if live.running and (
+                available < 1 or not live.has_room_for_state or self._is_still_too_large(seq, available)
+            ):
                 if live.groups.try_give_back():
                     continue
                 self.lacks_blocks = True
@@ -101,9 +104,11 @@ class Admission:
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
 
-    def _find_next(self, shares: TokenShares) -> Sequence | None:
+    def _find_next(self, shares: TokenShares, only: Container[int] | None) -> Sequence | None:
         """The waiting sequence whose turn it is, of an owner with tokens left."""
         waiting = self._live.waiting
+        if only is not None:
+            return next((seq for seq in waiting if seq.seq_id in only), None)
         if not waiting:
             return None
         if self._num_overtaking >= _MAX_OVERTAKING:

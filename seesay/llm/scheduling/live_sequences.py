@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from seesay.llm.memory.resume_points import ResumePoints
     from seesay.llm.plans.traits import LengthScaling
     from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.state_slots import StateSlots
     from seesay.values import FinishReason
 
 
@@ -42,6 +43,7 @@ class LiveSequences:
 
     by_id: all of them. running, waiting: see `Sequence.status`. blocked: found to wait for an embedding, or for KV that
     another one computes; back in `waiting` when that is there, or will not be.
+    states: slots of what layers keep of whole sequences; None where they keep no such thing.
     pool, prefix, groups, needs: the blocks, prefixes, common beginnings and embeddings that they hold. deltas: what
     runners must learn of them.
     owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
@@ -54,7 +56,9 @@ class LiveSequences:
         max_encode_ahead_tokens: int,
         length_scaling: LengthScaling | None,
         resume_points: ResumePoints,
+        states: StateSlots | None = None,
     ) -> None:
+        self.states = states
         self._resume_points = resume_points
         self.pool = pool
         self.length_scaling = length_scaling
@@ -65,6 +69,8 @@ class LiveSequences:
 
     def reset(self) -> None:
         """Know no sequence any more."""
+        if self.states is not None:
+            self.states.reset()
         self.by_id: dict[int, Sequence] = {}
         self.running = ArrivalQueue()
         self.waiting = WaitingQueue()
@@ -81,6 +87,8 @@ class LiveSequences:
         if self.length_scaling is not None:
             is_by_prompt = self.length_scaling.is_by_prompt
             seq.stretch = self.length_scaling.find_stretch(seq.asked_position if is_by_prompt else seq.num_positions)
+        if self.states is not None:
+            seq.snapshots = self.states.places
         self.prefix.prepare(seq)
 
     def add(self, seq: Sequence, now_s: float) -> None:
@@ -140,6 +148,8 @@ class LiveSequences:
         if tail is not None:
             seq.block_ids += self.pool.allocate(1)
             self._copies.append(CopiedBlock(tail, seq.block_ids[-1]))
+        if self.states is not None:
+            self.states.begin(seq, start)
         seq.num_computed = seq.num_scheduled = start
         num_here = next((i for i, place in enumerate(places) if place >= self.pool.num_blocks), len(places))
         seq.num_registered_blocks = num_here
@@ -168,6 +178,7 @@ class LiveSequences:
         self.deltas.end(seq)
         self.pool.release(seq.block_ids)
         seq.block_ids = ()
+        self._end_state(seq)
         self.prefix.forget(seq)
         self.groups.forget(seq)
         seq.num_computed = seq.num_scheduled = seq.num_registered_blocks = 0
@@ -182,6 +193,9 @@ class LiveSequences:
     def go_back(self, seq: Sequence, num_tokens: int) -> None:
         """See `Scheduler.go_back`."""
         assert seq.status is SequenceStatus.RUNNING and not seq.is_in_flight and num_tokens <= seq.num_computed, seq
+        if self.states is not None:
+            self.restart(seq)
+            return
         num_full, within = divmod(num_tokens, self.pool.block_size)
         if within and not self.pool.is_exclusive(seq.block_ids[num_full]):
             num_tokens = num_full * self.pool.block_size
@@ -202,10 +216,15 @@ class LiveSequences:
         for plan in plans:
             moved.update(copy.block_id for copy in plan.loads)
             moved.update(copy.target for copy in plan.copies)
+            if self.states is not None:
+                self.states.forget_copies(plan.state_copies)
             self.pool.host.forget_slots([copy.slot for copy in (*plan.saves, *plan.loads)])
         for seq in list(self.running):
+            has_lost_state = self.states is not None and seq.is_in_flight
+            if has_lost_state:
+                seq.num_lost = seq.num_scheduled
             seq.roll_back()
-            if not moved.isdisjoint(seq.block_ids):
+            if has_lost_state or not moved.isdisjoint(seq.block_ids):
                 self.restart(seq)
                 continue
             num_held = self.pool.blocks_for(seq.num_computed)
@@ -229,6 +248,7 @@ class LiveSequences:
         self.needs.drop(seq)
         self.deltas.end(seq)
         self.pool.release(self.groups.end(seq, is_good=reason != "error"))
+        self._end_state(seq)
         seq.block_ids = ()
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
@@ -242,6 +262,8 @@ class LiveSequences:
             seq.shares_blocks = False
         self.groups.drop_kept()
         self.pool.forget(range(self.pool.num_blocks))
+        if self.states is not None:
+            self.states.forget_all()
         self.pool.host.forget_slots(range(self.pool.host.num_slots))
 
     def settle_groups(self, rows: Iterable[Row]) -> None:
@@ -250,10 +272,33 @@ class LiveSequences:
             if (seq := self.by_id.get(row.seq_id)) is not None:
                 self.groups.settle(seq)
 
-    def take_copies(self) -> tuple[CopiedBlock, ...]:
-        """The copies of blocks since the last call."""
+    def take_copies(self) -> tuple[tuple[CopiedBlock, ...], tuple[CopiedBlock, ...]]:
+        """The copies of blocks, and of states, since the last call."""
         copies, self._copies = tuple(self._copies), []
-        return copies
+        return copies, () if self.states is None else self.states.take_copies()
+
+    @property
+    def has_room_for_state(self) -> bool:
+        """Whether one more sequence has room for what layers keep of it as a whole."""
+        return self.states is None or self.states.has_room
+
+    def _end_state(self, seq: Sequence) -> None:
+        if self.states is not None:
+            self.states.end(seq)
+
+    def keep_state(self, seq: Sequence) -> None:
+        """A row of a sequence begins, which will change its state: keep that for others if they may want it."""
+        place = seq.num_scheduled
+        if seq.snapshots is None or not seq.snapshots.has(place, seq.num_tokens):
+            return
+        if self.states is not None and self.prefix.name_blocks(seq, place):
+            self.states.keep(seq, place)
+
+    def forget_blocks(self, seq: Sequence) -> None:
+        """See `Scheduler.forget_blocks`."""
+        self.pool.forget(seq.block_ids)
+        if self.states is not None:
+            self.states.forget(seq.block_keys)
 
     def is_outgrown(self, seq: Sequence, num_pending: int = 0) -> bool:
         """Whether a sequence with its known tokens, and so many more, is computed with another stretch than it has."""
@@ -267,6 +312,8 @@ class LiveSequences:
         self.pool.check_integrity([seq.block_ids for seq in self.by_id.values()] + self.groups.tables())
         self.needs.check_integrity(self.by_id)
         self.waiting.check_integrity()
+        if self.states is not None:
+            self.states.check_integrity(self.running)
         self.blocked.check_integrity()
         queued = [seq.seq_id for queue in (self.running, self.waiting, self.blocked) for seq in queue]
         assert sorted(queued) == sorted(self.by_id), queued

@@ -90,5 +90,6 @@ def make_begun(seq: Sequence) -> BegunSequence:
         ),
         stretch=seq.stretch,
         adapter_id=seq.adapter_id,
+        state_slot=seq.state_slot,
         runs=None if seq.runs is None else seq.runs.bounds,
     )

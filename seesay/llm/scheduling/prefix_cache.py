@@ -92,6 +92,14 @@ class PrefixCache:
             self._pool.register(seq.block_ids[index], seq.block_keys[index])
         self._settle(seq, first, num_full)
 
+    def name_blocks(self, seq: Sequence, num_tokens: int) -> bool:
+        """Make the keys of the blocks of the first `num_tokens` tokens of a sequence, which are full. Returns whether
+        others may find them."""
+        if not (self._pool.enable_prefix_caching and seq.shares_blocks):
+            return False
+        self._extend_keys(seq, num_tokens // self._pool.block_size)
+        return True
+
     def forget(self, seq: Sequence) -> None:
         """Withdraw announced blocks that were not computed."""
         self._settle(seq, seq.num_registered_blocks, len(seq.block_keys))

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from seesay.llm.memory.resume_points import ResumePoints
     from seesay.llm.plans.traits import LengthScaling
     from seesay.llm.scheduling.block_pool import BlockPool
+    from seesay.llm.scheduling.state_slots import StateSlots
     from seesay.values import FinishReason
 
 
@@ -142,10 +143,12 @@ class Scheduler:
         *,
         policy: StepPolicy | None = None,
         resume_points: ResumePoints | None = None,
+        states: StateSlots | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`policy` limits the prompt tokens of a step; by default by the fixed numbers of `config`.
-        `resume_points`: of the layers' memory; by default, every token is one. `clock` gives seconds: the waiting times
+        `states`: of layers that keep something of whole sequences. `resume_points`: of the layers' memory; by default
+        those of `states`, or every token. `clock` gives seconds: the waiting times
         that the policy sees."""
         self.config = config
         self._pool = pool
@@ -153,7 +156,8 @@ class Scheduler:
             pool,
             max_encode_ahead_tokens=config.max_encode_ahead_tokens,
             length_scaling=config.length_scaling,
-            resume_points=resume_points or EveryToken(),
+            resume_points=resume_points or states or EveryToken(),
+            states=states,
         )
         self._preemption = Preemption(self._live, max_batch_size=config.max_batch_size)
         self._admission = Admission(
@@ -228,7 +232,7 @@ class Scheduler:
         """Let nobody find the blocks of a sequence any more, those it shares included: something in them is wrong.
         Nothing happens when it has ended. Between steps, when no copies are planned."""
         if (seq := self._live.by_id.get(seq_id)) is not None:
-            self._pool.forget(seq.block_ids)
+            self._live.forget_blocks(seq)
 
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
@@ -291,7 +295,7 @@ class Scheduler:
 
         An empty plan means that nothing can be done before an embedding, a commit or a new sequence arrives. Every plan
         is committed or abandoned; sequences whose rows could not be computed are ended before. only: no other sequences
-        have rows, and none begins. drafts: by sequence id, tokens that are likely to follow its known ones; those that
+        have rows, or begin. drafts: by sequence id, tokens that are likely to follow its known ones; those that
         fit are computed with the last known token, and may be wrong.
         """
         rows: list[Row] = []
@@ -319,8 +323,7 @@ class Scheduler:
         spare, promised = self._plan_running(candidates, singles, spare, shares, add_row, preempted, drafts or {})
         jobs: list[EncodeJob] = []
         for num_rounds in count(1):
-            if only is None:
-                spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted)
+            spare, promised = self._admission.plan(add_row, spare, shares, promised, preempted, only)
             more_jobs, admissible = self._live.needs.plan_jobs(
                 self._live.count_beginning, self.config.max_prefill_token_num
             )
@@ -333,8 +336,8 @@ class Scheduler:
             self._live.readmit(_MAX_READMITTED)
         deltas = self._live.deltas.take()
         saves, loads = self._pool.host.take_copies()
-        copies = self._live.take_copies()
-        assert rows or not (saves or loads or copies), "blocks are taken for rows alone"
+        copies, state_copies = self._live.take_copies()
+        assert rows or not (saves or loads or copies or state_copies), "blocks are taken for rows alone"
         return StepPlan(
             is_fresh=deltas.is_fresh,
             rows=tuple(rows),
@@ -344,6 +347,7 @@ class Scheduler:
             saves=saves,
             loads=loads,
             copies=copies,
+            state_copies=state_copies,
             encode_jobs=tuple(jobs),
             preempted_ids=(*yielded_ids, *preempted),
             is_streamed=any(row.num_known == 1 and self._live.by_id[row.seq_id].is_streamed for row in rows),
@@ -461,6 +465,8 @@ class Scheduler:
         answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong."""
         if seq.num_pending or not seq.wants_answer or seq.num_tokens - seq.num_scheduled != 1:
             return ()
+        if seq.snapshots is not None:  # wrong tokens cannot be taken back from a state
+            return ()
         end = min(self.config.session_len, seq.num_prompt_tokens + seq.params.max_new_tokens, self._capacity)
         num_blocks = max(0, self._pool.num_available - len(self._live.running))
         room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
@@ -468,6 +474,7 @@ class Scheduler:
         return () if self._live.is_outgrown(seq, len(proposed)) else proposed
 
     def _make_row(self, seq: Sequence, num_tokens: int, drafts: tuple[int, ...]) -> Row:
+        self._live.keep_state(seq)
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer
@@ -486,6 +493,11 @@ class Scheduler:
         behind their committed tokens, and those that began with a block that was to be loaded or copied start again.
         What the copies were to move is found nowhere any more. The next plan is fresh."""
         self._live.abandon(plans)
+
+    def is_behind(self, seq_ids: Iterable[int]) -> bool:
+        """Whether any of these sequences is not computed again as far as it was in steps that failed."""
+        found = (self._live.by_id.get(seq_id) for seq_id in seq_ids)
+        return any(seq is not None and seq.num_computed < seq.num_lost for seq in found)
 
     def reset(self) -> None:
         """Forget all sequences and the contents of all blocks, whatever state they are in. The next plan is fresh."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.plans.token_runs import TokenRuns
     from seesay.llm.scheduling.prefix import PromptKeys
+    from seesay.llm.scheduling.state_slots import SnapshotPlaces
     from seesay.values import FinishReason, MediaItem, MultimodalInput
 
 
@@ -65,6 +66,9 @@ class Sequence:
     cache_salt: sequences of different salts share no KV block.
     adapter_id: of the weights that change those of the model for it; 0: none. Sequences of different ones share no KV
     block.
+    state_slot: where what layers keep of it as a whole is, while it runs; -1: nowhere. snapshots: where that is kept for
+    others; None where layers keep no such thing. last_snapshot: the key of the last block behind which that was done in
+    its answer, and not for long. num_lost: up to here it was computed in steps that failed, with which its state was lost.
     stretch: of its rotary embedding (see `LengthScaling`); it shares no KV block with sequences of another stretch.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.
@@ -97,6 +101,7 @@ class Sequence:
         "item_stops",
         "items",
         "keeps_blocks",
+        "last_snapshot",
         "media_end",
         "next_position",
         "num_accepted",
@@ -105,6 +110,7 @@ class Sequence:
         "num_drafted",
         "num_drafts",
         "num_foretold",
+        "num_lost",
         "num_pending",
         "num_preemptions",
         "num_prompt_tokens",
@@ -124,6 +130,8 @@ class Sequence:
         "seed",
         "seq_id",
         "shares_blocks",
+        "snapshots",
+        "state_slot",
         "status",
         "stretch",
         "waits_for_tokens",
@@ -182,6 +190,10 @@ class Sequence:
         self.num_foretold = 0
         self.num_drafts = self.num_drafted = self.num_accepted = 0
         self.block_ids: tuple[int, ...] = ()
+        self.state_slot = -1
+        self.snapshots: SnapshotPlaces | None = None
+        self.last_snapshot: BlockKey | None = None
+        self.num_lost = 0
         self.block_keys: list[BlockKey] = []
         self.num_registered_blocks = 0
         self.shares_blocks = True
@@ -256,7 +268,10 @@ class Sequence:
         self.update_ready_until(self.num_scheduled)
 
     def fit_chunk(self, start: int, num_tokens: int) -> int:
-        """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `TokenRuns.fit`)."""
+        """Return how many tokens from `start` on a step may have instead of `num_tokens` (see `TokenRuns.fit`,
+        `SnapshotPlaces.fit`)."""
+        if self.snapshots is not None:
+            num_tokens = self.snapshots.fit(start, num_tokens, self.num_tokens)
         return num_tokens if self.runs is None else self.runs.fit(start, num_tokens)
 
     def update_ready_until(self, start: int) -> None:

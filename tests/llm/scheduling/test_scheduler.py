@@ -773,8 +773,9 @@ def test_sequences_go_on_behind_what_was_committed() -> None:
 def test_only_some_are_planned() -> None:
     scheduler = make_scheduler([make_sequence(n, 4) for n in range(4)])
     step(scheduler)
-    scheduler.add(make_sequence(9, 4))
-    assert rows(scheduler.plan_step({1, 3, 9})) == [(1, 4, 1), (3, 4, 1)], "nobody begins"
+    scheduler.add(make_sequence(8, 4, text=1))
+    scheduler.add(make_sequence(9, 4, text=2))
+    assert rows(scheduler.plan_step({1, 3, 9})) == [(1, 4, 1), (3, 4, 1), (9, 0, 4)], "no others have rows or begin"
     scheduler.check_integrity()
 
 

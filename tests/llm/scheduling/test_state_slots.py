@@ -1,0 +1,175 @@
+"""Slots of states: they are waited for, kept behind blocks, found by content alone, and lost with failed steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from llm.fake_engine import FakeEngine
+
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.scheduler import SchedulerConfig
+from seesay.llm.scheduling.sequence import Sequence
+from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
+from seesay.values import MultimodalInput
+
+BLOCK, SPACING = 4, 12
+
+
+def make_engine(num_states: int, *, is_ahead: bool = False, budget: int = 16, caching: bool = True) -> FakeEngine:
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=budget, session_len=40)
+    states = StateSlots(num_states, SnapshotPlaces(BLOCK, SPACING), enable_prefix_caching=caching)
+    return FakeEngine(config, BlockPool(60, BLOCK, caching), is_ahead=is_ahead, states=states)
+
+
+def make_sequence(
+    seq_id: int, length: int, *, first: int = 0, max_new_tokens: int = 4, salt: bytes = b"", adapter: int = 0
+) -> Sequence:
+    token_ids = (np.arange(length) + first) % 5
+    prompt = MultimodalInput(token_ids=token_ids, positions=np.arange(length), next_position=length)
+    params = SamplingParams(max_new_tokens=max_new_tokens, ignore_eos=True)
+    return Sequence(seq_id, prompt, params, cache_salt=salt, adapter_id=adapter)
+
+
+def slots_of(engine: FakeEngine) -> StateSlots:
+    states = engine.scheduler._live.states
+    assert states is not None
+    return states
+
+
+def rows_of(engine: FakeEngine, seq_id: int) -> list[tuple[int, int]]:
+    return [(row.start, row.num_tokens) for plan in engine.plans for row in plan.rows if row.seq_id == seq_id]
+
+
+def answer(engine: FakeEngine, seq: Sequence) -> Sequence:
+    engine.add(seq)
+    engine.drain()
+    return seq
+
+
+def test_rows_end_where_states_are_kept() -> None:
+    """Behind every 12 tokens, and behind the last full block of the prompt."""
+    engine = make_engine(8)
+    answer(engine, make_sequence(1, 30, max_new_tokens=1))
+    assert rows_of(engine, 1) == [(0, 12), (12, 12), (24, 4), (28, 2)]
+    assert slots_of(engine).num_snapshots == 3
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_a_sequence_goes_on_behind_the_last_snapshot(is_ahead: bool) -> None:
+    engine = make_engine(8, is_ahead=is_ahead)
+    answer(engine, make_sequence(1, 30))
+    again = answer(engine, make_sequence(2, 30))
+    longer = answer(engine, make_sequence(3, 38))
+    shorter = answer(engine, make_sequence(4, 22))
+    assert [again.num_cached_tokens, longer.num_cached_tokens, shorter.num_cached_tokens] == [28, 28, 12]
+
+
+def test_the_next_turn_goes_on_behind_the_answer() -> None:
+    engine = make_engine(8)
+    first = answer(engine, make_sequence(1, 9, max_new_tokens=13))
+    prompt = MultimodalInput(
+        token_ids=np.concatenate((first.token_ids, first.token_ids[:6])), positions=np.arange(28), next_position=28
+    )
+    second = Sequence(2, prompt, SamplingParams(max_new_tokens=2, ignore_eos=True))
+    answer(engine, second)
+    assert second.num_cached_tokens == 20, "21 tokens were computed, and blocks have 4"
+    assert slots_of(engine).total_snapshots > slots_of(engine).num_snapshots, "those within an answer do not stay"
+
+
+@pytest.mark.parametrize("other", [{"salt": b"another"}, {"adapter": 3}])
+def test_snapshots_are_not_shared_between_salts_and_adapters(other: dict[str, int]) -> None:
+    engine = make_engine(8)
+    answer(engine, make_sequence(1, 30))
+    assert answer(engine, make_sequence(2, 30, **other)).num_cached_tokens == 0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_sequences_wait_for_a_slot(is_ahead: bool) -> None:
+    engine = make_engine(2, is_ahead=is_ahead)
+    for seq_id in range(5):
+        engine.add(make_sequence(seq_id, 6, first=seq_id))
+    engine.step()
+    assert engine.scheduler.stats().num_running == 2 and slots_of(engine).num_used == 2
+    engine.drain()
+    assert not slots_of(engine).num_used
+
+
+def test_one_slot_is_enough_to_go_on_with_a_snapshot() -> None:
+    """There is no other slot to copy it to: it becomes the state."""
+    engine = make_engine(1)
+    engine.add(first := make_sequence(1, 30, max_new_tokens=1))
+    engine.drain()
+    assert not slots_of(engine).num_snapshots, "its own slot was never free"
+    engine = make_engine(2)
+    answer(engine, first := make_sequence(1, 30, max_new_tokens=1))
+    engine.add(make_sequence(2, 3, first=1, max_new_tokens=30))
+    engine.step()
+    engine.add(second := make_sequence(3, 30))
+    engine.drain()
+    assert first.num_cached_tokens == 0 and second.num_cached_tokens == 28
+
+
+def test_without_the_prefix_cache_nothing_is_kept() -> None:
+    engine = make_engine(8, caching=False)
+    answer(engine, make_sequence(1, 30))
+    assert answer(engine, make_sequence(2, 30)).num_cached_tokens == 0
+    assert not slots_of(engine).total_snapshots
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+@pytest.mark.parametrize("with_the_one_before", [False, True])
+def test_states_are_lost_with_failed_steps(is_ahead: bool, with_the_one_before: bool) -> None:
+    """The engine compares the state that a row finds with that of all tokens before it."""
+    engine = make_engine(6, is_ahead=is_ahead, budget=9)
+    for seq_id in range(3):
+        engine.add(make_sequence(seq_id, 14 + seq_id, first=seq_id, max_new_tokens=9))
+    for _ in range(7):
+        engine.step()
+        lost = engine.lose(with_the_one_before=with_the_one_before, spoils=True)
+        ids = [row.seq_id for row in lost.rows]
+        assert not ids or engine.scheduler.is_behind(ids)
+        while engine.scheduler.is_behind(ids):
+            engine.step(only=ids)
+    engine.drain()
+
+
+def test_states_of_a_faulty_sequence_are_found_by_nobody() -> None:
+    engine = make_engine(8)
+    engine.add(make_sequence(1, 30))
+    for _ in range(4):
+        engine.step()
+    engine.scheduler.forget_blocks(1)
+    assert not slots_of(engine).num_snapshots
+    engine.end(1)
+    assert answer(engine, make_sequence(2, 30)).num_cached_tokens == 0
+
+
+def test_a_preempted_sequence_goes_on_behind_a_snapshot() -> None:
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=16, session_len=40)
+    states = StateSlots(8, SnapshotPlaces(BLOCK, SPACING))
+    engine = FakeEngine(config, BlockPool(12, BLOCK), states=states)
+    sequences = [make_sequence(seq_id, 14, first=seq_id, max_new_tokens=20) for seq_id in range(2)]
+    for seq in sequences:
+        engine.add(seq)
+    engine.drain()
+    assert engine.scheduler.stats().total_preemptions
+    begun = [begun for plan in engine.plans for begun in plan.begun if begun.seq_id == 1]
+    assert len(begun) > 1 and any(start for start, _ in rows_of(engine, 1) if start >= 12)
+
+
+def test_equal_prompts_are_computed_once() -> None:
+    engine = make_engine(8)
+    for seq_id in range(4):
+        engine.add(make_sequence(seq_id, 30))
+    engine.drain()
+    computed = [row.num_tokens for plan in engine.plans for row in plan.rows if row.start < 30]
+    assert sum(computed) == 30 + 3 * 2
+
+
+@pytest.mark.parametrize(
+    ("start", "num_known", "size"),
+    [(0, 3, 3), (0, 4, 4), (0, 5, 4), (0, 40, 12), (12, 40, 12), (24, 40, 12), (36, 40, 4), (16, 18, 2), (3, 20, 9)],
+)
+def test_the_size_of_a_row(start: int, num_known: int, size: int) -> None:
+    assert SnapshotPlaces(BLOCK, SPACING).fit(start, num_known - start, num_known) == size
