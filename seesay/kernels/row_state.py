@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-TOKEN, LENGTH, OFFSET, STRETCH, SEED, OPTIONS = (tl.constexpr(place) for place in range(6))
+TOKEN, LENGTH, OFFSET, STRETCH, SEED, STATE, OPTIONS = (tl.constexpr(place) for place in range(7))
 NUM_OPTIONS = tl.constexpr(4)
 NUM_FIELDS = tl.constexpr(6)
 """Of a draw: its row, its uniform number, and the options."""

@@ -53,6 +53,8 @@ STACKED_EXPERTS = (
     (r"(\.experts\.(?:gate_up|down)_proj)$", r"\1.weight"),
 )
 """`WeightMap.decoder_patterns` of experts that are parameters of one module, and not modules of their own."""
+QWEN_MOE_DECODER = ((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."), *STACKED_EXPERTS)
+"""`WeightMap.decoder_patterns` of a Qwen with experts."""
 LLAMA4_DECODER = (
     (r"\.feed_forward\.router\.", ".mlp.gate."),
     (r"\.feed_forward\.shared_expert\.", ".mlp.shared_experts."),

@@ -99,6 +99,11 @@ PHI_EXPERTS = {
         "long_factor": [1.0 + 0.1 * i for i in range(5)], "short_mscale": 1.2, "long_mscale": 1.2,
     },
 }  # fmt: skip
+DELTA_NET = {
+    "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 10, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+QWEN3_5_ROPE = MROPE | {"mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {"attention_bias": True, "mlp_bias": True}),
@@ -154,6 +159,12 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2.5-vl": ("Qwen2_5_VL", {"rope_parameters": MROPE}),
     "qwen3-vl": ("Qwen3VL", {"rope_parameters": MROPE | {"mrope_interleaved": True}, "head_dim": 10}),
     "glm4v": ("Glm4v", {"rope_parameters": MROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.8}}),
+    "qwen3-next": ("Qwen3Next", DELTA_NET | EXPERTS | {"shared_expert_intermediate_size": 20, "norm_topk_prob": True}),
+    "qwen3.5": ("Qwen3_5", DELTA_NET | {"rope_parameters": QWEN3_5_ROPE}),
+    "qwen3.5-moe": (
+        "Qwen3_5Moe",
+        DELTA_NET | EXPERTS | {"shared_expert_intermediate_size": 20, "rope_parameters": QWEN3_5_ROPE},
+    ),
     "qwen2-vl": ("Qwen2VL", {"rope_parameters": MROPE, "tie_word_embeddings": True}),
 }
 
@@ -195,7 +206,7 @@ def make_backbone(name: str, folder: Path, **sizes: Any) -> Backbone:
     """Save a model whose weights are large and whose norms are uneven, so that a wrong one gives other logits."""
     kind, changes = BACKBONES[name]
     sizes = SIZES | changes | sizes
-    if kind in ("Glm4v", "Glm4vMoe", "Qwen2_5_VL", "Qwen2VL", "Qwen3VL", "Qwen3VLMoe"):
+    if kind in ("Glm4v", "Glm4vMoe", "Qwen2_5_VL", "Qwen2VL", "Qwen3VL", "Qwen3VLMoe", "Qwen3_5", "Qwen3_5Moe"):
         tied = sizes["tie_word_embeddings"]
         vision = {"depth": 1, "num_heads": 2, "intermediate_size": 8, "mlp_ratio": 1, "deepstack_visual_indexes": []}
         vision |= (
@@ -327,7 +338,9 @@ class Driver:
         """Generated ids, and logits of all positions for those that ask for them."""
         sequences = {i: TokenSequence(i, prompt, p) for i, (prompt, p) in enumerate(zip(prompts, params, strict=True))}
         scaling = self._runner.decoder.traits.length_scaling
+        has_states = self._runner.decoder.traits.has_states
         for sequence in sequences.values():  # as the scheduler sets it; no text here grows beyond the limit
+            sequence.state_slot = self._runner.num_states - 1 - sequence.seq_id if has_states else -1
             sequence.stretch = 0.0 if scaling is None else scaling.find_stretch(sequence.num_positions)
         computed = dict.fromkeys(sequences, 0)
         begin(self._runner, dict.fromkeys(sequences.values(), ()))

@@ -1,9 +1,10 @@
 """A runner and an encoder that check everything a scheduler asks for.
 
 The runner keeps what each KV slot contains: a fingerprint of the whole prefix up to its token, with embeddings. It
-reads the prefix through the row's block table, and where there are states, the one of all tokens before, as attention would, so a block shared or reused wrongly changes what is
-read, and so does one that was saved to the host or loaded from there at a wrong time; and it samples from the
-fingerprint, so that each answer must equal that of the sequence computed alone.
+reads the prefix through the row's block table, as attention would, and where there are states, the one of all tokens
+before. So a block or a state shared or reused wrongly changes what is read, and so does one that was copied, saved to
+the host or loaded from there at a wrong time; and it samples from the fingerprint, so that each answer must equal that
+of the sequence computed alone.
 """
 
 from __future__ import annotations

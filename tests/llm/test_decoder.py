@@ -26,6 +26,8 @@ from seesay.llm.ops import RowLayout
 from seesay.llm.plans.sampling_params import SamplingParams
 
 TOLERANCE = 1e-4
+WIDER = {"qwen3-next": 4e-4, "qwen3.5-moe": 4e-4}
+"""Norms of what a delta net gives magnify the error of outputs near zero, and experts more so."""
 ALL_LOGITS = SamplingParams(output_logits="all", max_new_tokens=1)
 
 
@@ -42,7 +44,7 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
     _, [logits] = driver.generate([prompt], [ALL_LOGITS])
     expected = backbone.logits(prompt.token_ids, prompt.positions)
     assert expected.std() > 0.3, "a model that says nothing tests nothing"
-    torch.testing.assert_close(logits, expected, atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(logits, expected, atol=WIDER.get(name, TOLERANCE), rtol=0)
 
     plain = backbones.make_prompt(backbone, 23, seed=4)
     if backbone.is_multimodal:
@@ -56,6 +58,8 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
         "llama-llama3-rope",
         "qwen2-some-windows",
         "qwen3",
+        "qwen3-next",
+        "qwen3.5",
         "mistral-window",
         "qwen2.5-vl",
         "gemma2",
@@ -83,7 +87,7 @@ def test_chunked_and_batched_equal_whole_and_alone(saved: Any, name: str, block_
         tokens, logits = driver.generate(prompts, params)
         for (expected_tokens, expected_logits), own_tokens, own_logits in zip(alone, tokens, logits, strict=True):
             assert own_tokens == expected_tokens[0]
-            torch.testing.assert_close(own_logits, expected_logits[0], atol=TOLERANCE, rtol=0)
+            torch.testing.assert_close(own_logits, expected_logits[0], atol=WIDER.get(name, TOLERANCE), rtol=0)
 
 
 def test_longrope_takes_the_long_factors_for_long_texts(saved: Any) -> None:

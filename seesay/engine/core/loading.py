@@ -24,6 +24,7 @@ from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.rank_parts import RankParts
 from seesay.engine.core.start_speculation import MOST_VERIFIED, load_draft, make_speculation
+from seesay.engine.core.states import build_states, refuse_beside_states
 from seesay.engine.watchdog import hang_limit_s
 from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
@@ -346,6 +347,8 @@ def _build_parts(
         encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
         runner = _load_first(model, config, resolved, make_runner, ranks)
+    if runner.decoder.traits.has_states:
+        refuse_beside_states(config)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved)
     if is_gpu:
@@ -413,4 +416,5 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
     policy: StepPolicy | None = None  # the scheduler's own
     if parts.step_costs is not None and resolved.max_step_ms is not None:
         policy = TimedSteps(times=StepTimes(parts.step_costs), max_step_s=resolved.max_step_ms / 1e3)
-    return Scheduler(scheduler_config, pool, policy=policy)
+    states = build_states(runner, config)
+    return Scheduler(scheduler_config, pool, policy=policy, states=states)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from seesay.device.accelerator import Memory
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
+from seesay.llm.memory.state_cache import StateCache, make_zeros
 from seesay.llm.plans.step_plan import CopiedBlock
 from seesay.llm.plans.traits import KVShape
 
@@ -24,40 +23,47 @@ class KVCache:
     [num_blocks, layers of it, ...]: `pool[b]` for each pool is what all layers have of block b.
     """
 
-    def __init__(self, layouts: Sequence[KVLayout], *, num_blocks: int, device: torch.device) -> None:
+    def __init__(
+        self, layouts: Sequence[KVLayout], *, num_blocks: int, device: torch.device, states: StateCache | None = None
+    ) -> None:
+        """`states`: what the layers keep of sequences, if they do."""
         self.num_blocks = num_blocks
+        self.states = states
         [self.block_size] = {layout.block_size for layout in layouts}
         layers: dict[int, LayerCache] = {}
         pools = []
         for layout in dict.fromkeys(layouts):
             members = [index for index, own in enumerate(layouts) if own == layout]
-            pool = _make_zeros((len(members), num_blocks, *layout.block_shape), layout.element_type, device)
-            pools.append(pool.transpose(0, 1))
+            pool = make_zeros((len(members), num_blocks, *layout.block_shape), layout.element_type, device)
+            if layout.block_bytes:
+                pools.append(pool.transpose(0, 1))
             for index, data in zip(members, pool.unbind(0), strict=True):
-                layers[index] = LayerCache(layout=layout, data=data)
+                own = () if states is None else states.layers[index]
+                layers[index] = LayerCache(layout=layout, data=data, states=own)
         self.pools = tuple(pools)
         self.layers = tuple(layers[index] for index in range(len(layouts)))
 
-    def copy(self, copies: Sequence[CopiedBlock]) -> None:
-        """Copy blocks; all are read before one is written."""
+    def copy(self, copies: Sequence[CopiedBlock], state_copies: Sequence[CopiedBlock] = ()) -> None:
+        """Copy blocks; all are read before one is written. Copy states, one after another."""
+        if self.states is not None:
+            self.states.copy(state_copies)
+        if not copies:
+            return
         device = self.pools[0].device
         sources, targets = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in zip(*copies, strict=True))
         for pool in self.pools:
             pool.index_copy_(0, targets, pool.index_select(0, sources))
+
+    def clear_states(self, slots: list[int]) -> None:
+        """Zero the states of sequences that begin, if there are any."""
+        if self.states is not None and slots:
+            self.states.clear(slots)
 
     def clear(self, block_ids: list[int]) -> None:
         """Zero blocks that a sequence begins to fill: a NaN that an earlier owner left in the slots behind its last
         token would get through any mask, because 0 · NaN is NaN."""
         for pool in self.pools:
             pool.index_fill_(0, torch.tensor(block_ids, dtype=torch.int64, device=pool.device), 0)
-
-
-def _make_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Zeros. On the CPU the system's own (`calloc`), whose pages take no memory before they are written to:
-    `torch.zeros` writes to all of them."""
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
-    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, np.uint8)).view(dtype).view(shape)
 
 
 def make_layouts(

@@ -74,10 +74,12 @@ class KVLayout:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCache:
-    """The KV cache of one layer: `data` [num_blocks, *layout.block_shape]."""
+    """What one layer keeps: of tokens `data` [num_blocks, *layout.block_shape], and of sequences `states`
+    [num_slots, …] each."""
 
     layout: KVLayout
     data: torch.Tensor
+    states: tuple[torch.Tensor, ...] = ()
 
     @classmethod
     def plain(cls, data: torch.Tensor) -> LayerCache:

@@ -19,6 +19,7 @@ from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import LayerNorm, RmsNorm, make_norm
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
+from seesay.llm.ops.state_plan import StatePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class AttentionStep:
     """Values that all layers share in a step. turns: (cos, sin) of each rotary embedding. query_scale [T, 1, 1]: a
     factor of each token's query; None is 1; grown_scale: that of layers whose queries grow. rows: those of media; None
     where there are none. slopes: see `Ops.attend`. is_adapted: whether adapters change some tokens, which are counted
-    among all of the step. media: what tokens attend to beside the text, if any does.
+    among all of the step. media: what tokens attend to beside the text, if any does. states: how tokens lie for layers
+    with a state; None without any.
     """
 
     turns: Sequence[tuple[torch.Tensor, torch.Tensor]]
@@ -39,6 +41,7 @@ class AttentionStep:
     slopes: torch.Tensor | None = None
     is_adapted: bool = False
     media: MediaAttention | None = None
+    states: StatePlan | None = None
 
 
 class Attention:
@@ -51,6 +54,7 @@ class Attention:
         self._ops = ops
         self._num_heads, self._num_kv_heads, self._head_dim = len(heads), len(kv_heads), config.head_dim
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
+        self._has_gate = config.has_output_gate
         self._rotary, self.window, self._grows = layer.rotary, layer.window, layer.grows_queries
         media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
         self.qkv = SplitLinear(
@@ -90,6 +94,9 @@ class Attention:
             for norm, part in zip(self._norms, self._split(qkv), strict=True):
                 part.copy_(norm(part))
         qkv = qkv.view(len(qkv), -1, self._head_dim)
+        gate = None
+        if self._has_gate:
+            qkv, gate = qkv[:, : -self._num_heads], qkv[:, -self._num_heads :]
         norms = None
         if self._fused_norms is not None:
             (query, eps), (key, _) = (norm.fused for norm in self._fused_norms)
@@ -110,6 +117,8 @@ class Attention:
             sinks=None if self._sinks is None else self._sinks.data,
             slopes=step.slopes,
         )
+        if gate is not None:
+            output = output * gate.sigmoid()
         return output.reshape(len(qkv), -1)
 
     def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -208,10 +217,11 @@ def _qkv_sources(config: DecoderConfig, heads: range, kv_heads: range) -> list[S
     orders = {"q": order, "k": order, "v": (range(size),)}
     wanted = {"q": heads, "k": kv_heads, "v": kv_heads}
     if config.qkv == "separate":
-        return [
+        sources = [
             Source(module=f"{name}_proj", num_outputs=count * size, picks=_pick(wanted[name], size, orders[name]))
             for name, count in counts.items()
         ]
+        return _with_gates(sources, heads, config) if config.has_output_gate else sources
     # the stored place of the first head of a group, or of all, and of each group behind it
     if config.qkv == "joined":
         firsts, steps = {"q": 0, "k": config.num_heads, "v": config.num_heads + num_groups}, (per_group, 1)
@@ -227,6 +237,20 @@ def _qkv_sources(config: DecoderConfig, heads: range, kv_heads: range) -> list[S
         Source(module="qkv_proj", num_outputs=num_outputs, picks=_pick(places[name], size, orders[name]))
         for name in places
     ]
+
+
+def _with_gates(sources: list[Source], heads: range, config: DecoderConfig) -> list[Source]:
+    """Return the sources where each stored head has its gate behind its query: gates come last."""
+    whole, size = range(config.head_dim), config.head_dim
+    queries, gates = (
+        Source(
+            module="q_proj",
+            num_outputs=2 * config.num_heads * size,
+            picks=_pick([2 * head + place for head in heads], size, order),
+        )
+        for place, order in ((0, _order_in_head(config)), (1, (whole,)))
+    )
+    return [queries, *sources[1:], gates]
 
 
 def _order_in_head(config: DecoderConfig) -> tuple[range, ...]:

@@ -31,6 +31,7 @@ from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import AlibiSpec, DecoderConfig, QueryGrowth
 from seesay.llm.ops import pick_ops
+from seesay.llm.ops.state_plan import make_state_plan
 from seesay.llm.plans.traits import DecoderTraits
 
 _HEAD = "lm_head"
@@ -78,7 +79,8 @@ class ComposedDecoder:
         self._max_few_rows = 0
         self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
         self._slopes = None if config.alibi is None else _make_slopes(config.alibi, division.heads(config), device)
-        self._windows = frozenset(layer.window for layer in config.layers)
+        self._windows = frozenset(layer.window for layer in config.layers if layer.mixer is None)
+        self._num_taps = config.num_taps
         self.adapters: Adapters | None = None
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
@@ -317,7 +319,9 @@ class ComposedDecoder:
         plan = self._ops.plan_attention(inputs.layout, windows=self._windows, device=self.device, dtype=self.dtype)
         places = inputs.positions if inputs.positions.dim() == 1 else inputs.positions.amax(0)
         scale = self._scale_queries(places, None)
-        growth = self.config.query_growth
+        growth, states = self.config.query_growth, None
+        if inputs.state_slots is not None and self._num_taps:
+            states = make_state_plan(inputs.layout, inputs.state_slots, num_taps=self._num_taps, device=self.device)
         return AttentionStep(
             turns,
             inputs.slot_mapping,
@@ -329,6 +333,7 @@ class ComposedDecoder:
             slopes=self._slopes,
             is_adapted=bool(inputs.adapters),
             media=inputs.media_attention,
+            states=states,
         )
 
     def _scale_queries(self, places: torch.Tensor, growth: QueryGrowth | None) -> torch.Tensor | None:

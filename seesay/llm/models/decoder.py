@@ -61,6 +61,7 @@ class ModelInput:
     is_valid: bool [T], false for padding: nothing reads what the decoder computes for it, so experts need not. None:
     there is no padding.
     adapters: the tokens that adapters change, of each adapter once.
+    state_slots: int64 [B]: where the states of the rows' sequences are; None where layers have none.
     """
 
     input_ids: torch.Tensor
@@ -75,6 +76,7 @@ class ModelInput:
     media_attention: MediaAttention | None = None
     is_valid: torch.Tensor | None = None
     adapters: tuple[AdapterRows, ...] = ()
+    state_slots: torch.Tensor | None = None
 
 
 class Decoder(Protocol):

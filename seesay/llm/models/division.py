@@ -125,6 +125,8 @@ def make_division(
         if expert_parallel:
             raise ConfigError("expert_parallel needs tp of 2 or more")
         return WHOLE
+    if config.num_taps:
+        raise ConfigError(f"tp={size}: layers with a state are not divided: use tp=1")
     if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
         raise ConfigError("expert_parallel: this model has no experts")
     if any(layer.attends_media for layer in config.layers):

@@ -25,8 +25,10 @@ from seesay.llm.models.expert_kinds import (
 )
 from seesay.llm.models.spec import (
     AlibiSpec,
+    DeltaNetSpec,
     ExpertsSpec,
     FeedForwardKind,
+    MixerSpec,
     NormPlacement,
     NormSpec,
     QKNorm,
@@ -47,9 +49,9 @@ class DecoderKind:
     experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. sections: see `RotarySpec`, where the configuration has none. alibi:
-    instead of a rotary embedding. media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that
-    `joins_added`.
+    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention`. sections: see
+    `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
+    `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
     norm: NormSpec | None = None
@@ -84,6 +86,8 @@ class DecoderKind:
     head_bias: bool = False
     media_layers: frozenset[int] = frozenset()
     num_added_tokens: int = 0
+    has_output_gate: bool = False
+    mixer: MixerSpec | None = None
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -307,6 +311,44 @@ def _qwen3_vl_moe(config: ModelConfig) -> DecoderKind:
     )
 
 
+def _qwen3_5(config: ModelConfig, *, is_grouped: bool = False) -> DecoderKind:
+    mixer = DeltaNetSpec(
+        num_key_heads=config.linear_num_key_heads,
+        num_value_heads=config.linear_num_value_heads,
+        key_dim=config.linear_key_head_dim,
+        value_dim=config.linear_value_head_dim,
+        num_taps=config.linear_conv_kernel_dim,
+        is_grouped=is_grouped,
+    )
+    return DecoderKind(
+        norm=NormSpec(eps=config.rms_norm_eps, offset=1.0), qk_norm="head", has_output_gate=True, mixer=mixer
+    )
+
+
+def _qwen3_5_moe(config: ModelConfig) -> DecoderKind:
+    experts = replace(
+        read_qwen_experts(config, is_normalized=True),
+        shared_size=config.shared_expert_intermediate_size,
+        has_shared_gate=True,
+    )
+    return replace(_qwen3_5(config), experts=experts, expert_size=config.moe_intermediate_size)
+
+
+def _qwen3_next(config: ModelConfig) -> DecoderKind:
+    dense = _qwen3_5(config, is_grouped=True)
+    if not config.num_experts:
+        return dense
+    experts = replace(
+        read_qwen_experts(config), shared_size=config.shared_expert_intermediate_size, has_shared_gate=True
+    )
+    return replace(
+        dense,
+        experts=experts,
+        expert_size=config.moe_intermediate_size,
+        dense_layers=find_dense_qwen_layers(config),
+    )
+
+
 def _starcoder2(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         norm=NormSpec(kind="layer", eps=config.norm_epsilon, has_bias=True),
@@ -352,7 +394,10 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "qwen2_5_vl_text": DecoderKind(qkv_bias=True),
     "qwen2_moe": _qwen2_moe,
     "qwen3": DecoderKind(qk_norm="head"),
+    "qwen3_5_moe_text": _qwen3_5_moe,
+    "qwen3_5_text": _qwen3_5,
     "qwen3_moe": _qwen3_moe,
+    "qwen3_next": _qwen3_next,
     "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": DecoderKind(qk_norm="head"),
     "smollm3": DecoderKind(),

@@ -14,9 +14,11 @@ from seesay.checkpoint.parts import Weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.attention import Attention, AttentionStep
+from seesay.llm.models.delta_net import DeltaNet
 from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
 from seesay.llm.models.media_layer import MediaLayer
+from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
 from seesay.llm.models.spec import DecoderConfig
@@ -60,7 +62,7 @@ class _Parts:
 
     def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
         spec, name = config.layers[index], f"layers.{index}"
-        self._attention = Attention(config, index, ops, division)
+        self._attention = make_mixer(config, index, ops, division)
         self._feed_forward = make_feed_forward(
             config.hidden_size, spec.feed_forward, ops, config.media_rows, layer=name, division=division
         )
@@ -180,6 +182,29 @@ class ParallelLayer(_Parts):
     def _own_input(self, normed: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         """Return what the feed-forward takes."""
         return normed if self._own_norm is None else self._own_norm(residual)
+
+
+class Mixer(Protocol):
+    """What takes something of other tokens. qkv: what makes its inputs of each token. out: what takes its outputs.
+    window: what decides which kernels it calls. linears, norms: see `Layer`, by paths in the layer."""
+
+    qkv: SplitLinear
+    out: SplitLinear
+    linears: Mapping[str, Linear]
+    norms: tuple[Weight, ...]
+
+    @property
+    def window(self) -> object: ...
+
+    def attend(self, qkv: torch.Tensor, cache: LayerCache, step: AttentionStep) -> torch.Tensor:
+        """Return the outputs for `self.qkv`'s output [T, …], which may be changed."""
+        ...
+
+
+def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Mixer:
+    """Return a rank's share of what layer `index` has in the place of attention, or of its attention."""
+    spec = config.layers[index].mixer
+    return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec)
 
 
 def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Layer:

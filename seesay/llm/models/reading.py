@@ -112,6 +112,7 @@ def read_decoder_config(
         query_growth=kind.query_growth,
         has_sinks=kind.has_sinks,
         head_bias=kind.head_bias,
+        has_output_gate=kind.has_output_gate,
         log_length=_log_length(config, use_logn_attn=use_logn_attn),
     )
 
@@ -203,11 +204,13 @@ def _make_layers(
                 raise CheckpointError(f"no_rope_layers has more entries than the {len(windows)} layers")
             rotaries.append(_make_still(rotaries[0].dim, rotaries[0].sections))
             choices = [int(i in unturned) for i in range(len(windows))]
+    mixing = _find_mixing(config, kind)
     dense = _feed_forward(config, kind)
     experts = dense if kind.experts is None else _experts(dense, kind)
     layers = (
         LayerSpec(
             feed_forward=dense if index in kind.dense_layers else experts,
+            mixer=kind.mixer if index in mixing else None,
             norms=kind.norms,
             window=window,
             rotary=choice,
@@ -235,6 +238,16 @@ def _make_still(dim: int, sections: tuple[int, ...] = ()) -> RotarySpec:
 
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_LINEAR = "linear_attention"
+
+
+def _find_mixing(config: ModelConfig, kind: DecoderKind) -> frozenset[int]:
+    """Return the layers that have something in the place of attention."""
+    types: list[str] = getattr(config, "layer_types", None) or []
+    found = frozenset(index for index, name in enumerate(types) if name == _LINEAR)
+    if found and kind.mixer is None:
+        raise CheckpointError(f"layer_types: {_LINEAR!r} is not supported in a {config.model_type}")
+    return found
 
 
 def _windows(config: ModelConfig) -> tuple[Window | None, ...]:
@@ -243,7 +256,7 @@ def _windows(config: ModelConfig) -> tuple[Window | None, ...]:
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)
     for kind in kinds:
-        if kind not in (*_LAYER_TYPES, "chunked_attention"):
+        if kind not in (*_LAYER_TYPES, "chunked_attention", _LINEAR):
             raise CheckpointError(f"layer_types: {kind!r} is not supported")
     if "sliding_attention" in kinds and window is None:
         raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")

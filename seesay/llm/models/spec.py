@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.llm.plans.routing import Routing
-from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
+from seesay.llm.plans.traits import NO_KV, DecoderTraits, KVShape, LengthScaling, MediaTokens, StateTensor
 from seesay.llm.plans.window import Window
 
 if TYPE_CHECKING:
@@ -142,9 +142,51 @@ each from a norm of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSpec:
+    """A gated delta net. Each key head is for several value heads. num_taps: tokens of its convolution. is_grouped: the
+    checkpoint has what belongs to a key head together."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    num_taps: int
+    is_grouped: bool = False
+
+    @property
+    def key_size(self) -> int:
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def conv_size(self) -> int:
+        """Components that go through the convolution."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def total_size(self) -> int:
+        """The sum of the inner sizes of all matrices that a token is multiplied with."""
+        return self.conv_size + 2 * (self.value_size + self.num_value_heads)
+
+    @property
+    def state(self) -> tuple[StateTensor, ...]:
+        """What a layer keeps of a sequence."""
+        matrices = StateTensor((self.num_value_heads, self.key_dim, self.value_dim), is_exact=True)
+        return StateTensor((self.num_taps - 1, self.conv_size)), matrices
+
+
+MixerSpec = DeltaNetSpec
+"""What a layer may have in the place of attention."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """The options in which the layers of one decoder may differ.
 
+    mixer: what it has in the place of attention; None for attention.
     window: of its attention: see `Window`; None for full attention. rotary: index of its `DecoderConfig.rotaries`.
     attends_media: it has no attention of text, but one of the media that a token sees (`DecoderTraits.attends_media`),
     whose output and that of its feed-forward are multiplied by the tangents of learned gates; tokens that see none pass
@@ -153,6 +195,7 @@ class LayerSpec:
     """
 
     feed_forward: FeedForwardSpec
+    mixer: MixerSpec | None = None
     norms: NormPlacement = "before"
     window: Window | None = None
     rotary: int = 0
@@ -218,6 +261,8 @@ class DecoderConfig:
     alibi: of all layers; None for attention without biases. has_embedding_norm: embeddings go through a norm first.
     turns_neighbours: of the checkpoint's heads, components 2 i and 2 i + 1 are turned together, and not i and
     i + dim / 2: outputs of q and k are reordered while they are loaded.
+    has_output_gate: what attention gives is multiplied by the sigmoid of something of each token, which the checkpoint
+    has behind the query of each head.
     qkv_limit: queries, keys and values are clamped to ± this.
     num_deep_layers: behind so many layers, the first ones, something is added to the residual stream at the tokens that
     take an embedding: an embedding has a further part of `hidden_size` for each of them.
@@ -250,6 +295,7 @@ class DecoderConfig:
     output_bias: bool = False
     qk_norm: QKNorm | None = None
     turns_neighbours: bool = False
+    has_output_gate: bool = False
     qkv_limit: float | None = None
     has_embedding_norm: bool = False
     tied_embeddings: bool = False
@@ -276,22 +322,31 @@ class DecoderConfig:
         return len(self.layers)
 
     @property
+    def num_taps(self) -> int:
+        """Tokens of the convolutions; 0 without any."""
+        return max((layer.mixer.num_taps for layer in self.layers if layer.mixer is not None), default=0)
+
+    @property
     def traits(self) -> DecoderTraits:
         """Return the properties by which the engine plans steps."""
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        shape = KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
-        num_media_layers = sum(layer.attends_media for layer in self.layers)
+        attention = self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        mixed = sum(attention if layer.mixer is None else layer.mixer.total_size for layer in self.layers)
+        own = [layer for layer in self.layers if not layer.attends_media]
+        num_media_layers = self.num_layers - len(own)
         inner = sum(layer.feed_forward.total_size for layer in self.layers)
+        kv_shape = KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
+        states = tuple(() if layer.mixer is None else layer.mixer.state for layer in self.layers)
         return DecoderTraits(
             vocab_size=self.vocab_size,
             embedding_size=2 * num_media_layers * self.num_kv_heads * self.head_dim
             or self.hidden_size * (1 + self.num_deep_layers),
-            kv_shapes=(shape,) * (self.num_layers - num_media_layers),
+            kv_shapes=tuple(kv_shape if layer.mixer is None else NO_KV for layer in own),
+            state_shapes=states if any(states) else (),
             attends_media=num_media_layers > 0,
             num_position_axes=3 if self.rotaries[0].sections else 1,
             media_run=self.media_run,
             media_rows=None if self.media_rows is None else self.media_rows.tokens,
             is_prefix_lm=self.is_prefix_lm,
             length_scaling=self.rotaries[0].length_scaling,
-            flops_per_token=2 * (self.num_layers * attention + self.hidden_size * inner),
+            flops_per_token=2 * self.hidden_size * (mixed + inner),
         )

@@ -111,8 +111,8 @@ class StepPlan:
     To follow a plan: forget all sequences if it is fresh, and those of `ended_ids` (finished, aborted, preempted), take
     those of `begun`, append
     `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `copies`, then those of
-    `loads` from the host, copy states by `state_copies`, one after another, and compute the rows. The tokens that rows sample are not in later plans: whoever computes
-    the rows knows them.
+    `loads` from the host, copy states by `state_copies`, one after another, and compute the rows. The tokens that rows
+    sample are not in later plans: whoever computes the rows knows them.
     is_fresh: plans before it are lost; it names all sequences that are being computed.
     preempted_ids: those of `ended_ids` that wait to begin again. is_streamed: whether answers go on in this step that
     somebody reads while they are made.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 MediaTokens = Literal["all", "all_but_last"]
 """Of the tokens that take embeddings, all, or all but the last one of each item."""
@@ -16,6 +16,17 @@ class KVShape:
 
     num_kv_heads: int
     head_dim: int
+
+
+NO_KV = KVShape(num_kv_heads=0, head_dim=0)
+"""That of a layer which keeps nothing of single tokens."""
+
+
+class StateTensor(NamedTuple):
+    """A tensor that a layer keeps of each sequence. is_exact: in float32, and not in the model's type."""
+
+    shape: tuple[int, ...]
+    is_exact: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +67,8 @@ class LengthScaling:
 class DecoderTraits:
     """Properties of a decoder.
 
-    embedding_size: of an embedding that takes the place of a token's. kv_shapes: one entry per layer that caches any.
+    embedding_size: of an embedding that takes the place of a token's. kv_shapes, state_shapes: one entry per layer, of
+    what it keeps of each token and of each sequence. No state_shapes: no layer keeps anything of sequences.
     num_position_axes: rotary positions of a token.
     media_run: most neighbouring tokens that take embeddings and see each other; 0: no such tokens see later ones.
     attends_media: embeddings take no token's place: they are keys and values to which tokens attend in layers that have
@@ -73,6 +85,7 @@ class DecoderTraits:
     vocab_size: int
     embedding_size: int
     kv_shapes: tuple[KVShape, ...]
+    state_shapes: tuple[tuple[StateTensor, ...], ...] = ()
     num_position_axes: int = 1
     media_run: int = 0
     attends_media: bool = False
@@ -81,6 +94,11 @@ class DecoderTraits:
     length_scaling: LengthScaling | None = None
     flops_per_token: int
     has_graphs: bool = True
+
+    @property
+    def has_states(self) -> bool:
+        """Whether layers keep something of whole sequences."""
+        return any(self.state_shapes)
 
     @property
     def has_runs(self) -> bool:

@@ -129,4 +129,5 @@ def make_blank_input(
         layout=layout,
         faults=zeros.float(),
         is_valid=zeros == 0,
+        state_slots=torch.zeros(len(num_new), dtype=torch.int64, device=device),
     )

@@ -1,4 +1,4 @@
-"""Chooses how many KV blocks there are."""
+"""Chooses how many KV blocks, and slots of states, there are."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ from typing import TYPE_CHECKING
 from seesay.device.query import measure_memory
 from seesay.errors import ConfigError
 from seesay.llm.memory.host_cache import staging_bytes
-from seesay.llm.memory.kv_cache import bytes_per_block, plan_num_blocks
+from seesay.llm.memory.kv_cache import CPU_MEMORY_SHARE, bytes_per_block, plan_num_blocks
+from seesay.llm.memory.state_cache import bytes_per_state
 
 if TYPE_CHECKING:
     from seesay.llm.running.runner import ModelRunner
+
+
+STATE_SHARE = 0.5
+"""Most of the cache's memory that states take."""
+
+
+def choose_num_states(runner: ModelRunner, *, share: float, reserved_bytes: int) -> int:
+    """Return the number of slots of states: two for each sequence of a full batch, itself and a snapshot, but not more
+    than fit in half of the cache's memory. 0 where layers have no state."""
+    state_bytes = bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype)
+    if not state_bytes:
+        return 0
+    memory_share = share * STATE_SHARE * (CPU_MEMORY_SHARE if runner.device.type == "cpu" else 1.0)
+    usable = max(0, measure_memory(runner.device).free_bytes - reserved_bytes) * memory_share
+    return max(1, min(2 * runner.limits.max_batch_size, int(usable // state_bytes)))
 
 
 def choose_num_blocks(
@@ -20,6 +36,8 @@ def choose_num_blocks(
     `num_blocks`, or where that is 0, as many as fit in `share` of the memory that is free now less `reserved_bytes`.
     Raises `ConfigError` for more than fit."""
     device, limits, block_bytes = runner.device, runner.limits, bytes_per_block(runner.kv_layouts)
+    if runner.num_states:
+        reserved_bytes += (runner.num_states + 1) * bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype)
     if num_blocks == 0:
         return plan_num_blocks(
             memory=measure_memory(device),

@@ -16,7 +16,7 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
-from seesay.llm.running.device_rows import DeviceRows, begin_decode
+from seesay.llm.running.device_rows import STATE, DeviceRows, begin_decode
 from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
 from seesay.llm.running.step_sizes import fill_up, row_sizes
@@ -85,6 +85,7 @@ class DecodeGraphs:
             faults=given.faults,
             stretches=None if traits.length_scaling is None else given.stretches,
             is_valid=given.is_valid,
+            state_slots=self._rows.state[self._rows.slots[:size], STATE] if traits.has_states else None,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)

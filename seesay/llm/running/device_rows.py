@@ -19,10 +19,11 @@ from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.running.sampler import DRAW_OPTIONS, draw_options, make_uniform
 
-TOKEN, LENGTH, OFFSET, STRETCH, SEED, OPTIONS = range(6)
+TOKEN, LENGTH, OFFSET, STRETCH, SEED, STATE, OPTIONS = range(7)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
 before it; its rotary position less its place, once the prompt is over; the bits of its float64 stretch; the seed of its
-draws; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see `draw_options`)."""
+draws; the slot of its state; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see
+`draw_options`)."""
 NUM_COLUMNS = OPTIONS + DRAW_OPTIONS
 
 
@@ -44,8 +45,8 @@ class DecodeInput(NamedTuple):
 class DeviceRows:
     """Tensors for up to `num_slots` sequences of up to `max_blocks` blocks each. Slots from `num_slots` on are of
     `num_lent` proposed tokens, each of which a graph computes as if it were a sequence of its own with the same blocks.
-    The last slot, `scratch_slot`, is nobody's, has the block `scratch_block` and is what graphs are filled up with. The
-    tensors stay at their addresses.
+    The last slot, `scratch_slot`, is nobody's, has the block `scratch_block` and the state `scratch_state`, and is what
+    graphs are filled up with. The tensors stay at their addresses.
 
     state: int64 [scratch_slot + 1, NUM_COLUMNS]. block_table: int32 [scratch_slot + 1, max_blocks], no meaning beyond a
     row's blocks. slots: int64 [num_rows], those of the rows of the step that a graph computes. numbers: int64
@@ -57,7 +58,14 @@ class DeviceRows:
     """
 
     def __init__(
-        self, *, num_slots: int, max_blocks: int, scratch_block: int, device: torch.device, num_lent: int = 0
+        self,
+        *,
+        num_slots: int,
+        max_blocks: int,
+        scratch_block: int,
+        device: torch.device,
+        num_lent: int = 0,
+        scratch_state: int = 0,
     ) -> None:
         self.num_slots = num_slots
         self.num_lent = num_lent
@@ -67,6 +75,7 @@ class DeviceRows:
         self._words = torch.zeros(num_words + num_rows, dtype=torch.int64, device=device)
         self._words[num_words:] = scratch_slot
         self.state = self._words[:num_words].view(scratch_slot + 1, NUM_COLUMNS)
+        self.state[scratch_slot, STATE] = scratch_state
         self.slots = self._words[num_words:]
         self.block_table = torch.full((scratch_slot + 1, max_blocks), scratch_block, dtype=torch.int32, device=device)
         self.numbers = torch.arange(num_rows, device=device)
@@ -92,7 +101,8 @@ class DeviceRows:
             self._num_blocks[slot] = 0
             self.lengths[slot] = self.token_places[slot] = -1
             first = slot * NUM_COLUMNS
-            words = begun.next_position - begun.num_prompt_tokens, _to_bits(begun.stretch), _to_signed(begun.seed)
+            offset, stretch = begun.next_position - begun.num_prompt_tokens, _to_bits(begun.stretch)
+            words = offset, stretch, _to_signed(begun.seed), begun.state_slot
             self._new_words.update(enumerate(words, first + OFFSET))
             if begun.params.is_drawn:
                 bits = np.array(draw_options(begun.params), dtype=np.float64).view(np.int64)

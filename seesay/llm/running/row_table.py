@@ -38,8 +38,9 @@ class RowState:
     num_known: tokens that the host knows, those of a jump (`TokenMasks.jumps`) included, and the drafts of a step that
     is being computed; at most one more was sampled and is still the device's alone.
     block_ids: a new tuple when blocks are added. counts: of the tokens before, for the penalties; None without any.
-    media_end: no embedding is spliced from this position on. slot: its place in the table. state_slot: see `Sequence`. runs: of tokens that see
-    each other, none beyond `runs_stop`. output_end: rows that begin before it give more than tokens; 0 when none does.
+    media_end: no embedding is spliced from this position on. slot: its place in the table. state_slot: see `Sequence`.
+    runs: of tokens that see each other, none beyond `runs_stop`. output_end: rows that begin before it give more than
+    tokens; 0 when none does.
     """
 
     __slots__ = (

@@ -20,12 +20,13 @@ from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stre
 from seesay.device.transfers import HostCopy, upload
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
+from seesay.llm.memory.state_cache import StateCache
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
 from seesay.llm.running.begun_forward import BegunForward, is_plain
 from seesay.llm.running.blank_input import build_warm_up_inputs
-from seesay.llm.running.cache_size import choose_num_blocks
+from seesay.llm.running.cache_size import choose_num_blocks, choose_num_states
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
@@ -76,7 +77,7 @@ class ModelRunner:
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = 0
-        self._num_host_slots = 0
+        self._num_host_slots = self.num_states = 0
         self._graphs: DecodeGraphs | None = None
         self.has_graphs = False
         self._padding: StepPadding | None = None
@@ -128,6 +129,7 @@ class ModelRunner:
         """Allocate the KV cache and return its number of blocks (see `choose_num_blocks`; `reserved_bytes` is what
         `profile` and the encoder's own trial returned), and so many slots in host memory. Where it holds less than the
         longest sequence, `limits.session_len` is lowered to that."""
+        self.num_states = choose_num_states(self, share=share, reserved_bytes=reserved_bytes)
         num_blocks = choose_num_blocks(
             self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes, num_host_slots=num_host_slots
         )
@@ -160,6 +162,7 @@ class ModelRunner:
                 num_lent=self.limits.max_verified_tokens,
                 max_blocks=self.limits.max_sequence_blocks,
                 scratch_block=self._num_blocks,
+                scratch_state=self.num_states,
                 device=self.device,
             )
         if self._num_host_slots:
@@ -192,6 +195,7 @@ class ModelRunner:
         device = self.decoder.device
         padding = StepPadding(
             scratch_block=self._num_blocks,
+            scratch_state=self.num_states,
             token_sizes=token_sizes(self.limits.max_step_tokens),
             row_sizes=row_sizes(self.limits.max_batch_size),
         )
@@ -224,7 +228,9 @@ class ModelRunner:
             )
 
     def _make_cache(self, num_blocks: int) -> KVCache:
-        return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device)
+        shapes = self.decoder.traits.state_shapes
+        states = StateCache(shapes, num_slots=self.num_states + 1, dtype=self.dtype, device=self.device)
+        return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device, states=states if shapes else None)
 
     def copy_blocks(self, plan: StepPlan) -> None:
         """Make the plan's copies of blocks: once, before its rows are launched. On a GPU they are queued. After an
@@ -234,9 +240,9 @@ class ModelRunner:
         with torch.inference_mode(), on_stream(self.stream):
             if self._host_cache is not None and plan.saves:
                 self._host_cache.copy(plan.saves, ())
-            if plan.copies:
+            if plan.copies or plan.state_copies:
                 assert self._cache is not None, "allocate_cache comes before plans"
-                self._cache.copy(plan.copies)
+                self._cache.copy(plan.copies, plan.state_copies)
             if self._host_cache is not None and plan.loads:
                 self._host_cache.copy((), plan.loads)
 
@@ -310,7 +316,7 @@ class ModelRunner:
         """Follow a plan up to its launch, once: `apply`, `copy_blocks`, `find_splices`, and `launch` of the rows that
         have their embeddings. `sample` must follow where any has."""
         self.apply(plan)
-        if plan.saves or plan.loads or plan.copies:
+        if plan.saves or plan.loads or plan.copies or plan.state_copies:
             self.copy_blocks(plan)
         splices, errors = self.find_splices(plan, embeddings)
         plan = plan.without(errors)
@@ -342,6 +348,7 @@ class ModelRunner:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
+        self._cache.clear_states(step.fresh_states)
         if self._graphs is not None and is_plain(step) and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(

@@ -93,6 +93,12 @@ class StepRows:
             [np.arange(last - count, last + 1) for last, count in zip(lasts, num_drafts, strict=True)]
         )
 
+    @property
+    def fresh_states(self) -> list[int]:
+        """The slots of sequences that begin with nothing; none where no layer has a state."""
+        pairs = zip(self.rows, self.members, strict=True)
+        return [member.state_slot for row, member in pairs if not row.start and member.state_slot >= 0]
+
     def fresh_blocks(self, block_size: int) -> list[int]:
         pairs = zip(self.rows, self.members, strict=True)
         return [block for row, member in pairs if (block := _fresh_block(row, member, block_size)) is not None]
@@ -223,9 +229,11 @@ def _fresh_block(row: Row, member: RowState, block_size: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPadding:
-    """The padding of steps: tokens of a block that no sequence owns, to one of a few sizes (see `step_sizes`)."""
+    """The padding of steps: tokens of a block that no sequence owns, with a state that is nobody's, to one of a few
+    sizes (see `step_sizes`)."""
 
     scratch_block: int
+    scratch_state: int = 0
     token_sizes: Seq[int]
     row_sizes: Seq[int]
 
@@ -303,6 +311,10 @@ def make_step_input(
     if traits.length_scaling is not None:
         stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
         arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
+    if traits.has_states:
+        slots_of_rows = [member.state_slot for member in step.members]
+        slots_of_rows += [0 if padding is None else padding.scratch_state] * (len(rows) - len(step.rows))
+        arrays["state_slots"] = np.array(slots_of_rows, dtype=np.int64)
     if len(step.pending):  # each is the only token of its row, and such rows come first
         arrays["pending"] = late = step.pending
         arrays["sources"] = device_rows.find_tokens(step.slots[late], step.starts[late])
@@ -327,6 +339,7 @@ def make_step_input(
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
         media_attention=attend_media(step.seen, there["seeing"]) if step.seen else None,
         is_valid=there.get("is_valid"),
+        state_slots=there.get("state_slots"),
         adapters=tuple(AdapterRows(adapter_id, there[f"adapter {adapter_id}"]) for adapter_id in adapted),
     )
     return StepInput(model, there["sampled"], there["sampling_slots"])

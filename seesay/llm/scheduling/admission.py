@@ -53,8 +53,8 @@ class Admission:
         only: Container[int] | None = None,
     ) -> tuple[int, int]:
         """Start waiting sequences, none of an owner of which some were just preempted. `add_row` plans so many tokens
-        of one; `only`: no others than these begin. Takes and returns the tokens left, and the blocks that running sequences still need for their known
-        tokens."""
+        of one; `only`: no others than these begin. Takes and returns the tokens left, and the blocks that running
+        sequences still need for their known tokens."""
         live, pool = self._live, self._live.pool
         losers = {live.by_id[seq_id].owner for seq_id in preempted}
         self.lacks_blocks = False

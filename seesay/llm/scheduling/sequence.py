@@ -66,9 +66,10 @@ class Sequence:
     cache_salt: sequences of different salts share no KV block.
     adapter_id: of the weights that change those of the model for it; 0: none. Sequences of different ones share no KV
     block.
-    state_slot: where what layers keep of it as a whole is, while it runs; -1: nowhere. snapshots: where that is kept for
-    others; None where layers keep no such thing. last_snapshot: the key of the last block behind which that was done in
-    its answer, and not for long. num_lost: up to here it was computed in steps that failed, with which its state was lost.
+    state_slot: where what layers keep of it as a whole is, while it runs; -1: nowhere. snapshots: behind which tokens
+    that is kept for others; None where layers keep no such thing. last_snapshot: the key of the last block behind which
+    that was done in its answer, and not for long. num_lost: up to here it was computed in steps that failed, and with
+    them its state was lost.
     stretch: of its rotary embedding (see `LengthScaling`); it shares no KV block with sequences of another stretch.
     shares_blocks: whether others may find its blocks: not when the prefix cache was emptied while it ran.
     is_streamed: whether the client reads the answer while it is generated, so that its tokens should come evenly.

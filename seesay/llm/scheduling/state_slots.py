@@ -105,7 +105,7 @@ class StateSlots:
             seq.state_slot, seq.last_snapshot = -1, None
 
     def keep(self, seq: Sequence, place: int) -> None:
-        """Keep the state of `seq`, which is behind `place` tokens, for others, if this is a place for that. `block_keys`
+        """Keep the state of `seq`, which is behind `place` tokens, for others, as far as there is room. `block_keys`
         has the keys of its blocks up to there. The one before in its answer is kept no more."""
         key = seq.block_keys[place // self.places.block_size - 1]
         if self._pool.find((key,)):

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
-from seesay.vl.weight_map import GPT_OSS_DECODER, GRANITE_MOE_DECODER, LLAMA4_DECODER, MIXTRAL_DECODER
+from seesay.vl.weight_map import GPT_OSS_DECODER, GRANITE_MOE_DECODER, LLAMA4_DECODER, MIXTRAL_DECODER, QWEN_MOE_DECODER
 
 
 class QwenMoe(TextFamily):
@@ -25,7 +25,23 @@ class QwenMoe(TextFamily):
             decoder="qwen2_moe", names=("deepseek-ai/deepseek-moe-16b-chat",), architecture="DeepseekForCausalLM"
         ),
     )
-    weights = replace(TextFamily.weights, decoder_patterns=((r"\.mlp\.shared_expert\.", ".mlp.shared_experts."),))
+    weights = replace(TextFamily.weights, decoder_patterns=QWEN_MOE_DECODER)
+
+
+class QwenDeltaNet(TextFamily):
+    """Gated delta nets beside attention, with experts or without."""
+
+    architectures: ClassVar[tuple[str, ...]] = (
+        "Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM",
+    )  # fmt: skip
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="qwen3_next",
+            names=("Qwen/Qwen3-Next-80B-A3B-Instruct", "Qwen/Qwen3-Next-80B-A3B-Thinking"),
+            architecture="Qwen3NextForCausalLM",
+        ),
+    )
+    weights = replace(TextFamily.weights, decoder_patterns=QWEN_MOE_DECODER, ignored=("mtp.",))
 
 
 class NamedAsQwenMoe(TextFamily):

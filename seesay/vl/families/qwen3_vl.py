@@ -1,5 +1,6 @@
-"""Qwen3-VL: pictures at about their own size, learned positions in the tower, parts of its inner layers' output added
-behind the decoder's first layers, and the time of each step of a video before it (arXiv 2511.21631, section 2)."""
+"""Qwen3-VL and Qwen3.5: pictures at about their own size, learned positions in the tower, and the time of each step of
+a video before it (arXiv 2511.21631, section 2). In a Qwen3-VL, parts of the output of the tower's inner layers are
+added behind the decoder's first layers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from seesay.vl.bases.dynamic_resolution import DynamicResolutionFamily, PatchSet
 from seesay.vl.bases.timed_videos import ClipSettings, Piece, TimedVideoFamily
 from seesay.vl.family import Backbone
 from seesay.vl.published import Published
-from seesay.vl.weight_map import STACKED_EXPERTS
+from seesay.vl.weight_map import QWEN_MOE_DECODER
 
 if TYPE_CHECKING:
     from seesay.encoders.towers.packed_layout import PackedVisionConfig
@@ -25,7 +26,10 @@ _MERGER = r"^(merger|deep_mergers\.\d+)\."
 class Qwen3VL(TimedVideoFamily):
     """The time of a step of a video is the middle between those of its first and last frame."""
 
-    architectures = ("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration")
+    architectures = (
+        "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
+    )  # fmt: skip
     published = (
         Published(
             architecture="Qwen3VLForConditionalGeneration",
@@ -37,6 +41,16 @@ class Qwen3VL(TimedVideoFamily):
             decoder="qwen3_vl_moe_text",
             names=("Qwen/Qwen3-VL-30B-A3B-Instruct", "Qwen/Qwen3-VL-235B-A22B-Thinking"),
         ),
+        Published(
+            architecture="Qwen3_5ForConditionalGeneration",
+            decoder="qwen3_5_text",
+            names=("Qwen/Qwen3.5-9B", "Qwen/Qwen3.5-27B"),
+        ),
+        Published(
+            architecture="Qwen3_5MoeForConditionalGeneration",
+            decoder="qwen3_5_moe_text",
+            names=("Qwen/Qwen3.5-35B-A3B",),
+        ),
     )
     default_sizes = {
         Modality.IMAGE: DynamicResolutionFamily.default_sizes[Modality.IMAGE],
@@ -44,7 +58,8 @@ class Qwen3VL(TimedVideoFamily):
     }
     weights = replace(
         DynamicResolutionFamily.weights,
-        decoder_patterns=STACKED_EXPERTS,
+        decoder_patterns=QWEN_MOE_DECODER,
+        ignored=(*DynamicResolutionFamily.weights.ignored, "mtp."),
         tower_patterns=(
             (r"^deepstack_merger_list\.", "deep_mergers."),
             (_MERGER + r"norm\.", r"\1.ln_q."),
@@ -78,8 +93,13 @@ class Qwen3VL(TimedVideoFamily):
         return (begin, False), rows, ([end], False)
 
     def backbone(self) -> Backbone:
-        vision = self.checkpoint.model_config.vision_config
-        return replace(super().backbone(), num_deep_layers=len(vision.deepstack_visual_indexes))
+        return replace(super().backbone(), num_deep_layers=len(self._deep_layers))
+
+    @property
+    def _deep_layers(self) -> tuple[int, ...]:
+        """The layers of the tower whose output is added behind layers of the decoder; a Qwen3.5 has none."""
+        found = getattr(self.checkpoint.model_config.vision_config, "deepstack_visual_indexes", None)
+        return tuple(sorted(found or ()))
 
     def tower_config(self) -> PackedVisionConfig:
         vision = self.checkpoint.model_config.vision_config
@@ -95,5 +115,5 @@ class Qwen3VL(TimedVideoFamily):
             uses_rms_norm=False,
             patch_bias=True,
             position_side=position_side,
-            deep_layers=tuple(sorted(vision.deepstack_visual_indexes)),
+            deep_layers=self._deep_layers,
         )

@@ -1,0 +1,95 @@
+"""The gated delta net of a layer (Yang et al. 2024, arXiv 2412.06464), in the place of attention: a short convolution,
+and a matrix per head that each token changes. It keeps both of a sequence, and nothing of single tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
+from seesay.device.linear.linear import Linear
+from seesay.device.linear.norm import rms_norm
+from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.attention import AttentionStep
+from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.spec import DecoderConfig, DeltaNetSpec
+from seesay.llm.ops import states
+
+
+class DeltaNet:
+    """See `Mixer`."""
+
+    def __init__(self, config: DecoderConfig, index: int, spec: DeltaNetSpec) -> None:
+        self._spec, name = spec, f"layers.{index}.linear_attn"
+        self.window = spec
+        self.qkv = SplitLinear(
+            "linear_attn.in_proj", config.hidden_size, bias=False, sources=_make_sources(spec), media=None
+        )
+        self.out = SplitLinear("linear_attn.out_proj", spec.value_size, config.hidden_size, bias=False, media=None)
+        self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
+        heads = spec.num_value_heads
+        self._taps = make_taps(f"{name}.conv1d.weight", spec.conv_size, spec.num_taps)
+        self._log_rate = plain_weight(f"{name}.A_log", heads, dtype=torch.float32)
+        self._rate_bias = plain_weight(f"{name}.dt_bias", heads, dtype=torch.float32)
+        self._norm = plain_weight(f"{name}.norm.weight", spec.value_dim)
+        self._eps = config.norm.eps
+        self.norms: tuple[Weight, ...] = (self._taps, self._log_rate, self._rate_bias, self._norm)
+
+    def attend(self, qkv: torch.Tensor, cache: LayerCache, step: AttentionStep) -> torch.Tensor:
+        """Return the outputs of all heads [T, H · V] for `self.qkv`'s output [T, …]."""
+        assert step.states is not None
+        spec, count = self._spec, len(qkv)
+        sizes = [spec.conv_size, spec.value_size, spec.num_value_heads, spec.num_value_heads]
+        mixed, gate, beta, rate = torch.split(qkv, sizes, dim=-1)
+        inputs, matrices = cache.states
+        mixed = F.silu(states.convolve(mixed, inputs, self._taps.data[:, 0], None, step.states))
+        query, key, value = torch.split(mixed, [spec.key_size, spec.key_size, spec.value_size], dim=-1)
+        output = states.run_delta_rule(
+            query.view(count, spec.num_key_heads, spec.key_dim),
+            key.view(count, spec.num_key_heads, spec.key_dim),
+            value.view(count, spec.num_value_heads, spec.value_dim),
+            beta,
+            rate,
+            (self._log_rate.data, self._rate_bias.data),
+            matrices,
+            step.states,
+            step.faults,
+        )
+        normed = rms_norm(output.to(qkv.dtype), self._norm.data, self._eps)
+        gated = normed.float().mul_(F.silu(gate.float()).view_as(normed))
+        return gated.to(qkv.dtype).reshape(count, -1)
+
+
+def make_taps(tensor: str, size: int, num_taps: int) -> Weight:
+    """Return the weight [size, 1, num_taps] of a convolution of single components."""
+    axes = (Axis(dim=0, size=size), Axis(dim=1, size=1), Axis(dim=2, size=num_taps))
+    return Weight(parts=(Part(tensor=tensor, axes=axes),))
+
+
+def _make_sources(spec: DeltaNetSpec) -> list[Source]:
+    """Return where queries, keys, values, gates, learning rates and decays are stored, in this order."""
+    keys, values = spec.key_size, spec.value_size
+    if not spec.is_grouped:
+        return [
+            Source(module="in_proj_qkv", num_outputs=spec.conv_size),
+            Source(module="in_proj_z", num_outputs=values),
+            Source(module="in_proj_b", num_outputs=spec.num_value_heads),
+            Source(module="in_proj_a", num_outputs=spec.num_value_heads),
+        ]
+    groups, own_values = spec.num_key_heads, values // spec.num_key_heads
+    own_heads = spec.num_value_heads // groups
+    wide = partial(Source, module="in_proj_qkvz", num_outputs=2 * keys + 2 * values)
+    narrow = partial(Source, module="in_proj_ba", num_outputs=2 * spec.num_value_heads)
+    lengths = [spec.key_dim, spec.key_dim, own_values, own_values]
+    parts = [
+        wide(picks=_pick(groups, sum(lengths), sum(lengths[:number]), length)) for number, length in enumerate(lengths)
+    ]
+    return parts + [narrow(picks=_pick(groups, 2 * own_heads, first, own_heads)) for first in (0, own_heads)]
+
+
+def _pick(num_groups: int, stride: int, first: int, length: int) -> tuple[range, ...]:
+    return tuple(range(group * stride + first, group * stride + first + length) for group in range(num_groups))

@@ -1,0 +1,52 @@
+"""Operations over states in slots: which implementation computes them on a device."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from seesay.llm.ops import torch_states
+from seesay.llm.ops.state_plan import StatePlan
+
+
+def convolve(
+    x: torch.Tensor, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plan: StatePlan
+) -> torch.Tensor:
+    """See `torch_states.convolve`."""
+    return torch_states.convolve(x, states, weight, bias, plan)
+
+
+def run_delta_rule(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    beta: torch.Tensor,
+    rate: torch.Tensor,
+    rates: tuple[torch.Tensor, torch.Tensor],
+    states: torch.Tensor,
+    plan: StatePlan,
+    faults: torch.Tensor,
+) -> torch.Tensor:
+    """See `torch_states.delta_rule`; returns float32 [T, H, V]. Queries and keys [T, G, K] of G heads, each for H / G
+    of the values [T, H, V], are brought to length 1, and queries scaled. beta [T, H] is what a sigmoid takes, and rate
+    [T, H] is what decays are made of with `rates`, log_rate and bias [H]. faults [T] become NaN where an output is not
+    finite."""
+    query, key = torch_states.normalize(query) * query.shape[-1] ** -0.5, torch_states.normalize(key)
+    group = value.shape[1] // key.shape[1]
+    output = torch_states.delta_rule(
+        query.repeat_interleave(group, dim=1),
+        key.repeat_interleave(group, dim=1),
+        value.float(),
+        torch_states.softplus_decay(rate, *rates),
+        beta.sigmoid().float(),
+        states,
+        plan,
+    )
+    note_faults(output, faults)
+    return output
+
+
+def note_faults(output: torch.Tensor, faults: torch.Tensor) -> None:
+    """Set faults [T] to NaN where an output [T, …] is not finite: what made it so is in the state."""
+    faults.masked_fill_(~output.flatten(1).sum(dim=1).isfinite(), math.nan)
