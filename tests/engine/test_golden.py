@@ -40,6 +40,7 @@ from enrolment import (
     VARIANTS,
     VIDEO_FAMILIES,
     VISION_MODULES,
+    WITH_STATES,
     is_third,
     reference_of,
 )
@@ -55,17 +56,22 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers
 NEW_TOKENS, MANY_TOKENS, FEW_TOKENS = 32, 24, 8
 SHORT_LIMIT = 40
 """Of phi3_longrope: the answer to its second prompt, of 20 tokens, grows beyond it."""
-TOLERANCE = 1e-4
-IN_A_PROCESS = ("llama", "phi3_longrope", "gpt_oss", "aya_vision", "orbit_vl", *FAMILIES)
+TOLERANCE, WIDE_TOLERANCE = 1e-4, 4e-3
+"""The second one is for delta nets, whose norms magnify errors of outputs near zero: with another size of chunks the
+logits of Transformers differ by up to 2e-4, too."""
+IN_A_PROCESS = (
+    "llama", "phi3_longrope", "gpt_oss", "aya_vision", "orbit_vl",
+    *(name for name in FAMILIES if name not in WITH_STATES),
+)  # fmt: skip
 """Every family, and three that run through Transformers' modules or their own: text with and without a place at which
 all is computed again, and each kind of media."""
 THOROUGH = (
     "llama", "mistral", "phi3_longrope", "qwen2_5_vl", "internvl", "llava_onevision", "paligemma2", "gpt_oss",
-    "aya_vision", "mllama",
+    "aya_vision", "mllama", "qwen3_5",
 )  # fmt: skip
 """One of each kind: plain text; a sliding window; a text computed again; positions of several axes; tiles, videos;
 arranged rows; prompts whose tokens see each other; modules of Transformers, with a tower and without; pictures beside
-the text."""
+the text; layers with a state."""
 THOROUGH_IN_A_PROCESS = ("llama", "qwen2_5_vl")
 """Two that differ in most."""
 FORMS = ("thread", "process")
@@ -92,13 +98,14 @@ COMPARED = (*BACKBONES, *FAMILIES, *MODULES, *OWN_CODE, "aya_vision")
 """Those that are always compared alone, in chunks, and beside each other from the cache."""
 
 
-def with_models(*names: str) -> pytest.MarkDecorator:
+def with_models(*names: str, models: Iterable[str] = MODELS) -> pytest.MarkDecorator:
     """Run a test with all models, in a thread. With others than `names` the tests are slow."""
-    cases = [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in MODELS]
+    cases = [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in models]
     return pytest.mark.parametrize("case", cases, indirect=True)
 
 
 IN_THREAD = with_models(*THOROUGH)
+ON_HOST = tuple(name for name in MODELS if name not in WITH_STATES)
 
 
 @dataclass
@@ -212,14 +219,18 @@ def check_logits(case: Case, engine: AsyncEngine) -> None:
         num_prompt = len(expected.input_ids)
         assert output.logits.shape == (num_prompt + case.num_tokens - 1, expected.logits.shape[-1])
         difference = (output.logits[:num_prompt] - expected.logits).abs().max()
-        assert difference < TOLERANCE, (case.name, index, difference)
+        assert difference < tolerance_of(case), (case.name, index, difference)
         assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
         assert list(output.token_ids) == expected.answer, (case.name, index)
         if of_prompt:
-            check_prompt_logprobs(output, expected)
+            check_prompt_logprobs(output, expected, tolerance_of(case))
 
 
-def check_prompt_logprobs(output: Response, expected: Expected) -> None:
+def tolerance_of(case: Case) -> float:
+    return WIDE_TOLERANCE if case.name in WITH_STATES else TOLERANCE
+
+
+def check_prompt_logprobs(output: Response, expected: Expected, tolerance: float) -> None:
     """Those of all positions but the first, the media's and those of tokens without logits, each with the three most
     likely tokens."""
     assert output.prompt_logprobs is not None and output.usage is not None
@@ -231,9 +242,9 @@ def check_prompt_logprobs(output: Response, expected: Expected) -> None:
     for position, entry in enumerate(output.prompt_logprobs):
         if entry is not None:
             before = logprobs[position - 1]
-            assert entry == pytest.approx({token_id: before[token_id].item() for token_id in entry}, abs=TOLERANCE)
+            assert entry == pytest.approx({token_id: before[token_id].item() for token_id in entry}, abs=tolerance)
             assert expected.input_ids[position] in entry
-            assert list(entry.values())[:3] == pytest.approx(before.topk(3).values.tolist(), abs=TOLERANCE)
+            assert list(entry.values())[:3] == pytest.approx(before.topk(3).values.tolist(), abs=tolerance)
 
 
 def build(case: Case, **options: Any) -> AsyncEngine:
@@ -330,12 +341,12 @@ def test_preempted_in_the_middle(case: Case) -> None:
             assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
 
 
-@with_models("llama", "qwen2_5_vl")
+@with_models("llama", "qwen2_5_vl", models=ON_HOST)
 def test_kept_on_the_host(case: Case) -> None:
     check_nothing_is_computed_again(case, is_ahead=False)
 
 
-@IN_THREAD
+@with_models(*THOROUGH, models=ON_HOST)
 def test_kept_on_the_host_with_steps_ahead(case: Case) -> None:
     check_nothing_is_computed_again(case, is_ahead=True)
 
@@ -351,6 +362,16 @@ def check_nothing_is_computed_again(case: Case, *, is_ahead: bool) -> None:
     steps = sum(prompts) + ends + 2 * (case.num_tokens - 1) * len(prompts)
     outgrown = SHORT_LIMIT + 1 if case.name == "phi3_longrope" else 0  # once: the second time they are known
     assert stats.total_step_tokens <= steps + outgrown, "something was computed again"
+
+
+@with_models("qwen3_5", models=WITH_STATES)
+def test_states_in_a_process_with_steps_ahead(case: Case) -> None:
+    """In short chunks, preempted in the middle, and a second time from the cache."""
+    options = {**case.chunk(7), "async_scheduling": True, **case.tight_blocks}
+    with build(case, engine_process=True, **options) as engine:
+        for _ in range(2):
+            check(case, ask_in_order(engine, make_requests(case)))
+        assert engine.stats().total_preemptions > 0
 
 
 @in_forms(IN_A_PROCESS, ["process"])
@@ -431,5 +452,5 @@ def test_videos_equal_transformers(case: Case, open_engine: OpenEngine) -> None:
         output = ask(engine, requests)[0]
     assert output.error is None, output.error
     num_prompt = len(expected.input_ids)
-    assert (output.logits[:num_prompt] - expected.logits).abs().max() < TOLERANCE
+    assert (output.logits[:num_prompt] - expected.logits).abs().max() < tolerance_of(case)
     assert list(output.token_ids) == expected.answer

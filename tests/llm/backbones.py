@@ -103,6 +103,12 @@ DELTA_NET = {
     "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 8,
     "linear_value_head_dim": 10, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+LATENT = {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+    "n_shared_experts": 2, "routed_scaling_factor": 1.5, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12, "v_head_dim": 10, "num_key_value_heads": 6,
+}  # fmt: skip
+MSCALE = YARN | {"mscale_all_dim": 0.7, "mscale": 0.7}
 QWEN3_5_ROPE = MROPE | {"mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5}
 
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -147,6 +153,11 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi-moe": ("Phimoe", PHI_EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
+    "deepseek-v2": ("DeepseekV2", LATENT | {"q_lora_rank": None, "head_dim": 8}),
+    "deepseek-v3": (
+        "DeepseekV3",
+        LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1, "rope_parameters": MSCALE},
+    ),
     "ernie4.5-moe": ("Ernie4_5_Moe", ERNIE_EXPERTS),
     "qwen3-vl-moe": (
         "Qwen3VLMoe",

@@ -60,9 +60,14 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "mixtral": Tiny(architecture="MixtralForCausalLM"),
     "qwen2_moe": Tiny(architecture="Qwen2MoeForCausalLM"),
     "qwen3_moe": Tiny(architecture="Qwen3MoeForCausalLM"),
+    "qwen3_next": Tiny(architecture="Qwen3NextForCausalLM"),
+    "qwen3_5_text": Tiny(architecture="Qwen3_5ForCausalLM"),
+    "qwen3_5_moe_text": Tiny(architecture="Qwen3_5MoeForCausalLM"),
     "gpt_oss": Tiny(architecture="GptOssForCausalLM"),
     "gpt_oss_mxfp4": Tiny(architecture="GptOssForCausalLM", variant=True),
     "ernie4_5_moe": Tiny(architecture="Ernie4_5_MoeForCausalLM"),
+    "deepseek_v2": Tiny(architecture="DeepseekV2ForCausalLM"),
+    "deepseek_v3": Tiny(architecture="DeepseekV3ForCausalLM"),
     "glm4_moe": Tiny(architecture="Glm4MoeForCausalLM"),
     "olmoe": Tiny(architecture="OlmoeForCausalLM"),
     "granitemoe": Tiny(architecture="GraniteMoeForCausalLM"),
@@ -84,6 +89,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "qwen2_vl": Tiny(architecture="Qwen2VLForConditionalGeneration"),
     "qwen2_5_vl": Tiny(architecture="Qwen2_5_VLForConditionalGeneration"),
     "qwen3_vl": Tiny(architecture="Qwen3VLForConditionalGeneration"),
+    "qwen3_5": Tiny(architecture="Qwen3_5ForConditionalGeneration"),
+    "qwen3_5_moe": Tiny(architecture="Qwen3_5MoeForConditionalGeneration"),
     "qwen3_vl_moe": Tiny(architecture="Qwen3VLMoeForConditionalGeneration"),
     "qwen3_vl_moe_published": Tiny(architecture="Qwen3VLMoeForConditionalGeneration", variant=True),
     "glm4v_moe": Tiny(architecture="Glm4vMoeForConditionalGeneration"),
@@ -147,8 +154,6 @@ CHECKPOINTS: Mapping[str, Tiny] = {
 
 MODULES: Mapping[str, str] = {
     "cohere2": "Cohere2ForCausalLM",
-    "deepseek_v2": "DeepseekV2ForCausalLM",
-    "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma4_text": "Gemma4ForCausalLM",
     "gpt_neox": "GPTNeoXForCausalLM",
     "granitemoe_swa": "GraniteMoeSWAForCausalLM",
@@ -243,11 +248,14 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
-    "deepseek_moe", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe",
-    "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe",
-    "phimoe_published", "qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "qwen3_vl_moe_published",
+    "deepseek_moe", "deepseek_v2", "deepseek_v3", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4",
+    "granitemoe", "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral", "olmoe",
+    "phimoe", "phimoe_published", "qwen2_moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
+    "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
+WITH_STATES = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+"""Those whose layers keep a state of each sequence, which is not kept in host memory."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
 """Those of `FAMILIES` whose decoder is ours."""

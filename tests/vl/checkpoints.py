@@ -210,6 +210,14 @@ QWEN_TEXT = {
 
 
 HEADS: dict[str, Any] = {"num_key_value_heads": 4}
+DELTA_NET: dict[str, Any] = {
+    "num_hidden_layers": 3, "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8, "linear_value_head_dim": 12,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+DELTA_NET_EXPERTS: dict[str, Any] = {
+    "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 40,
+}  # fmt: skip
 SIX_HEADS: dict[str, Any] = {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 6}
 MPT_SIZES: dict[str, Any] = {"hidden_size": 96, "num_attention_heads": 6, "attn_config": {"clip_qkv": 4.0}}
 GRANITE_FACTORS: dict[str, Any] = {
@@ -529,6 +537,27 @@ def _qwen3_vl(path: Path) -> None:
     text["rope_parameters"] |= {"mrope_section": [4, 2, 2], "mrope_interleaved": True}
     config = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False, **ids)
     save_model(Qwen3VLForConditionalGeneration(config), path)
+    Qwen3VLProcessor(**processors).save_pretrained(path)
+
+
+def _qwen3_5(path: Path, *, kind: str = "Qwen3_5", **more: Any) -> None:
+    """Delta nets around one layer of attention, and a tower without inner layers' output."""
+    _, processors, text, ids = _qwen_parts(path)
+    sizes = {"patch_size": 4, "temporal_patch_size": 2, "merge_size": 2, **STATISTICS}
+    processors["image_processor"] = Qwen2VLImageProcessor(size={"shortest_edge": 256, "longest_edge": 6400}, **sizes)
+    processors["video_processor"] = Qwen3VLVideoProcessor(size={"shortest_edge": 256, "longest_edge": 9216}, **sizes)
+    vision = {
+        "depth": 3, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 64,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 36,
+    }  # fmt: skip
+    text |= {**DELTA_NET, **more}
+    text["rope_parameters"] |= {
+        "mrope_section": [2, 1, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5,
+    }  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(
+        text_config=text, vision_config=vision, tie_word_embeddings=False, **ids
+    )
+    save_model(getattr(transformers, f"{kind}ForConditionalGeneration")(config), path)
     Qwen3VLProcessor(**processors).save_pretrained(path)
 
 
@@ -1524,6 +1553,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": partial(_qwen3_5, kind="Qwen3_5Moe", **DELTA_NET_EXPERTS),
     "glm4v": _glm4v,
     "glm46v": _glm46v,
     "chatglm_4v": _chatglm_4v,
@@ -1669,6 +1700,11 @@ FACTORIES |= {
     "gpt_oss_mxfp4": _gpt_oss_mxfp4,
     "qwen3_vl_moe_published": _qwen3_vl_moe_published,
     "opt": _of_modules("OPT", ffn_dim=96, word_embed_proj_dim=64),
+    "qwen3_next": _of_modules("Qwen3Next", **DELTA_NET, **DELTA_NET_EXPERTS, norm_topk_prob=True),
+    "qwen3_5_text": _text(transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM, **DELTA_NET),
+    "qwen3_5_moe_text": _text(
+        transformers.Qwen3_5MoeTextConfig, transformers.Qwen3_5MoeForCausalLM, **DELTA_NET, **DELTA_NET_EXPERTS
+    ),
     "qwen3_moe": _of_modules(
         "Qwen3Moe", head_dim=24, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=2
     ),

@@ -25,17 +25,25 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """The layout of one layer's blocks. dtype: that of plain keys and values."""
+    """The layout of one layer's blocks. dtype: that of plain keys and values. is_latent: a row is both, of one head."""
 
     format: KVFormat = "plain"
     dtype: torch.dtype
     block_size: int
     num_kv_heads: int
     head_dim: int
+    is_latent: bool = False
 
     def __post_init__(self) -> None:
         if self.format != "plain" and self.head_dim % 2:
             raise ConfigError(f"a KV cache in {self.format} needs an even head_dim, got {self.head_dim}")
+        if self.format != "plain" and self.is_latent:
+            raise ConfigError(f"latent rows are not kept in {self.format}: leave the KV cache unquantized")
+
+    @property
+    def num_parts(self) -> int:
+        """Rows that a plain block has of each head and token."""
+        return 1 if self.is_latent else 2
 
     @property
     def row_bytes(self) -> int:
@@ -57,14 +65,14 @@ class KVLayout:
     @property
     def block_bytes(self) -> int:
         if self.format == "plain":
-            return self.block_size * 2 * self.num_kv_heads * self.row_bytes
+            return self.block_size * self.num_parts * self.num_kv_heads * self.row_bytes
         return _aligned(self.params_at + 2 * self.num_kv_heads * self.block_size * 4)
 
     @property
     def block_shape(self) -> tuple[int, ...]:
         """The shape of a block as a tensor of `element_type`."""
         if self.format == "plain":
-            return self.block_size, 2, self.num_kv_heads, self.head_dim
+            return self.block_size, self.num_parts, self.num_kv_heads, self.head_dim
         return (self.block_bytes,)
 
     @property

@@ -79,7 +79,7 @@ class ComposedDecoder:
         self._max_few_rows = 0
         self._rotaries = [Rotary(spec, device=device, dtype=dtype) for spec in config.rotaries]
         self._slopes = None if config.alibi is None else _make_slopes(config.alibi, division.heads(config), device)
-        self._windows = frozenset(layer.window for layer in config.layers if layer.mixer is None)
+        self._windows = frozenset(layer.window for layer in config.layers)
         self._num_taps = config.num_taps
         self.adapters: Adapters | None = None
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
@@ -407,7 +407,9 @@ def _make_traits(config: DecoderConfig, division: Division, layers: range, *, ha
     num_kv_heads = len(division.kv_heads(config))
     return replace(
         traits,
-        kv_shapes=tuple(replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes),
+        kv_shapes=tuple(
+            shape if shape.is_latent else replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes
+        ),
         flops_per_token=traits.flops_per_token // size,
     )
 

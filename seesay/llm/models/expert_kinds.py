@@ -105,6 +105,25 @@ def read_glm_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
+def read_deepseek_experts(config: ModelConfig) -> ExpertsSpec:
+    """Read those of DeepSeek-V2, whose chosen experts' shares are not normalized."""
+    method = config.topk_method
+    if method not in ("greedy", "group_limited_greedy"):
+        raise CheckpointError(f"topk_method={method!r} is not supported")
+    is_grouped = method != "greedy"
+    return ExpertsSpec(
+        routing=Routing(
+            num_experts=config.n_routed_experts,
+            num_chosen=config.num_experts_per_tok,
+            scale=float(config.routed_scaling_factor),
+            num_groups=config.n_group if is_grouped else 1,
+            num_kept_groups=config.topk_group if is_grouped else 1,
+        ),
+        is_router_exact=True,
+        shared_size=config.moe_intermediate_size * (config.n_shared_experts or 0),
+    )
+
+
 def read_ernie_experts(config: ModelConfig) -> ExpertsSpec:
     return ExpertsSpec(
         routing=Routing(

@@ -12,6 +12,7 @@ from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
 from seesay.llm.models.expert_kinds import (
     find_dense_ernie_layers,
     find_dense_qwen_layers,
+    read_deepseek_experts,
     read_ernie_experts,
     read_glm_experts,
     read_gpt_oss_experts,
@@ -28,6 +29,7 @@ from seesay.llm.models.spec import (
     DeltaNetSpec,
     ExpertsSpec,
     FeedForwardKind,
+    LatentSpec,
     MixerSpec,
     NormPlacement,
     NormSpec,
@@ -49,8 +51,9 @@ class DecoderKind:
     experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention`. sections: see
-    `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
+    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention`, or of all where it
+    `mixes_everywhere`. head_dim: that of the rotary embedding, where heads have several. sections: see `RotarySpec`,
+    where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
     `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
@@ -88,6 +91,8 @@ class DecoderKind:
     num_added_tokens: int = 0
     has_output_gate: bool = False
     mixer: MixerSpec | None = None
+    mixes_everywhere: bool = False
+    head_dim: int | None = None
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:
@@ -149,6 +154,47 @@ def _falcon(config: ModelConfig) -> DecoderKind:
         inner_bias=config.bias,
         activation_option="activation",
     )
+
+
+def _deepseek(config: ModelConfig, experts: ExpertsSpec, *, turns_neighbours: bool) -> DecoderKind:
+    latent = LatentSpec(
+        rank=config.kv_lora_rank,
+        query_rank=config.q_lora_rank or 0,
+        turned_dim=config.qk_rope_head_dim,
+        plain_dim=config.qk_nope_head_dim,
+        value_dim=config.v_head_dim,
+        turns_neighbours=turns_neighbours,
+        num_heads=config.num_attention_heads,
+    )
+    return DecoderKind(
+        num_kv_heads=1,
+        head_dim=latent.turned_dim,
+        attention_scale=find_yarn_scale(config, latent.plain_dim + latent.turned_dim),
+        experts=experts,
+        expert_size=config.moe_intermediate_size,
+        dense_layers=frozenset(range(min(config.first_k_dense_replace, config.num_hidden_layers))),
+        mixer=latent,
+        mixes_everywhere=True,
+    )
+
+
+def _deepseek_v2(config: ModelConfig) -> DecoderKind:
+    return _deepseek(config, read_deepseek_experts(config), turns_neighbours=True)
+
+
+def _deepseek_v3(config: ModelConfig) -> DecoderKind:
+    return _deepseek(config, read_glm_experts(config), turns_neighbours=bool(config.rope_interleave))
+
+
+def find_yarn_scale(config: ModelConfig, size: int) -> float:
+    """Return the factor of attention scores of heads of `size` components, which YaRN scales, too."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    scale, factor, share = size**-0.5, parameters.get("factor", 1.0), parameters.get("mscale_all_dim", 0)
+    if parameters.get("rope_type", "default") == "default" or not share:
+        return float(scale)
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in (factor, share)):
+        raise CheckpointError(f"rope_parameters={parameters!r}: factor and mscale_all_dim must be numbers")
+    return float(scale * (0.1 * share * math.log(factor) + 1.0) ** 2) if factor > 1 else float(scale)
 
 
 def _ernie4_5_moe(config: ModelConfig) -> DecoderKind:
@@ -363,6 +409,8 @@ _GLM = DecoderKind(output_bias=False, turns_neighbours=True, joins_gate_up=True)
 _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "bloom": _bloom,
     "cohere": _cohere,
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
     "ernie4_5_moe": _ernie4_5_moe,
     "falcon": _falcon,
     "gemma": _gemma,

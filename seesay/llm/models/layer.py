@@ -17,11 +17,12 @@ from seesay.llm.models.attention import Attention, AttentionStep
 from seesay.llm.models.delta_net import DeltaNet
 from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
+from seesay.llm.models.latent_attention import LatentAttention
 from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
-from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.spec import DecoderConfig, LatentSpec
 from seesay.llm.ops import Ops
 
 
@@ -204,6 +205,8 @@ class Mixer(Protocol):
 def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Mixer:
     """Return a rank's share of what layer `index` has in the place of attention, or of its attention."""
     spec = config.layers[index].mixer
+    if isinstance(spec, LatentSpec):
+        return LatentAttention(config, index, spec, ops, division)
     return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec)
 
 

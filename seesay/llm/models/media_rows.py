@@ -21,9 +21,9 @@ from seesay.llm.models.spec import MediaRowsSpec
 class SplitLinear:
     """A linear layer at `path` of a decoder's layer.
 
-    `sources`, `inputs` and `has_own_bias` as in `Linear`. text: what computes rows of text, and all rows where `media`
-    is None. linears: all linear layers that it is made of, by their paths in the decoder's layer; those for rows of
-    media are below `media.`.
+    `sources`, `inputs`, `has_own_bias` and `bias_sources` as in `Linear`. text: what computes rows of text, and all
+    rows where `media` is None. linears: all linear layers that it is made of, by their paths in the decoder's layer;
+    those for rows of media are below `media.`.
     media_bias: whether weights of their own have a bias.
     """
 
@@ -39,8 +39,17 @@ class SplitLinear:
         inputs: range | None = None,
         media: MediaRowsSpec | None,
         media_bias: bool | None = None,
+        bias_sources: Sequence[Source | None] | None = None,
     ) -> None:
-        make = partial(Linear, in_features, out_features, has_own_bias=has_own_bias, sources=sources, inputs=inputs)
+        make = partial(
+            Linear,
+            in_features,
+            out_features,
+            has_own_bias=has_own_bias,
+            sources=sources,
+            inputs=inputs,
+            bias_sources=bias_sources,
+        )
         self.text = make(bias=bias)
         self.linears: Mapping[str, Linear] = {path: self.text}
         self._media: _MediaRows | None = None

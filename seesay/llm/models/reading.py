@@ -64,7 +64,7 @@ def read_decoder_config(
     attention_bias = bool(getattr(config, "attention_bias", False))
     tied = getattr(config, "tie_word_embeddings", False) if tied_embeddings is None else tied_embeddings
     num_heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // num_heads
+    head_dim = kind.head_dim or getattr(config, "head_dim", None) or config.hidden_size // num_heads
     num_kv_heads = kind.num_kv_heads or config.num_key_value_heads or num_heads
     rotaries, layers = _make_layers(
         config, kind, head_dim=head_dim, session_len=session_len, rope_scaling_factor=rope_scaling_factor
@@ -245,6 +245,8 @@ def _find_mixing(config: ModelConfig, kind: DecoderKind) -> frozenset[int]:
     """Return the layers that have something in the place of attention."""
     types: list[str] = getattr(config, "layer_types", None) or []
     found = frozenset(index for index, name in enumerate(types) if name == _LINEAR)
+    if kind.mixes_everywhere:
+        return frozenset(range(config.num_hidden_layers))
     if found and kind.mixer is None:
         raise CheckpointError(f"layer_types: {_LINEAR!r} is not supported in a {config.model_type}")
     return found

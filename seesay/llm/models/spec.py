@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -172,13 +172,49 @@ class DeltaNetSpec:
         return self.conv_size + 2 * (self.value_size + self.num_value_heads)
 
     @property
+    def kv_shape(self) -> KVShape:
+        return NO_KV
+
+    @property
     def state(self) -> tuple[StateTensor, ...]:
         """What a layer keeps of a sequence."""
         matrices = StateTensor((self.num_value_heads, self.key_dim, self.value_dim), is_exact=True)
         return StateTensor((self.num_taps - 1, self.conv_size)), matrices
 
 
-MixerSpec = DeltaNetSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentSpec:
+    """Attention to latent rows. rank: of the latent vector. query_rank: of what queries are products of; 0: of the
+    layer's input. Of a head's query and key, `turned_dim` components are rotated, and the key's are all heads';
+    `plain_dim` are not. turns_neighbours: see `DecoderConfig`."""
+
+    rank: int
+    query_rank: int
+    turned_dim: int
+    plain_dim: int
+    value_dim: int
+    turns_neighbours: bool
+    num_heads: int
+    num_taps: ClassVar[int] = 0
+    state: ClassVar[tuple[StateTensor, ...]] = ()
+
+    @property
+    def row_size(self) -> int:
+        """Components of a token's row."""
+        return self.rank + self.turned_dim
+
+    @property
+    def total_size(self) -> int:
+        """The sum of the inner sizes of all matrices that a token is multiplied with."""
+        per_head = 2 * self.plain_dim + self.turned_dim + 2 * self.value_dim
+        return self.query_rank + self.row_size + self.num_heads * per_head
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return KVShape(num_kv_heads=1, head_dim=self.row_size, is_latent=True)
+
+
+MixerSpec = DeltaNetSpec | LatentSpec
 """What a layer may have in the place of attention."""
 
 
@@ -340,7 +376,7 @@ class DecoderConfig:
             vocab_size=self.vocab_size,
             embedding_size=2 * num_media_layers * self.num_kv_heads * self.head_dim
             or self.hidden_size * (1 + self.num_deep_layers),
-            kv_shapes=tuple(kv_shape if layer.mixer is None else NO_KV for layer in own),
+            kv_shapes=tuple(kv_shape if layer.mixer is None else layer.mixer.kv_shape for layer in own),
             state_shapes=states if any(states) else (),
             attends_media=num_media_layers > 0,
             num_position_axes=3 if self.rotaries[0].sections else 1,

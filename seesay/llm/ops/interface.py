@@ -158,6 +158,12 @@ class Ops(Protocol):
         Falcon does; others are float32.
         """
 
+    def attend_latent(
+        self, query: torch.Tensor, cache: LayerCache, plan: Any, *, scale: float, turned_dim: int
+    ) -> torch.Tensor:
+        """Causal attention of query [T, H, D] to latent rows of D components: they are keys, and behind their first
+        `turned_dim` components, values → [T, H, D - turned_dim]."""
+
     def forget_blocks(self) -> None:
         """Drop every copy of what blocks contain: blocks were written to by something other than a step."""
 

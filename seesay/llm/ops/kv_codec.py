@@ -34,7 +34,7 @@ def write_tokens(cache: LayerCache, slots: torch.Tensor, pairs: torch.Tensor) ->
 def read_blocks(cache: LayerCache, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Return keys and values [N, block_size, 2, G, D] of the blocks int64 [N]."""
     if cache.layout.format == "plain":
-        return cache.data.index_select(0, blocks)
+        return cache.data.index_select(0, blocks).expand(-1, -1, 2, -1, -1)
     keys, values = cache.keys.index_select(0, blocks), cache.values.index_select(0, blocks)
     params = cache.params.index_select(0, blocks)
     data = torch.stack((keys.transpose(1, 2), values.permute(0, 3, 1, 2)), dim=2)
@@ -45,7 +45,7 @@ def read_tokens(cache: LayerCache, slots: torch.Tensor, dtype: torch.dtype) -> t
     """Return keys and values [T, 2, G, D] of the slots int64 [T]."""
     layout = cache.layout
     if layout.format == "plain":
-        return cache.data.flatten(0, 1).index_select(0, slots)
+        return cache.data.flatten(0, 1).index_select(0, slots).expand(-1, 2, -1, -1)
     blocks, places = slots // layout.block_size, slots % layout.block_size
     data = torch.stack((cache.keys[blocks, :, places], cache.values[blocks, :, :, places]), dim=1)
     return dequantize(data, cache.params[blocks, :, :, places], layout.format).to(dtype)

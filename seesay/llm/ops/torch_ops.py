@@ -218,6 +218,11 @@ class TorchOps:
             outputs.append(_attend_piece(query, cache, piece, window=window, slopes=slopes, **options))
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
+    def attend_latent(
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float, turned_dim: int
+    ) -> torch.Tensor:
+        return self.attend(query, cache, plan, scale=scale, window=None, soft_cap=None)[..., turned_dim:]
+
 
 def _note_faults(numbers: torch.Tensor, faults: torch.Tensor) -> None:
     """Set faults [T] to NaN where any of numbers [T, ...] is not finite. On the CPU a sum is looked at first."""

@@ -14,7 +14,7 @@ from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import triton_attention, triton_experts
+from seesay.llm.ops import triton_attention, triton_experts, triton_latent
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 from seesay.llm.plans.routing import Routing
@@ -121,3 +121,8 @@ class TritonOps:
         return triton_attention.attend(
             query, cache, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes
         )
+
+    def attend_latent(
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float, turned_dim: int
+    ) -> torch.Tensor:
+        return triton_latent.attend(query, cache, plan, scale=scale, turned_dim=turned_dim)

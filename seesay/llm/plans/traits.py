@@ -12,10 +12,11 @@ MediaTokens = Literal["all", "all_but_last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVShape:
-    """The keys, and the values, of one token in one layer."""
+    """The keys, and the values, of one token in one layer. is_latent: one row of a token stands for both."""
 
     num_kv_heads: int
     head_dim: int
+    is_latent: bool = False
 
 
 NO_KV = KVShape(num_kv_heads=0, head_dim=0)

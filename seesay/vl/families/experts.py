@@ -62,6 +62,24 @@ class NamedAsQwenMoe(TextFamily):
     )
 
 
+class DeepSeek(TextFamily):
+    """Attention to latent rows; experts, and what all tokens go through, are named as in the model."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM")
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="deepseek_v2",
+            names=("deepseek-ai/DeepSeek-V2-Lite-Chat", "deepseek-ai/DeepSeek-V2-Chat"),
+            architecture="DeepseekV2ForCausalLM",
+        ),
+        Published(
+            decoder="deepseek_v3",
+            names=("moonshotai/Moonlight-16B-A3B-Instruct",),
+            architecture="DeepseekV3ForCausalLM",
+        ),
+    )
+
+
 class GptOss(TextFamily):
     """Experts are stacked, in MXFP4 as published."""
 

@@ -1,0 +1,122 @@
+"""Attention to latent rows (DeepSeek-AI 2024, arXiv 2405.04434, multi-head latent attention).
+
+The cache has one row of each token: what a rotated key and a latent vector are. Keys and values are products of the
+latent vector with a matrix per head. That of keys is applied to queries, and that of values to what is attended, so
+that all heads attend to the same rows, and nothing is expanded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
+from seesay.device.linear.linear import Linear
+from seesay.device.linear.norm import rms_norm
+from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.attention import AttentionStep
+from seesay.llm.models.division import Division
+from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.spec import DecoderConfig, LatentSpec
+from seesay.llm.ops import Ops
+from seesay.llm.ops.latent_rows import rotate, write_rows
+
+
+class LatentAttention:
+    """Attention of a rank's heads; see `Mixer`."""
+
+    def __init__(self, config: DecoderConfig, index: int, spec: LatentSpec, ops: Ops, division: Division) -> None:
+        self._spec, self._ops, self._scale, name = spec, ops, config.attention_scale, f"layers.{index}.self_attn"
+        heads = division.heads(config)
+        self._num_heads, self._eps = len(heads), config.norm.eps
+        self.window = spec
+        bias = config.qkv_bias
+        queries = Source(module="q_a_proj", num_outputs=spec.query_rank)
+        own_bias: list[Source | None] = [queries]
+        if not spec.query_rank:
+            queries, own_bias = _pick_queries("q_proj", heads, config.num_heads, spec), [None]
+        row = _pick_row(spec)
+        self.qkv = SplitLinear(
+            "self_attn.qkv_proj", config.hidden_size, bias=bias, sources=[queries, row], media=None,
+            bias_sources=[*own_bias, row],
+        )  # fmt: skip
+        self.out = SplitLinear(
+            "self_attn.o_proj",
+            config.num_heads * spec.value_dim,
+            config.hidden_size,
+            bias=config.output_bias,
+            has_own_bias=division.is_first,
+            inputs=range(heads.start * spec.value_dim, heads.stop * spec.value_dim),
+            media=None,
+        )
+        self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
+        self._row_norm = plain_weight(f"{name}.kv_a_layernorm.weight", spec.rank)
+        self._key_up = _pick_expansion(name, heads, config.num_heads, spec, is_value=False)
+        self._value_up = _pick_expansion(name, heads, config.num_heads, spec, is_value=True)
+        self.norms: tuple[Weight, ...] = (self._row_norm, self._key_up, self._value_up)
+        self._query_up: Linear | None = None
+        if spec.query_rank:
+            source = _pick_queries("q_b_proj", heads, config.num_heads, spec)
+            self._query_up = Linear(spec.query_rank, sources=[source], bias=False)
+            self._query_norm = plain_weight(f"{name}.q_a_layernorm.weight", spec.query_rank)
+            self.linears = {**self.linears, "self_attn.q_b_proj": self._query_up}
+            self.norms = (*self.norms, self._query_norm)
+
+    def attend(self, qkv: torch.Tensor, cache: LayerCache, step: AttentionStep) -> torch.Tensor:
+        """Return the attended values [T, H · V] of `self.qkv`'s output [T, …]."""
+        spec, count, heads = self._spec, len(qkv), self._num_heads
+        query, turned, latent = torch.split(qkv, [qkv.shape[1] - spec.row_size, spec.turned_dim, spec.rank], dim=1)
+        if self._query_up is not None:
+            query = self._query_up(rms_norm(query, self._query_norm.data, self._eps))
+        plain, turned_query = torch.split(query.view(count, heads, -1), [spec.plain_dim, spec.turned_dim], dim=2)
+        cos, sin = step.turns[0]
+        row = torch.cat(
+            (rotate(turned[:, None], cos, sin)[:, 0], rms_norm(latent, self._row_norm.data, self._eps)), dim=1
+        )
+        write_rows(row, cache, step.slots, step.faults)
+        key_up = self._key_up.data.view(heads, spec.plain_dim, spec.rank)
+        absorbed = torch.bmm(plain.transpose(0, 1), key_up).transpose(0, 1)
+        query = torch.cat((rotate(turned_query, cos, sin), absorbed), dim=2)
+        attended = self._ops.attend_latent(query, cache, step.plan, scale=self._scale, turned_dim=spec.turned_dim)
+        value_up = self._value_up.data.view(heads, spec.value_dim, spec.rank)
+        values = torch.bmm(attended.transpose(0, 1), value_up.transpose(1, 2))
+        return values.transpose(0, 1).reshape(count, -1)
+
+
+def _turned(first: int, spec: LatentSpec) -> tuple[range, ...]:
+    """Return the stored components from `first` on that are rotated, in the order in which they are here: what is
+    turned together lies half of them apart."""
+    stop = first + spec.turned_dim
+    if not spec.turns_neighbours:
+        return (range(first, stop),)
+    return range(first, stop, 2), range(first + 1, stop, 2)
+
+
+def _pick_queries(module: str, heads: range, num_heads: int, spec: LatentSpec) -> Source:
+    """Return the queries of `heads`: of each, what is not rotated, then what is."""
+    size = spec.plain_dim + spec.turned_dim
+    picks = [
+        pick
+        for head in heads
+        for pick in (
+            range(head * size, head * size + spec.plain_dim),
+            *_turned(head * size + spec.plain_dim, spec),
+        )
+    ]
+    return Source(module=module, num_outputs=num_heads * size, picks=tuple(picks))
+
+
+def _pick_row(spec: LatentSpec) -> Source:
+    """Return what becomes a token's row: what is rotated, then the latent vector."""
+    picks = (*_turned(spec.rank, spec), range(spec.rank))
+    return Source(module="kv_a_proj_with_mqa", num_outputs=spec.row_size, picks=picks)
+
+
+def _pick_expansion(name: str, heads: range, num_heads: int, spec: LatentSpec, *, is_value: bool) -> Weight:
+    """Return the matrix [H · K, rank] of the keys, or [H · V, rank] of the values, of these heads."""
+    size, first = spec.plain_dim + spec.value_dim, spec.plain_dim if is_value else 0
+    length = spec.value_dim if is_value else spec.plain_dim
+    picks = tuple(range(head * size + first, head * size + first + length) for head in heads)
+    axes = (Axis(dim=0, size=num_heads * size, picks=picks), Axis(dim=1, size=spec.rank))
+    return Weight(parts=(Part(tensor=f"{name}.kv_b_proj.weight", axes=axes),))
