@@ -371,9 +371,27 @@ def call_sampling(dtype: torch.dtype) -> None:
 def call_row_state(dtype: torch.dtype) -> None:
     from seesay.kernels import row_state
 
-    state, slots, table = empty(513, 9, dtype=int64), empty(8, dtype=int64), empty(513, 1024, dtype=int32)
+    state, slots, table = empty(513, 11, dtype=int64), empty(8, dtype=int64), empty(513, 1024, dtype=int32)
     row_state.begin_decode(state, table, slots, table, block_size=64, num_axes=3)
     row_state.make_draws(state, slots, slots)
+
+
+def call_states(dtype: torch.dtype) -> None:
+    from seesay.kernels import delta_rule
+
+    mixed, states, slots = empty(8, 8192 + 64, dtype=dtype), empty(9, 24, 32, 128, 128), empty(8, dtype=int64)
+    query, key, value, beta, rate = torch.split(mixed, [2048, 2048, 4096, 32, 32], dim=1)
+    query, key, value = query.view(8, 16, 128), key.view(8, 16, 128), value.view(8, 32, 128)
+    delta_rule.step(query, key, value, beta, rate, (empty(32), empty(32)), states[:, 3], slots)
+
+
+def call_latent_attention(dtype: torch.dtype) -> None:
+    from seesay.kernels import latent_attention
+
+    table, lens = empty(8, 64, dtype=int32), empty(8, dtype=int32)
+    for num_heads, rows in ((16, None), (128, lens)):
+        query, cache = empty(8, num_heads, 576, dtype=dtype), empty(512, 64, 1, 1, 576, dtype=dtype)
+        latent_attention.attend(query, cache, table, lens, rows, turned_dim=64, block_size=64, scale=0.1)
 
 
 def call_all_reduce(dtype: torch.dtype) -> None:
@@ -402,6 +420,8 @@ CALLS = {
         call_experts,
         call_rows,
         call_row_state,
+        call_states,
+        call_latent_attention,
         call_all_reduce,
     ),
     "float32": (call_wide_attention, call_quantized_kv, call_tower_attention),
@@ -409,7 +429,7 @@ CALLS = {
 """float32: where it has tiles of its own."""
 NVIDIA_ALONE = (call_gemv, call_packed, call_all_reduce)
 """They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
-ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_all_reduce)
+ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_states, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
 
 

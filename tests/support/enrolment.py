@@ -249,8 +249,8 @@ WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
     "deepseek_moe", "deepseek_v2", "deepseek_v3", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4",
-    "granitemoe", "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral", "olmoe",
-    "phimoe", "phimoe_published", "qwen2_moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
+    "granitemoe", "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral",
+    "olmoe", "phimoe", "phimoe_published", "qwen2_moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
     "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""

@@ -347,8 +347,7 @@ def _build_parts(
         encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
         runner = _load_first(model, config, resolved, make_runner, ranks)
-    if runner.decoder.traits.has_states:
-        refuse_beside_states(config)
+    refuse_beside_states(runner, config)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved)
     if is_gpu:

@@ -354,8 +354,7 @@ class EngineLoop:
         except StepFailedError as failure:
             self._recover(failure)
         else:
-            if not (plan.rows and self._scheduler.is_behind(suspects or ())):
-                self._suspects.pass_group()
+            self._pass_group(plan, suspects)
         self.embeddings.release(self._scheduler.take_released())
         if not has_more:
             self._pacer.rest()
@@ -371,6 +370,11 @@ class EngineLoop:
             return {}
         self._finish_steps()
         return self._speculation.propose(num_rows) if self._suspects.group is None else {}
+
+    def _pass_group(self, plan: StepPlan, suspects: frozenset[int] | None) -> None:
+        """The step of the group went well: others follow, unless it is only on its way to where it failed before."""
+        if not (plan.rows and self._scheduler.is_behind(suspects or ())):
+            self._suspects.pass_group()
 
     def _recover(self, failure: StepFailedError) -> None:
         """Go on after a step that failed. All that is in flight is planned again, in halves of the failed step's rows:

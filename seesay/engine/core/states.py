@@ -33,7 +33,7 @@ def build_states(runner: ModelRunner, config: EngineConfig) -> StateSlots | None
     return StateSlots(runner.num_states, places, enable_prefix_caching=config.enable_prefix_caching)
 
 
-def refuse_beside_states(config: EngineConfig) -> None:
-    """Raise `ConfigError` for options that models with states cannot have."""
-    if config.num_cpu_blocks:
+def refuse_beside_states(runner: ModelRunner, config: EngineConfig) -> None:
+    """Raise `ConfigError` for options that a model with states cannot have."""
+    if runner.decoder.traits.has_states and config.num_cpu_blocks:
         raise ConfigError("num_cpu_blocks: states of layers are not kept in host memory: use num_cpu_blocks=0")

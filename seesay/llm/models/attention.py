@@ -117,14 +117,17 @@ class Attention:
             sinks=None if self._sinks is None else self._sinks.data,
             slopes=step.slopes,
         )
-        if gate is not None:
-            output = output * gate.sigmoid()
-        return output.reshape(len(qkv), -1)
+        return _open_gates(output, gate).reshape(len(qkv), -1)
 
     def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return queries [T, H · D] and keys [T, G · D], views."""
         end = self._num_heads * self._head_dim
         return qkv[:, :end], qkv[:, end : end + self._num_kv_heads * self._head_dim]
+
+
+def _open_gates(output: torch.Tensor, gates: torch.Tensor | None) -> torch.Tensor:
+    """Return the attended values [T, H, D] as far as their gates are open."""
+    return output if gates is None else output * gates.sigmoid()
 
 
 class _HeadNorm:

@@ -362,11 +362,16 @@ class DecoderConfig:
         """Tokens of the convolutions; 0 without any."""
         return max((layer.mixer.num_taps for layer in self.layers if layer.mixer is not None), default=0)
 
+    def _mixed_size(self, layer: LayerSpec) -> int:
+        """The sum of the inner sizes of the matrices of attention, or of what is in its place."""
+        if layer.mixer is not None:
+            return layer.mixer.total_size
+        return self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+
     @property
     def traits(self) -> DecoderTraits:
         """Return the properties by which the engine plans steps."""
-        attention = self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        mixed = sum(attention if layer.mixer is None else layer.mixer.total_size for layer in self.layers)
+        mixed = sum(map(self._mixed_size, self.layers))
         own = [layer for layer in self.layers if not layer.attends_media]
         num_media_layers = self.num_layers - len(own)
         inner = sum(layer.feed_forward.total_size for layer in self.layers)

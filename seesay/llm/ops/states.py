@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from seesay.device.backends import has_kernels
 from seesay.llm.ops import torch_states
 from seesay.llm.ops.state_plan import StatePlan
 
@@ -32,6 +33,12 @@ def run_delta_rule(
     of the values [T, H, V], are brought to length 1, and queries scaled. beta [T, H] is what a sigmoid takes, and rate
     [T, H] is what decays are made of with `rates`, log_rate and bias [H]. faults [T] become NaN where an output is not
     finite."""
+    if plan.chunks is None and has_kernels(value.device):
+        from seesay.kernels import delta_rule
+
+        output = delta_rule.step(query, key, value, beta, rate, rates, states, plan.slots)
+        note_faults(output, faults)
+        return output
     query, key = torch_states.normalize(query) * query.shape[-1] ** -0.5, torch_states.normalize(key)
     group = value.shape[1] // key.shape[1]
     output = torch_states.delta_rule(
@@ -39,7 +46,7 @@ def run_delta_rule(
         key.repeat_interleave(group, dim=1),
         value.float(),
         torch_states.softplus_decay(rate, *rates),
-        beta.sigmoid().float(),
+        beta.float().sigmoid(),
         states,
         plan,
     )

@@ -248,8 +248,7 @@ def _make_group(
 ) -> DecodeGroup:
     kv_lens = layout.kv_lens[start:stop, None]
     num_blocks = -(-int(kv_lens.max()) // layout.block_size)
-    slots = np.arange(num_blocks * layout.block_size)[None]
-    masks = {}
+    slots, masks = np.arange(num_blocks * layout.block_size)[None], {}
     for window in windows:
         visible = slots < kv_lens
         if window is not None:

@@ -76,8 +76,7 @@ class ModelRunner:
         self.adapter_ids: Mapping[str, int] = {}
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
-        self._num_blocks = 0
-        self._num_host_slots = self.num_states = 0
+        self._num_blocks = self._num_host_slots = self.num_states = 0
         self._graphs: DecodeGraphs | None = None
         self.has_graphs = False
         self._padding: StepPadding | None = None

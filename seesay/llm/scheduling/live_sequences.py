@@ -216,13 +216,9 @@ class LiveSequences:
         for plan in plans:
             moved.update(copy.block_id for copy in plan.loads)
             moved.update(copy.target for copy in plan.copies)
-            if self.states is not None:
-                self.states.forget_copies(plan.state_copies)
-            self.pool.host.forget_slots([copy.slot for copy in (*plan.saves, *plan.loads)])
+            self._forget_copies(plan)
         for seq in list(self.running):
-            has_lost_state = self.states is not None and seq.is_in_flight
-            if has_lost_state:
-                seq.num_lost = seq.num_scheduled
+            has_lost_state = self._note_lost_state(seq)
             seq.roll_back()
             if has_lost_state or not moved.isdisjoint(seq.block_ids):
                 self.restart(seq)
@@ -276,6 +272,19 @@ class LiveSequences:
         """The copies of blocks, and of states, since the last call."""
         copies, self._copies = tuple(self._copies), []
         return copies, () if self.states is None else self.states.take_copies()
+
+    def _forget_copies(self, plan: StepPlan) -> None:
+        """What the copies of a lost plan were to move is nowhere."""
+        self.pool.host.forget_slots([copy.slot for copy in (*plan.saves, *plan.loads)])
+        if self.states is not None:
+            self.states.forget_copies(plan.state_copies)
+
+    def _note_lost_state(self, seq: Sequence) -> bool:
+        """Return whether the state of a sequence is lost with a step that it is in, and note how far that went."""
+        if self.states is None or not seq.is_in_flight:
+            return False
+        seq.num_lost = seq.num_scheduled
+        return True
 
     @property
     def has_room_for_state(self) -> bool:

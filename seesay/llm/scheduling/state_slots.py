@@ -45,80 +45,67 @@ class SnapshotPlaces:
 
 class StateSlots:
     """`num_slots` slots; `places` says where snapshots are taken. They are the resume points of the layers
-    (`ResumePoints`)."""
+    (`ResumePoints`). pool: running sequences use some of its blocks, and snapshots are cached in others."""
 
     def __init__(self, num_slots: int, places: SnapshotPlaces, *, enable_prefix_caching: bool = True) -> None:
-        self._pool = BlockPool(num_slots, 1, enable_prefix_caching)
+        self.pool = BlockPool(num_slots, 1, enable_prefix_caching)
         self._copies: list[CopiedBlock] = []
         self.places = places
         self.total_snapshots = 0
 
     def reset(self) -> None:
         """Let all slots be free."""
-        self._pool.reset()
+        self.pool.reset()
         self._copies.clear()
-
-    @property
-    def num_slots(self) -> int:
-        return self._pool.num_blocks
-
-    @property
-    def num_used(self) -> int:
-        """Slots of running sequences."""
-        return self._pool.num_used
-
-    @property
-    def num_snapshots(self) -> int:
-        return self._pool.num_cached
 
     @property
     def has_room(self) -> bool:
         """Whether one more sequence can begin. It may take the slot of a snapshot."""
-        return self._pool.can_allocate(1)
+        return self.pool.can_allocate(1)
 
     def find_last(self, keys: Values[BlockKey], num_tokens: int) -> int:
         """See `ResumePoints`."""
         most = min(len(keys), num_tokens // self.places.block_size)
-        found = (number for number in range(most, 0, -1) if self._pool.find((keys[number - 1],)))
+        found = (number for number in range(most, 0, -1) if self.pool.find((keys[number - 1],)))
         return next(found, 0) * self.places.block_size
 
     def begin(self, seq: Sequence, num_tokens: int) -> None:
         """Give `seq` a slot, with the state behind its first `num_tokens` tokens, of which there is a snapshot."""
         assert seq.state_slot < 0, seq
         if not num_tokens:
-            [seq.state_slot] = self._pool.allocate(1)
+            [seq.state_slot] = self.pool.allocate(1)
             return
         key = seq.block_keys[num_tokens // self.places.block_size - 1]
-        held = self._pool.acquire(self._pool.find((key,)))
+        held = self.pool.acquire(self.pool.find((key,)))
         if not self.has_room:  # the snapshot is the only slot that is left: it becomes the state
-            self._pool.forget(held)
+            self.pool.forget(held)
             [seq.state_slot] = held
             return
-        [seq.state_slot] = self._pool.allocate(1)
+        [seq.state_slot] = self.pool.allocate(1)
         self._copies.append(CopiedBlock(held[0], seq.state_slot))
-        self._pool.release(held)
+        self.pool.release(held)
 
     def end(self, seq: Sequence) -> None:
         """Take the slot of a sequence that runs no more."""
         if seq.state_slot >= 0:
-            self._pool.release((seq.state_slot,))
+            self.pool.release((seq.state_slot,))
             seq.state_slot, seq.last_snapshot = -1, None
 
     def keep(self, seq: Sequence, place: int) -> None:
         """Keep the state of `seq`, which is behind `place` tokens, for others, as far as there is room. `block_keys`
         has the keys of its blocks up to there. The one before in its answer is kept no more."""
         key = seq.block_keys[place // self.places.block_size - 1]
-        if self._pool.find((key,)):
-            self._pool.release(self._pool.acquire(self._pool.find((key,))))  # used once more
+        if self.pool.find((key,)):
+            self.pool.release(self.pool.acquire(self.pool.find((key,))))  # used once more
             return
         if seq.last_snapshot is not None:
             self.forget((seq.last_snapshot,))
         if not self.has_room:
             return
-        [slot] = taken = self._pool.allocate(1)
-        self._pool.register(slot, key)
+        [slot] = taken = self.pool.allocate(1)
+        self.pool.register(slot, key)
         self._copies.append(CopiedBlock(seq.state_slot, slot))
-        self._pool.release(taken)
+        self.pool.release(taken)
         self.total_snapshots += 1
         is_between = place > seq.num_prompt_tokens and place % self.places.spacing
         seq.last_snapshot = key if is_between else None
@@ -126,16 +113,16 @@ class StateSlots:
     def forget(self, keys: Iterable[BlockKey]) -> None:
         """Let nobody find the snapshots behind these blocks any more."""
         for key in keys:
-            self._pool.forget(self._pool.find((key,)))
+            self.pool.forget(self.pool.find((key,)))
 
     def forget_copies(self, copies: Iterable[CopiedBlock]) -> None:
         """The copies of a plan that is lost were not made, or it is not known whether they were: what was to be there
         is nowhere."""
-        self._pool.forget(copy.target for copy in copies)
+        self.pool.forget(copy.target for copy in copies)
 
     def forget_all(self) -> None:
         """Let nobody find any snapshot any more."""
-        self._pool.forget(range(self.num_slots))
+        self.pool.forget(range(self.pool.num_blocks))
 
     def take_copies(self) -> tuple[CopiedBlock, ...]:
         """The copies since the last call, to be made one after another."""
@@ -144,4 +131,4 @@ class StateSlots:
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Assert all invariants. `sequences`: those that run."""
-        self._pool.check_integrity([(seq.state_slot,) for seq in sequences])
+        self.pool.check_integrity([(seq.state_slot,) for seq in sequences])

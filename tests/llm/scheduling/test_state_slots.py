@@ -52,7 +52,7 @@ def test_rows_end_where_states_are_kept() -> None:
     engine = make_engine(8)
     answer(engine, make_sequence(1, 30, max_new_tokens=1))
     assert rows_of(engine, 1) == [(0, 12), (12, 12), (24, 4), (28, 2)]
-    assert slots_of(engine).num_snapshots == 3
+    assert slots_of(engine).pool.num_cached == 3
 
 
 @pytest.mark.parametrize("is_ahead", [False, True])
@@ -74,7 +74,7 @@ def test_the_next_turn_goes_on_behind_the_answer() -> None:
     second = Sequence(2, prompt, SamplingParams(max_new_tokens=2, ignore_eos=True))
     answer(engine, second)
     assert second.num_cached_tokens == 20, "21 tokens were computed, and blocks have 4"
-    assert slots_of(engine).total_snapshots > slots_of(engine).num_snapshots, "those within an answer do not stay"
+    assert slots_of(engine).total_snapshots > slots_of(engine).pool.num_cached, "those within an answer do not stay"
 
 
 @pytest.mark.parametrize("other", [{"salt": b"another"}, {"adapter": 3}])
@@ -90,9 +90,9 @@ def test_sequences_wait_for_a_slot(is_ahead: bool) -> None:
     for seq_id in range(5):
         engine.add(make_sequence(seq_id, 6, first=seq_id))
     engine.step()
-    assert engine.scheduler.stats().num_running == 2 and slots_of(engine).num_used == 2
+    assert engine.scheduler.stats().num_running == 2 and slots_of(engine).pool.num_used == 2
     engine.drain()
-    assert not slots_of(engine).num_used
+    assert not slots_of(engine).pool.num_used
 
 
 def test_one_slot_is_enough_to_go_on_with_a_snapshot() -> None:
@@ -100,7 +100,7 @@ def test_one_slot_is_enough_to_go_on_with_a_snapshot() -> None:
     engine = make_engine(1)
     engine.add(first := make_sequence(1, 30, max_new_tokens=1))
     engine.drain()
-    assert not slots_of(engine).num_snapshots, "its own slot was never free"
+    assert not slots_of(engine).pool.num_cached, "its own slot was never free"
     engine = make_engine(2)
     answer(engine, first := make_sequence(1, 30, max_new_tokens=1))
     engine.add(make_sequence(2, 3, first=1, max_new_tokens=30))
@@ -140,7 +140,7 @@ def test_states_of_a_faulty_sequence_are_found_by_nobody() -> None:
     for _ in range(4):
         engine.step()
     engine.scheduler.forget_blocks(1)
-    assert not slots_of(engine).num_snapshots
+    assert not slots_of(engine).pool.num_cached
     engine.end(1)
     assert answer(engine, make_sequence(2, 30)).num_cached_tokens == 0
 

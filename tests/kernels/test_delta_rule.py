@@ -1,0 +1,47 @@
+"""One step of the gated delta rule by the kernel against the torch implementation. On a GPU the tests run as they are,
+elsewhere in Triton's interpreter: `test_interpreter.py` runs this file."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from triton_cases import DEVICE, DTYPES, MARKS, assert_close, random, runs_here
+
+from seesay.llm.ops.state_plan import StatePlan
+from seesay.llm.ops.states import run_delta_rule
+
+pytestmark = MARKS
+SLOTS = 7
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("num_key_heads", "num_heads", "key_dim", "value_dim"), [(1, 1, 16, 32), (2, 6, 8, 10), (3, 3, 20, 40)]
+)
+def test_a_step_equals_that_in_torch(
+    num_key_heads: int, num_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype
+) -> None:
+    from seesay.kernels import delta_rule
+
+    num_rows, keys, values = 3, num_key_heads * key_dim, num_heads * value_dim
+    mixed = random(num_rows, 2 * keys + values + 2 * num_heads, dtype=dtype)
+    query, key, value, beta, rate = torch.split(mixed, [keys, keys, values, num_heads, num_heads], dim=1)
+    rate[0, 0] = 60.0
+    query, key = (x.view(num_rows, num_key_heads, key_dim) for x in (query, key))
+    value = value.view(num_rows, num_heads, value_dim)
+    rates = random(num_heads, seed=1), random(num_heads, seed=2)
+    pool = random(SLOTS, 2, num_heads, key_dim, value_dim, seed=3)  # of two layers
+    slots = torch.tensor([5, 0, 3], device=DEVICE)
+    expected_pool = pool.cpu().clone()
+    given = [x.cpu() for x in (query, key, value, beta, rate)]
+    expected = run_delta_rule(
+        *given, tuple(x.cpu() for x in rates), expected_pool[:, 1],
+        StatePlan(slots=slots.cpu(), num_decode=num_rows), torch.zeros(num_rows),
+    )  # fmt: skip
+    output = delta_rule.step(query, key, value, beta, rate, rates, pool[:, 1], slots)
+    assert_close(output.cpu(), expected.double(), 4.0, tolerances=dict.fromkeys(DTYPES, 2e-6))
+    assert_close(pool[:, 1].cpu(), expected_pool[:, 1].double(), 4.0)
+    assert torch.equal(pool[:, 0].cpu(), expected_pool[:, 0])
+    others = [slot for slot in range(SLOTS) if slot not in slots.tolist()]
+    assert torch.equal(pool[others].cpu(), expected_pool[others])
