@@ -9,14 +9,12 @@ from __future__ import annotations
 from seesay.checkpoint.checkpoint import Checkpoint
 from seesay.checkpoint.files import check_tokenizer_files, read_text
 from seesay.checkpoint.layouts.config_conversion import ORIGINALS, ConfigReader, ConvertedConfig, read_as_known
-from seesay.checkpoint.layouts.original_deepseek_vl2 import PLAIN_ATTENTION
 from seesay.checkpoint.model_path import DEMO_MODEL, resolve_checkpoint, resolve_config
 from seesay.checkpoint.tensors import NoWeightsError, StoredTensor, TensorSlices, find_stored_names, is_buffer
 
 __all__ = [
     "DEMO_MODEL",
     "ORIGINALS",
-    "PLAIN_ATTENTION",
     "Checkpoint",
     "ConfigReader",
     "NoWeightsError",

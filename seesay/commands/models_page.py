@@ -27,8 +27,12 @@ the weights is run only for [other models](#other-models), and only with `trust_
 Families are written here; the tests hold each to Transformers' own class, or to a plain statement of the published
 code where Transformers has none (Baichuan 2 of 13B, CogVLM, DeepSeek-VL2, GLM-4V, Kimi-VL, MiniCPM-V, Molmo,
 Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy answers in all ways of computing them.
-[Other models](#other-models) run through Transformers' modules, and so do the decoders of DeepSeek-VL2 and Kimi-VL,
-which are mixtures of experts: they are not quantized, and take new weights of whole folders.
+[Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
+folders.
+
+Qwen3-Next and Qwen3.5 keep a state of each sequence ([states](design/states.md)): they take `tp=1` and no
+`num_cpu_blocks`. DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows: quantized weights of their
+`kv_b_proj`, and a quantized KV cache, are refused.
 
 ## Vision-language models
 
@@ -92,7 +96,7 @@ pictures beside the text (cross-attention), but for Llama 3.2 Vision, a family a
 describes a processor of them that makes rows of one, and else taken as pictures. Media have no options but `detail`,
 and one with a side more than 200 times as long as the other is refused.
 
-The tests hold these against Transformers in all ways of computing: Cohere 2, DeepSeek V2 and V3, Gemma 4's text model,
+The tests hold these against Transformers in all ways of computing: Cohere 2, Gemma 4's text model,
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A
 Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR, HunyuanOCR, LightOnOCR,
 LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; and two made-up models whose code lies beside their weights,

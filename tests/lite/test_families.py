@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from enrolment import CHECKPOINTS, OF_MODULES, WITH_EXPERTS
+from enrolment import CHECKPOINTS, OF_MODULES, WITH_EXPERTS, WITH_STATES
 from family_contract import draw_image, load_family, preprocess
 from lite.reading import TEXT, logits_of, multiply_out
 from PIL import Image
@@ -19,6 +19,9 @@ from seesay.errors import ConfigError
 _SPLIT = ("CogVLMForCausalLM", "InternLMXComposer2ForCausalLM")
 SPLIT = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.architecture in _SPLIT)
 """Their linear layers have other weights for pictures, or additions."""
+
+
+REFUSED = (*SPLIT, *WITH_EXPERTS, *WITH_STATES, *OF_MODULES, "mllama")
 
 
 def test_models_with_weights_of_their_own_for_pictures_are_refused(
@@ -38,7 +41,12 @@ def test_decoders_that_attend_to_pictures_are_refused(tiny_checkpoint: Callable[
         lite.auto_gptq(tiny_checkpoint("mllama"), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
-REFUSED = (*SPLIT, *WITH_EXPERTS, *OF_MODULES, "mllama")
+@pytest.mark.parametrize("name", ["qwen3_5_text", "deepseek_v2"])
+def test_layers_with_states_and_latent_rows_are_refused(
+    name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="with a state or latent rows cannot be quantized here"):
+        lite.auto_gptq(tiny_checkpoint(name), tmp_path / "out", calib_dataset=tmp_path, device="cpu")
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ DELTA_NET = {
     "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 8,
     "linear_value_head_dim": 10, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+LFM2 = {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "tie_word_embeddings": True}
 LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
     "n_shared_experts": 2, "routed_scaling_factor": 1.5, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
@@ -153,6 +154,8 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "phi-moe": ("Phimoe", PHI_EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
+    "lfm2": ("Lfm2", LFM2),
+    "lfm2-bias": ("Lfm2", LFM2 | {"conv_bias": True, "block_auto_adjust_ff_dim": False, "conv_L_cache": 5}),
     "deepseek-v2": ("DeepseekV2", LATENT | {"q_lora_rank": None, "head_dim": 8}),
     "deepseek-v3": (
         "DeepseekV3",

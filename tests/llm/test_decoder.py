@@ -58,6 +58,7 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
         "llama-llama3-rope",
         "qwen2-some-windows",
         "qwen3",
+        "lfm2",
         "deepseek-v2",
         "deepseek-v3",
         "qwen3-next",

@@ -40,7 +40,12 @@ FUSED = (
     "llama", "gemma2", "starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon-groups", "falcon-alibi", "mpt",
     "mixtral", "qwen2-moe", "glm4-moe",
 )  # fmt: skip
-OTHERS = [name for name in backbones.BACKBONES if name not in (*FUSED, "qwen3")]  # which has three key heads
+WITH_STATES = ("lfm2", "lfm2-bias", "qwen3-next", "qwen3.5", "qwen3.5-moe")
+OTHERS = [
+    name
+    for name in backbones.BACKBONES
+    if name not in (*FUSED, *WITH_STATES, "qwen3")  # which has three key heads
+]
 ORDERED = [form for form in PACKED_FORMS if "order" in form]
 FORMATS = FORMS | {form: each for form, each in PACKED_FORMS.items() if form not in ORDERED}
 

@@ -68,6 +68,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "ernie4_5_moe": Tiny(architecture="Ernie4_5_MoeForCausalLM"),
     "deepseek_v2": Tiny(architecture="DeepseekV2ForCausalLM"),
     "deepseek_v3": Tiny(architecture="DeepseekV3ForCausalLM"),
+    "lfm2": Tiny(architecture="Lfm2ForCausalLM"),
     "glm4_moe": Tiny(architecture="Glm4MoeForCausalLM"),
     "olmoe": Tiny(architecture="OlmoeForCausalLM"),
     "granitemoe": Tiny(architecture="GraniteMoeForCausalLM"),
@@ -131,10 +132,10 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "xcomposer2d5": Tiny(architecture="InternLMXComposer2ForCausalLM"),
     "xcomposer2": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
     "xcomposer2_4khd": Tiny(architecture="InternLMXComposer2ForCausalLM", variant=True),
-    "deepseek_vl2": Tiny(architecture="DeepseekVLV2ForCausalLM", of_modules=True),
-    "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
-    "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True, of_modules=True),
-    "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration", of_modules=True),
+    "deepseek_vl2": Tiny(architecture="DeepseekVLV2ForCausalLM"),
+    "deepseek_vl2_sigmoid": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
+    "deepseek_vl2_plain": Tiny(architecture="DeepseekVLV2ForCausalLM", variant=True),
+    "kimi_vl": Tiny(architecture="KimiVLForConditionalGeneration"),
     "perception_lm": Tiny(architecture="PerceptionLMForConditionalGeneration", needs="timm"),
     "perception_lm_timm": Tiny(architecture="PerceptionLMForConditionalGeneration", variant=True, needs="timm"),
     "fast_vlm": Tiny(architecture="FastVlmForConditionalGeneration", needs="timm"),
@@ -248,14 +249,16 @@ ALL_VISION = tuple(name for name, family in ENROLLED.items() if family.modalitie
 WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
-    "deepseek_moe", "deepseek_v2", "deepseek_v3", "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4",
-    "granitemoe", "granitemoeshared", "internvl_gpt_oss", "internvl_qwen3_moe", "llama4", "llama4_text", "mixtral",
-    "olmoe", "phimoe", "phimoe_published", "qwen2_moe", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
-    "qwen3_vl_moe", "qwen3_vl_moe_published",
+    "deepseek_moe", "deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
+    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe", "granitemoeshared", "internvl_gpt_oss",
+    "internvl_qwen3_moe", "kimi_vl", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe", "phimoe_published", "qwen2_moe",
+    "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
-WITH_STATES = ("qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+WITH_STATES = ("lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""
+WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_vl")
+"""Those whose layers attend to latent rows, which are not quantized."""
 OF_MODULES = tuple(name for name, tiny in CHECKPOINTS.items() if tiny.of_modules)
 COMPOSED = tuple(name for name in FAMILIES if name not in OF_MODULES)
 """Those of `FAMILIES` whose decoder is ours."""

@@ -1700,6 +1700,10 @@ FACTORIES |= {
     "gpt_oss_mxfp4": _gpt_oss_mxfp4,
     "qwen3_vl_moe_published": _qwen3_vl_moe_published,
     "opt": _of_modules("OPT", ffn_dim=96, word_embed_proj_dim=64),
+    "lfm2": _of_modules(
+        "Lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_multiple_of=8,
+        tie_word_embeddings=True,
+    ),
     "qwen3_next": _of_modules("Qwen3Next", **DELTA_NET, **DELTA_NET_EXPERTS, norm_topk_prob=True),
     "qwen3_5_text": _text(transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM, **DELTA_NET),
     "qwen3_5_moe_text": _text(

@@ -24,12 +24,11 @@ from seesay.llm.models.expert_kinds import (
     read_qwen3_vl_experts,
     read_qwen_experts,
 )
+from seesay.llm.models.mixer_kinds import find_yarn_scale, read_convolution, read_delta_net, read_latent
 from seesay.llm.models.spec import (
     AlibiSpec,
-    DeltaNetSpec,
     ExpertsSpec,
     FeedForwardKind,
-    LatentSpec,
     MixerSpec,
     NormPlacement,
     NormSpec,
@@ -51,9 +50,9 @@ class DecoderKind:
     experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention`, or of all where it
-    `mixes_everywhere`. head_dim: that of the rotary embedding, where heads have several. sections: see `RotarySpec`,
-    where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
+    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention` or `conv`, or of
+    all where it `mixes_everywhere`. head_dim: that of the rotary embedding, where heads have several. sections: see
+    `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
     `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
@@ -157,15 +156,7 @@ def _falcon(config: ModelConfig) -> DecoderKind:
 
 
 def _deepseek(config: ModelConfig, experts: ExpertsSpec, *, turns_neighbours: bool) -> DecoderKind:
-    latent = LatentSpec(
-        rank=config.kv_lora_rank,
-        query_rank=config.q_lora_rank or 0,
-        turned_dim=config.qk_rope_head_dim,
-        plain_dim=config.qk_nope_head_dim,
-        value_dim=config.v_head_dim,
-        turns_neighbours=turns_neighbours,
-        num_heads=config.num_attention_heads,
-    )
+    latent = read_latent(config, turns_neighbours=turns_neighbours)
     return DecoderKind(
         num_kv_heads=1,
         head_dim=latent.turned_dim,
@@ -178,23 +169,20 @@ def _deepseek(config: ModelConfig, experts: ExpertsSpec, *, turns_neighbours: bo
     )
 
 
+def _deepseek_plain(config: ModelConfig) -> DecoderKind:
+    """The attention of a Llama, and experts of DeepSeek-V2, as in the smallest DeepSeek-VL2."""
+    dense = frozenset(index for index, kind in enumerate(config.mlp_layer_types) if kind == "dense")
+    return DecoderKind(
+        experts=read_deepseek_experts(config), expert_size=config.moe_intermediate_size, dense_layers=dense
+    )
+
+
 def _deepseek_v2(config: ModelConfig) -> DecoderKind:
     return _deepseek(config, read_deepseek_experts(config), turns_neighbours=True)
 
 
 def _deepseek_v3(config: ModelConfig) -> DecoderKind:
     return _deepseek(config, read_glm_experts(config), turns_neighbours=bool(config.rope_interleave))
-
-
-def find_yarn_scale(config: ModelConfig, size: int) -> float:
-    """Return the factor of attention scores of heads of `size` components, which YaRN scales, too."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    scale, factor, share = size**-0.5, parameters.get("factor", 1.0), parameters.get("mscale_all_dim", 0)
-    if parameters.get("rope_type", "default") == "default" or not share:
-        return float(scale)
-    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in (factor, share)):
-        raise CheckpointError(f"rope_parameters={parameters!r}: factor and mscale_all_dim must be numbers")
-    return float(scale * (0.1 * share * math.log(factor) + 1.0) ** 2) if factor > 1 else float(scale)
 
 
 def _ernie4_5_moe(config: ModelConfig) -> DecoderKind:
@@ -243,6 +231,22 @@ def _granitemoe(config: ModelConfig) -> DecoderKind:
         experts=read_granite_experts(config),
         expert_size=config.intermediate_size,
         joins_gate_up=True,
+    )
+
+
+def _lfm2(config: ModelConfig) -> DecoderKind:
+    size = config.intermediate_size
+    if config.block_auto_adjust_ff_dim:
+        size = int(2 * size / 3)
+        if config.block_ffn_dim_multiplier is not None:
+            unit = config.block_multiple_of
+            size = -(-int(config.block_ffn_dim_multiplier * size) // unit) * unit
+    return DecoderKind(
+        norm=NormSpec(eps=config.norm_eps),
+        qk_norm="head",
+        inner_size=size,
+        activation="silu",
+        mixer=read_convolution(config),
     )
 
 
@@ -358,16 +362,11 @@ def _qwen3_vl_moe(config: ModelConfig) -> DecoderKind:
 
 
 def _qwen3_5(config: ModelConfig, *, is_grouped: bool = False) -> DecoderKind:
-    mixer = DeltaNetSpec(
-        num_key_heads=config.linear_num_key_heads,
-        num_value_heads=config.linear_num_value_heads,
-        key_dim=config.linear_key_head_dim,
-        value_dim=config.linear_value_head_dim,
-        num_taps=config.linear_conv_kernel_dim,
-        is_grouped=is_grouped,
-    )
     return DecoderKind(
-        norm=NormSpec(eps=config.rms_norm_eps, offset=1.0), qk_norm="head", has_output_gate=True, mixer=mixer
+        norm=NormSpec(eps=config.rms_norm_eps, offset=1.0),
+        qk_norm="head",
+        has_output_gate=True,
+        mixer=read_delta_net(config, is_grouped=is_grouped),
     )
 
 
@@ -409,6 +408,7 @@ _GLM = DecoderKind(output_bias=False, turns_neighbours=True, joins_gate_up=True)
 _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "bloom": _bloom,
     "cohere": _cohere,
+    "deepseek_ocr2_text": _deepseek_plain,
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "ernie4_5_moe": _ernie4_5_moe,
@@ -425,6 +425,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "granite": _granite,
     "granitemoe": _granitemoe,
     "granitemoeshared": _granitemoe,
+    "lfm2": _lfm2,
     "llama": _llama,
     "llama4_text": _llama4,
     "ministral3": _ministral3,

@@ -22,7 +22,8 @@ from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
-from seesay.llm.models.spec import DecoderConfig, LatentSpec
+from seesay.llm.models.short_convolution import ShortConvolution
+from seesay.llm.models.spec import ConvolutionSpec, DecoderConfig, LatentSpec
 from seesay.llm.ops import Ops
 
 
@@ -207,6 +208,8 @@ def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
     spec = config.layers[index].mixer
     if isinstance(spec, LatentSpec):
         return LatentAttention(config, index, spec, ops, division)
+    if isinstance(spec, ConvolutionSpec):
+        return ShortConvolution(config, index, spec)
     return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from seesay.checkpoint import PLAIN_ATTENTION, Checkpoint, is_buffer
+from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.kinds import list_backbones
 from seesay.llm.models.module_attention import ATTENTION, StepHolder, bind, register
@@ -119,10 +119,6 @@ class ModuleModel:
         """Return what has `from_pretrained`: the auto class, or the model's own."""
         import transformers
 
-        if self._config.model_type == PLAIN_ATTENTION:
-            from seesay.llm.models.module_deepseek import find_plain_deepseek
-
-            return find_plain_deepseek()
         code = self._checkpoint.code
         return getattr(transformers, self._auto_class) if code is None else code.load_class(code.model)
 
@@ -130,7 +126,7 @@ class ModuleModel:
         config = copy.deepcopy(self._config)
         with torch.device("meta"), _quiet():
             maker = self._class()
-            is_auto = self._checkpoint.code is None and config.model_type != PLAIN_ATTENTION
+            is_auto = self._checkpoint.code is None
             model: PreTrainedModel = (
                 maker.from_config(config, trust_remote_code=False) if is_auto else maker._from_config(config)
             )

@@ -238,17 +238,17 @@ def _make_still(dim: int, sections: tuple[int, ...] = ()) -> RotarySpec:
 
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-_LINEAR = "linear_attention"
+_MIXERS = ("linear_attention", "conv")
 
 
 def _find_mixing(config: ModelConfig, kind: DecoderKind) -> frozenset[int]:
     """Return the layers that have something in the place of attention."""
     types: list[str] = getattr(config, "layer_types", None) or []
-    found = frozenset(index for index, name in enumerate(types) if name == _LINEAR)
+    found = frozenset(index for index, name in enumerate(types) if name in _MIXERS)
     if kind.mixes_everywhere:
         return frozenset(range(config.num_hidden_layers))
     if found and kind.mixer is None:
-        raise CheckpointError(f"layer_types: {_LINEAR!r} is not supported in a {config.model_type}")
+        raise CheckpointError(f"layer_types: {types[min(found)]!r} is not supported in a {config.model_type}")
     return found
 
 
@@ -258,7 +258,7 @@ def _windows(config: ModelConfig) -> tuple[Window | None, ...]:
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)
     for kind in kinds:
-        if kind not in (*_LAYER_TYPES, "chunked_attention", _LINEAR):
+        if kind not in (*_LAYER_TYPES, "chunked_attention", *_MIXERS):
             raise CheckpointError(f"layer_types: {kind!r} is not supported")
     if "sliding_attention" in kinds and window is None:
         raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")

@@ -214,7 +214,30 @@ class LatentSpec:
         return KVShape(num_kv_heads=1, head_dim=self.row_size, is_latent=True)
 
 
-MixerSpec = DeltaNetSpec | LatentSpec
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvolutionSpec:
+    """A gated convolution over `num_taps` tokens, of `size` components."""
+
+    size: int
+    num_taps: int
+    has_bias: bool
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return NO_KV
+
+    @property
+    def total_size(self) -> int:
+        """The sum of the inner sizes of all matrices that a token is multiplied with."""
+        return 4 * self.size
+
+    @property
+    def state(self) -> tuple[StateTensor, ...]:
+        """What a layer keeps of a sequence."""
+        return (StateTensor((self.num_taps - 1, self.size)),)
+
+
+MixerSpec = DeltaNetSpec | LatentSpec | ConvolutionSpec
 """What a layer may have in the place of attention."""
 
 

@@ -1,5 +1,5 @@
 """DeepSeek-VL2 (arXiv 2412.10302): the whole picture, then tiles of it at the one of several resolutions that shows
-most of it, and a mixture of experts, which Transformers' modules compute."""
+most of it, and a mixture of experts that attends to latent rows, but for the smallest model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from seesay.values.frame_chain import Chain, Pad, Tiles
 from seesay.vl.bases.any_resolution import is_made_of_tiles
 from seesay.vl.bases.arrangement import Rows, chain, end_lines, join_tiles, number_rows
 from seesay.vl.bases.pixels import PixelSettings, count_patches, read_padding_color, read_processor
-from seesay.vl.family import MAX_TILES, Features, make_expansion
-from seesay.vl.modules.module_family import ModuleDecoderFamily
+from seesay.vl.family import MAX_TILES, Family, Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -37,7 +36,7 @@ _RESOLUTIONS = "candidate_resolutions"
 _PROCESSOR = "DeepseekVLV2Processor"
 
 
-class DeepseekVL2(ModuleDecoderFamily):
+class DeepseekVL2(Family):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
     Features: tiles [T, S, S, 3], S being the tower's `image_size`, of which the first is the whole picture, or frames;
@@ -52,9 +51,8 @@ class DeepseekVL2(ModuleDecoderFamily):
     )
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_dynamic_patch",)}
-    decoder_prefix = "language."
     weights = WeightMap(
-        decoder={"language.": ""},
+        decoder={"language.model.": "", "language.lm_head.": "lm_head."},
         tower={
             "vision.": "tower.",
             "vision.patch_embed.proj.": "tower.patch_embed.",

@@ -15,8 +15,7 @@ from seesay.values import Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Pad, Patches
 from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
 from seesay.vl.constants import LOW_DETAIL_PIXELS
-from seesay.vl.family import MAX_UNITS, Features, make_expansion
-from seesay.vl.modules.module_family import ModuleDecoderFamily
+from seesay.vl.family import MAX_UNITS, Family, Features, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap
 
@@ -35,7 +34,7 @@ _MAX_SIDE = 511
 _BLACK = (0, 0, 0)
 
 
-class KimiVL(ModuleDecoderFamily):
+class KimiVL(Family):
     """Configuration, processor, tokenizer and model are code beside the weights; none of it is run.
 
     Features: patches [P, 3·P·P] in merge-group order, or frames; and the plan's measures, with `grid` (1, h, w) in
@@ -51,9 +50,8 @@ class KimiVL(ModuleDecoderFamily):
     )
     modalities = (Modality.IMAGE,)
     options = {Modality.IMAGE: ("max_pixels",)}
-    decoder_prefix = "language_model."
     weights = WeightMap(
-        decoder={"language_model.": ""},
+        decoder={"language_model.model.": "", "language_model.lm_head.": "lm_head."},
         tower={
             "vision_tower.encoder.": "",
             "vision_tower.patch_embed.proj.": "patch_embed.",

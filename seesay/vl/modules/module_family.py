@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seesay.device.ranks import Ranks, Stages
     from seesay.llm.models.decoder import Decoder
     from seesay.llm.models.module_decoder import ModuleDecoder
-    from seesay.llm.models.module_model import DecoderNames, ModuleModel
+    from seesay.llm.models.module_model import ModuleModel
 
 
 _CAUSAL = "AutoModelForCausalLM"
@@ -107,12 +107,10 @@ class ModuleBackbone(Backbone):
 class ModuleDecoderFamily(Family):
     """A family whose decoder runs through Transformers' modules.
 
-    auto_class: the name of Transformers' class that makes them. decoder_prefix: the beginning of the names of their
-    tensors in the checkpoint, whose `text_config` they are made of; None for a model that is no part of another one.
+    auto_class: the name of Transformers' class that makes them.
     """
 
     auto_class: ClassVar[str] = _CAUSAL
-    decoder_prefix: ClassVar[str | None] = None
 
     @cached_property
     def model(self) -> ModuleModel:
@@ -125,15 +123,7 @@ class ModuleDecoderFamily(Family):
         from seesay.llm.models.module_model import ModuleModel
 
         nearest = describe_nearest(checkpoint.config.get("model_type"))
-        return ModuleModel(checkpoint, cls.auto_class, names=cls._names(), nearest=nearest)
-
-    @classmethod
-    def _names(cls) -> DecoderNames | None:
-        from seesay.llm.models.module_model import DecoderNames
-
-        if (prefix := cls.decoder_prefix) is None:
-            return None
-        return DecoderNames(prefixes={prefix: ""}, is_own=lambda name: name.startswith(prefix))
+        return ModuleModel(checkpoint, cls.auto_class, nearest=nearest)
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""

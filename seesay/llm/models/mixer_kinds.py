@@ -1,0 +1,58 @@
+"""What layers have in the place of attention: how each configuration calls its options."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from seesay.errors import CheckpointError
+from seesay.llm.models.spec import ConvolutionSpec, DeltaNetSpec, LatentSpec
+
+if TYPE_CHECKING:
+    from seesay.checkpoint.model_config import ModelConfig
+
+
+def read_delta_net(config: ModelConfig, *, is_grouped: bool) -> DeltaNetSpec:
+    """Raises `CheckpointError` for heads that cannot be grouped."""
+    spec = DeltaNetSpec(
+        num_key_heads=config.linear_num_key_heads,
+        num_value_heads=config.linear_num_value_heads,
+        key_dim=config.linear_key_head_dim,
+        value_dim=config.linear_value_head_dim,
+        num_taps=config.linear_conv_kernel_dim,
+        is_grouped=is_grouped,
+    )
+    if spec.num_value_heads % spec.num_key_heads:
+        raise CheckpointError(
+            f"linear_num_value_heads={spec.num_value_heads} is no multiple of linear_num_key_heads={spec.num_key_heads}"
+        )
+    return spec
+
+
+def read_latent(config: ModelConfig, *, turns_neighbours: bool) -> LatentSpec:
+    """Read the attention of a DeepSeek-V2 or V3."""
+    return LatentSpec(
+        rank=config.kv_lora_rank,
+        query_rank=config.q_lora_rank or 0,
+        turned_dim=config.qk_rope_head_dim,
+        plain_dim=config.qk_nope_head_dim,
+        value_dim=config.v_head_dim,
+        turns_neighbours=turns_neighbours,
+        num_heads=config.num_attention_heads,
+    )
+
+
+def read_convolution(config: ModelConfig) -> ConvolutionSpec:
+    """Read the convolutions of an LFM2."""
+    return ConvolutionSpec(size=config.hidden_size, num_taps=config.conv_L_cache, has_bias=bool(config.conv_bias))
+
+
+def find_yarn_scale(config: ModelConfig, size: int) -> float:
+    """Return the factor of attention scores of heads of `size` components, which YaRN scales, too."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    scale, factor, share = size**-0.5, parameters.get("factor", 1.0), parameters.get("mscale_all_dim", 0)
+    if parameters.get("rope_type", "default") == "default" or not share:
+        return float(scale)
+    if any(isinstance(number, bool) or not isinstance(number, int | float) for number in (factor, share)):
+        raise CheckpointError(f"rope_parameters={parameters!r}: factor and mscale_all_dim must be numbers")
+    return float(scale * (0.1 * share * math.log(factor) + 1.0) ** 2) if factor > 1 else float(scale)
