@@ -250,8 +250,9 @@ WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
     "deepseek_moe", "deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
-    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe", "granitemoeshared", "internvl_gpt_oss",
-    "internvl_qwen3_moe", "kimi_vl", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe", "phimoe_published", "qwen2_moe",
+    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe", "granitemoeshared",
+    "internvl_gpt_oss", "internvl_qwen3_moe", "kimi_vl", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe",
+    "phimoe_published", "qwen2_moe",
     "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""

@@ -35,5 +35,9 @@ def build_states(runner: ModelRunner, config: EngineConfig) -> StateSlots | None
 
 def refuse_beside_states(runner: ModelRunner, config: EngineConfig) -> None:
     """Raise `ConfigError` for options that a model with states cannot have."""
-    if runner.decoder.traits.has_states and config.num_cpu_blocks:
+    if not runner.decoder.traits.has_states:
+        return
+    if config.speculation is not None:
+        raise ConfigError("speculative: a wrong token cannot be taken back from the states of this model: leave it out")
+    if config.num_cpu_blocks:
         raise ConfigError("num_cpu_blocks: states of layers are not kept in host memory: use num_cpu_blocks=0")

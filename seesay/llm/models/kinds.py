@@ -24,7 +24,13 @@ from seesay.llm.models.expert_kinds import (
     read_qwen3_vl_experts,
     read_qwen_experts,
 )
-from seesay.llm.models.mixer_kinds import find_yarn_scale, read_convolution, read_delta_net, read_latent
+from seesay.llm.models.mixer_kinds import (
+    find_lfm2_size,
+    find_yarn_scale,
+    read_convolution,
+    read_delta_net,
+    read_latent,
+)
 from seesay.llm.models.spec import (
     AlibiSpec,
     ExpertsSpec,
@@ -235,16 +241,10 @@ def _granitemoe(config: ModelConfig) -> DecoderKind:
 
 
 def _lfm2(config: ModelConfig) -> DecoderKind:
-    size = config.intermediate_size
-    if config.block_auto_adjust_ff_dim:
-        size = int(2 * size / 3)
-        if config.block_ffn_dim_multiplier is not None:
-            unit = config.block_multiple_of
-            size = -(-int(config.block_ffn_dim_multiplier * size) // unit) * unit
     return DecoderKind(
         norm=NormSpec(eps=config.norm_eps),
         qk_norm="head",
-        inner_size=size,
+        inner_size=find_lfm2_size(config),
         activation="silu",
         mixer=read_convolution(config),
     )

@@ -56,3 +56,15 @@ def find_yarn_scale(config: ModelConfig, size: int) -> float:
     if any(isinstance(number, bool) or not isinstance(number, int | float) for number in (factor, share)):
         raise CheckpointError(f"rope_parameters={parameters!r}: factor and mscale_all_dim must be numbers")
     return float(scale * (0.1 * share * math.log(factor) + 1.0) ** 2) if factor > 1 else float(scale)
+
+
+def find_lfm2_size(config: ModelConfig) -> int:
+    """Return the inner size of the feed-forwards of an LFM2, which may be less than its configuration says."""
+    size = int(config.intermediate_size)
+    if not config.block_auto_adjust_ff_dim:
+        return size
+    size = int(2 * size / 3)
+    if config.block_ffn_dim_multiplier is None:
+        return size
+    unit = int(config.block_multiple_of)
+    return -(-int(config.block_ffn_dim_multiplier * size) // unit) * unit
