@@ -34,10 +34,11 @@ def test_a_step_equals_that_in_torch(
     pool = random(SLOTS, 2, num_heads, key_dim, value_dim, seed=3)  # of two layers
     slots = torch.tensor([5, 0, 3], device=DEVICE)
     expected_pool = pool.cpu().clone()
-    given = [x.cpu() for x in (query, key, value, beta, rate)]
+    plan = StatePlan(slots=slots.cpu(), num_decode=num_rows)
+    log_rate, bias = (x.cpu() for x in rates)
     expected = run_delta_rule(
-        *given, tuple(x.cpu() for x in rates), expected_pool[:, 1],
-        StatePlan(slots=slots.cpu(), num_decode=num_rows), torch.zeros(num_rows),
+        query.cpu(), key.cpu(), value.cpu(), beta.cpu(), rate.cpu(), (log_rate, bias), expected_pool[:, 1], plan,
+        torch.zeros(num_rows),
     )  # fmt: skip
     output = delta_rule.step(query, key, value, beta, rate, rates, pool[:, 1], slots)
     assert_close(output.cpu(), expected.double(), 4.0, tolerances=dict.fromkeys(DTYPES, 2e-6))

@@ -183,10 +183,6 @@ def _deepseek_plain(config: ModelConfig) -> DecoderKind:
     )
 
 
-def _deepseek_v2(config: ModelConfig) -> DecoderKind:
-    return _deepseek(config, read_deepseek_experts(config), turns_neighbours=True)
-
-
 def _deepseek_v3(config: ModelConfig) -> DecoderKind:
     return _deepseek(config, read_glm_experts(config), turns_neighbours=bool(config.rope_interleave))
 
@@ -409,7 +405,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "bloom": _bloom,
     "cohere": _cohere,
     "deepseek_ocr2_text": _deepseek_plain,
-    "deepseek_v2": _deepseek_v2,
+    "deepseek_v2": lambda config: _deepseek(config, read_deepseek_experts(config), turns_neighbours=True),
     "deepseek_v3": _deepseek_v3,
     "ernie4_5_moe": _ernie4_5_moe,
     "falcon": _falcon,

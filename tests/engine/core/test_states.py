@@ -18,7 +18,7 @@ from seesay.errors import ConfigError
     ("options", "word"),
     [
         ({"num_cpu_blocks": 8}, "num_cpu_blocks: states"),
-        ({"speculative": {"algorithm": "ngram"}}, "speculative: a wrong token"),
+        ({"speculative": {"method": "ngram"}}, "speculative: a wrong token"),
     ],
     ids=["host memory", "speculation"],
 )
