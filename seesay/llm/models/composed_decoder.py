@@ -395,6 +395,8 @@ def _list_names(decoder: ComposedDecoder) -> Iterator[str]:
 def _make_traits(config: DecoderConfig, division: Division, layers: range, *, has_graphs: bool) -> DecoderTraits:
     """Return the properties of a rank's share."""
     is_stage = len(layers) < config.num_layers
+    if is_stage and config.num_taps:
+        raise ConfigError("pp: layers with a state are not divided into stages: use pp=1")
     traits = replace(
         config.traits,
         has_graphs=config.traits.has_graphs and has_graphs and not is_stage,
