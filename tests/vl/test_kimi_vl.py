@@ -132,7 +132,7 @@ NORM = "language_model.model.layers.1.input_layernorm.weight"
     ("change", "message"),
     [
         (lambda state: state.pop(NORM), f"tensor '{NORM}' is missing from the checkpoint"),
-        (lambda state: state.update({NORM: torch.zeros(3)}), f"tensor '{NORM}' has another shape than the config says"),
+        (lambda state: state.update({NORM: torch.zeros(3)}), f"tensor '{NORM}' has shape .3., the config says .64."),
         (lambda state: state.update({NORM + "s": torch.zeros(3)}), f"unexpected tensor '{NORM}s'"),
     ],
 )
