@@ -89,6 +89,18 @@ class AdapterFolder:
         base = config.get("base_model_name_or_path")
         return cls(path, base if isinstance(base, str) and base else None, modules)
 
+    @staticmethod
+    def find_rank(path: str | Path) -> int:
+        """Return the largest rank in a folder, of which this reads the names and sizes alone. Raises `CheckpointError`
+        as `load` does."""
+        stored = _read_stored(Path(path))
+        return max(min(MAX_RANK, stored[first].shape[0]) for first, _ in _pair(Path(path), stored).values())
+
+    @property
+    def max_rank(self) -> int:
+        """The largest rank of its modules."""
+        return max(len(module.a) for module in self.modules.values())
+
     def spell(self, module: str) -> Iterator[str]:
         """Yield the names that a module may have in the base model's checkpoint, the likeliest first."""
         for beginning, other in _SPELLINGS:

@@ -14,6 +14,7 @@ from seesay.config.speculative import SpeculativeConfig, make_speculative
 from seesay.errors import ConfigError
 
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
+_LARGEST_RANK = 512
 """Upper limit of token and row counts. Larger values are typing errors."""
 
 _MOST_RANKS, _MOST_STAGES = 64, 2
@@ -68,6 +69,10 @@ class EngineConfig:
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
     adapters: LoRA adapters by name: folders as PEFT writes them, of language layers.
+    max_adapters: adapters that may be in use at a time, each with a slot in the memory of the device. Sequences of more
+        wait; those adapters are in host memory meanwhile. 0: as many as `adapters` has.
+    max_adapter_rank: the largest rank of an adapter, for which slots have room. 0: that of `adapters`, or 16 where
+        there are none.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks. Where the rows of a picture
         see each other (Gemma 3), one picture may go beyond it. Where all tokens of a prompt see each other (PaliGemma),
         a prompt of more tokens is refused.
@@ -131,6 +136,8 @@ class EngineConfig:
     num_cpu_blocks: int = 0
     num_gpu_blocks: int = 0
     adapters: Mapping[str, str] | None = None
+    max_adapters: int = 0
+    max_adapter_rank: int = 0
     max_prefill_token_num: int = 8192
     max_step_ms: int | Literal["auto"] | None = "auto"
     thread_safe: bool = True
@@ -189,6 +196,8 @@ class EngineConfig:
             self.num_cpu_blocks,
             "must be 0 without enable_prefix_caching",
         )
+        for name, most in (("max_adapters", _MOST_ROWS), ("max_adapter_rank", _LARGEST_RANK)):
+            require(0 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [0, {most}]")
         budget = self.max_prefill_token_num
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
         require(1 <= self.tp <= _MOST_RANKS, "tp", self.tp, f"must be in [1, {_MOST_RANKS}]")

@@ -394,6 +394,17 @@ def call_latent_attention(dtype: torch.dtype) -> None:
         latent_attention.attend(query, cache, table, lens, rows, turned_dim=64, block_size=64, scale=0.1)
 
 
+def call_low_rank(dtype: torch.dtype) -> None:
+    """Adapters of the largest and of the usual rank, in steps of few and of many tokens."""
+    from seesay.kernels.low_rank import add_low_rank
+
+    for max_rank, tile_rows in ((16, 16), (16, 64), (64, 64), (512, 16)):
+        x, y = empty(40, HIDDEN, dtype=dtype), empty(40, 2 * INNER, dtype=dtype)
+        a, b = empty(2, 2 * max_rank, HIDDEN, dtype=dtype), empty(2, max_rank, 2 * INNER, dtype=dtype)
+        indices = empty(2, 2, dtype=int32), empty(40, dtype=int32), empty(3, 3, dtype=int32), empty(2, 3, dtype=int32)
+        add_low_rank(y, x, a, b, *indices, tile_rows=tile_rows, columns=128)
+
+
 def call_all_reduce(dtype: torch.dtype) -> None:
     from seesay.kernels.all_reduce import MAX_PROGRAMS, PeerSums
 
@@ -423,8 +434,9 @@ CALLS = {
         call_states,
         call_latent_attention,
         call_all_reduce,
+        call_low_rank,
     ),
-    "float32": (call_wide_attention, call_quantized_kv, call_tower_attention),
+    "float32": (call_wide_attention, call_quantized_kv, call_tower_attention, call_low_rank),
 }
 """float32: where it has tiles of its own."""
 NVIDIA_ALONE = (call_gemv, call_packed, call_all_reduce)

@@ -72,5 +72,6 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
             runner.device_rows,
             record=record_eager,
             block_size=block_size,
+            num_adapter_slots=runner.limits.num_adapter_slots,
         )
     return runner._graphs.sizes

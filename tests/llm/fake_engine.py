@@ -98,9 +98,9 @@ def check_row_table(table: RowTable, scheduler: Scheduler) -> None:
         assert row.num_known - seq.num_tokens in aheads, seq
         assert (row.num_prompt_tokens, row.next_position) == (seq.num_prompt_tokens, seq.next_position), seq
         assert np.array_equal(row.positions(0, seq.num_prompt_tokens), seq.prompt_positions), seq
-        assert (row.stretch, row.seed) == (seq.stretch, seq.seed), seq
+        assert (row.stretch, row.seed, row.state_slot) == (seq.stretch, seq.seed, seq.state_slot), seq
         assert row.media_end == seq.media_end or scheduler.config.attends_media, seq
-        assert (row.adapter_id, row.state_slot) == (seq.adapter_id, seq.state_slot), seq
+        assert row.adapter_slot == seq.adapter_slot and (row.adapter_slot >= 0) == (seq.adapter_id != 0), seq
         assert [item.hash for item in row.items] == [item.hash for item in seq.items], seq
 
 
@@ -134,6 +134,7 @@ class FakeEngine:
         self.rows = RowTable()
         self.kv = [0] * (pool.num_blocks * pool.block_size)
         self.host = [[0] * pool.block_size for _ in range(pool.host.num_slots)]
+        self.adapters: dict[int, int] = {}  # by slot
         self.pins: dict[bytes, set[tuple[int, int]]] = {}
         self.encoding: list[bytes] = []
         self.embeddings: set[bytes] = set()
@@ -173,7 +174,11 @@ class FakeEngine:
         self.num_steps += 1
         self.plans.append(plan)
         self.rows.apply(plan)
+        self.adapters.update(plan.adapter_loads)
         check_row_table(self.rows, self.scheduler)
+        for row in self.rows:
+            if row.adapter_slot >= 0:
+                assert self.adapters[row.adapter_slot] == self.scheduler.sequences[row.seq_id].adapter_id, row.seq_id
         for job in plan.encode_jobs:
             item = self.alive[job.seq_id].items[job.item_index]
             assert item.hash == job.hash

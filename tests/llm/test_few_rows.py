@@ -3,6 +3,7 @@ tests run in Triton's interpreter: `kernels/test_interpreter.py` runs this file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,9 @@ from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.ops import RowLayout
+from seesay.llm.ops import RowLayout, SlotRows
+from seesay.llm.ops.low_rank import sort_by_slot
+from seesay.llm.ops.torch_ops import TorchOps
 
 CPU = torch.device("cpu")
 QKV, OUT, GATE_UP, DOWN, HEAD = (100, 60), (60, 60), (176, 60), (60, 88), (160, 60)
@@ -87,7 +90,48 @@ def test_kernels_of_few_rows_serve_all_kinds_of_layers(
     torch.testing.assert_close(found, expected, atol=0.1, rtol=0.03)
 
 
-def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
+@pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
+@pytest.mark.parametrize("name", mark_after(2, ("llama", "starcoder2", "cohere", "olmo2", "granite", "falcon-groups")))
+def test_adapters_keep_the_kernels_of_few_rows(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What they add comes before an activation, and behind a norm, with which a product is fused otherwise."""
+    from seesay.kernels.few_row_matmul import multiply
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    calls = []
+
+    def make_with_kernel(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        def fused(x: torch.Tensor, **options: Any) -> Any:
+            calls.append(options)
+            return multiply(x, weight, bias, **options)
+
+        return replace(make_product(weight, bias), fused=fused, max_fused_rows=32)
+
+    backbone = backbones.make_backbone(name, tmp_path)
+    plain, expected = compute(backbone, 3), compute(backbone, 3, adapt=fill_slots)
+    monkeypatch.setattr(linear_module, "make_product", make_with_kernel)
+    monkeypatch.setattr(TorchOps, "add_low_rank", TritonOps.add_low_rank)
+    found = compute(backbone, 3, adapt=fill_slots)
+    assert len(calls) == 4 * backbone.text_config.num_hidden_layers + 1
+    assert not any(options.get("norm") or options.get("activation") for options in calls)
+    assert (expected[:2] - plain[:2]).abs().amax(1).min() > 0.05
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
+
+
+def fill_slots(decoder: ComposedDecoder) -> SlotRows:
+    """Fill two slots with numbers, and return them for the first two of three tokens."""
+    adapters = decoder.make_adapters(num_slots=2, max_rank=4)
+    generator = torch.Generator().manual_seed(1)
+    adapters._slots.copy_(torch.randn(adapters._slots.shape, generator=generator) * 0.1)
+    adapters._host_ranks[:] = [[3], [4]]  # of all layers
+    adapters._ranks.copy_(torch.from_numpy(adapters._host_ranks))
+    found = sort_by_slot(np.array([1, 0, -1]))
+    tokens, tiles = torch.from_numpy(found.tokens), torch.from_numpy(found.tiles)
+    return SlotRows(tokens=tokens, tiles=tiles, tile_rows=found.tile_rows, runs=found.runs)
+
+
+def compute(
+    backbone: backbones.Backbone, num_tokens: int, adapt: Callable[[ComposedDecoder], SlotRows] | None = None
+) -> torch.Tensor:
     """Logits of a row of tokens, in float16, which few-row kernels take."""
     checkpoint = Checkpoint.load(backbone.path)
     config = read_decoder_config(checkpoint.text_config)
@@ -109,5 +153,7 @@ def compute(backbone: backbones.Backbone, num_tokens: int) -> torch.Tensor:
         ),
         faults=torch.zeros(num_tokens),
     )
+    if adapt is not None:
+        inputs = replace(inputs, adapters=adapt(decoder))
     with torch.inference_mode():
         return decoder.logits(decoder.forward(inputs, cache.layers)).float()

@@ -66,6 +66,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         draft=st.sampled_from([0, 0, 1, 4]),
         num_states=st.sampled_from([0, 0, 1, 2, 5, 12]),
         spacing=st.integers(1, 4),
+        num_adapter_slots=st.sampled_from([0, 1, 2, 3]),
     )
     def start(
         self,
@@ -86,6 +87,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         draft: int,
         num_states: int,
         spacing: int,
+        num_adapter_slots: int,
     ) -> None:
         config = SchedulerConfig(
             max_batch_size=batch,
@@ -97,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             media_run=media_run,
             attends_media=attends_media and not (media_run or is_prefix_lm),
             is_prefix_lm=is_prefix_lm,
+            num_adapter_slots=num_adapter_slots,
         )
         pool = BlockPool(num_blocks, block_size, caching, num_host_slots)
         states = None
@@ -117,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         owner=st.sampled_from(["a", "a", "a", "b", "c"]),
         priority=st.sampled_from([0, 0, 0, -2, 5]),
         waits=st.sampled_from([False, False, False, True]),
+        adapter_id=st.sampled_from([0, 0, 1, 2, 3, 4]),
     )
     def come(
         self,
@@ -129,6 +133,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         owner: str,
         priority: int,
         waits: bool,
+        adapter_id: int,
     ) -> None:
         params = SamplingParams(
             eos_token_ids=(EOS,),
@@ -147,6 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 cache_salt=salt,
                 is_streamed=seed > 0,
                 waits_for_tokens=waits,
+                adapter_id=adapter_id if self.engine.scheduler.config.num_adapter_slots else 0,
             )
         )
         self.num_added += 1

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_folders import read_weights, write_adapter, write_folder
+from adapter_folders import RANK, read_weights, write_adapter, write_folder
 from asking import make_picture
+from llm.eager_graphs import record_eagerly
+from safetensors.torch import load_file
 from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
@@ -83,6 +85,55 @@ def test_preempted_sequences_keep_their_adapters(
         found = ask(pipe, names, TEXTS * len(expected))
         assert found == [answer for name in expected for answer in expected[name]]
         assert pipe.engine.stats().total_preemptions > 0
+
+
+@pytest.mark.parametrize("max_adapters", [1, 2])
+def test_sequences_of_more_adapters_than_slots_wait(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, list[list[int]]], max_adapters: int
+) -> None:
+    names = [name for _ in range(3) for name in expected for _ in TEXTS]
+    with load(checkpoint, adapters=adapters, max_adapters=max_adapters) as pipe:
+        found = ask(pipe, names, TEXTS * len(expected) * 3)
+        assert found == [answer for name in expected for answer in expected[name]] * 3
+
+
+def test_decode_steps_with_adapters_take_graphs(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, list[list[int]]]
+) -> None:
+    """Graphs go on while adapters change in the slots that they read."""
+    names = [name for name in expected for _ in TEXTS]
+    with load(checkpoint, adapters=adapters, max_adapters=2) as pipe:
+        core: Any = pipe.engine.core
+        sizes = record_eagerly(core._runner)
+        for _ in range(2):
+            assert ask(pipe, names, TEXTS * len(expected)) == [row for name in expected for row in expected[name]]
+            assert ask(pipe, None) == expected[None]
+        assert len(sizes) > 20
+
+
+def test_ranks_beyond_the_slots_are_refused(checkpoint: Path, adapters: dict[str, Path]) -> None:
+    with pytest.raises(CheckpointError, match="its rank is 20, the slots of this engine take up to 16"):
+        load(checkpoint, adapters={"own": _widen(adapters["query"], 20)}, max_adapter_rank=3)
+
+
+def _widen(folder: Path, rank: int) -> Path:
+    """Write an adapter that says the same with more components."""
+    tensors = {
+        name: torch.nn.functional.pad(tensor, (0, 0, 0, rank - RANK) if "lora_A" in name else (0, rank - RANK))
+        for name, tensor in load_file(folder / "adapter_model.safetensors").items()
+    }
+    write_folder(folder.with_name(f"{folder.name} {rank}"), tensors, rank=rank)
+    return folder.with_name(f"{folder.name} {rank}")
+
+
+@pytest.mark.parametrize("rank", [16, 17, 200])
+def test_ranks_of_one_batch_may_differ(
+    checkpoint: Path, adapters: dict[str, Path], expected: dict[str | None, list[list[int]]], rank: int
+) -> None:
+    with load(checkpoint, adapters={**adapters, "wide": _widen(adapters["all"], rank)}) as pipe:
+        names = ["wide", "query", None]
+        found = ask(pipe, names, [TEXTS[0]] * 3)
+        assert found == [expected["all"][0], expected["query"][0], expected[None][0]]
 
 
 def test_equal_content_is_one_adapter(

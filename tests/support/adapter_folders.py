@@ -49,8 +49,8 @@ def write_adapter(
     return folder
 
 
-def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], *, rank: int = RANK) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none"}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA * rank // RANK, "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     save_file(dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from seesay.checkpoint.loading import WeightGroup
 from seesay.checkpoint.parts import OUTPUTS, Source, TensorLayout, Weight
+from seesay.device.linear.adapted import Adapt, adapt_fused
 from seesay.device.linear.linear_method import (
     FusedKernel,
     LinearKernel,
@@ -115,7 +116,7 @@ class Linear(nn.Module):
         self.quantized: tuple[RowFormat, RowKernel] | None = None
         self._product: Product | None = None
         self._run: LinearKernel = self._run_unfinished
-        self._adapt: Callable[[Tensor, Tensor], None] | None = None
+        self._adapt: Adapt | None = None
         self._observe: Callable[[Tensor], None] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -123,12 +124,14 @@ class Linear(nn.Module):
 
     def add(self, target: Tensor, x: Tensor) -> None:
         """Add x Wᵀ to target [N, out] in place, for x [N, in], without the bias."""
-        if self.is_extended:
-            y = x.new_zeros(len(x), self.out_features)
-            self._add(y, x)
-            target.add_(self._make_extended(lambda _: y)(x))
+        if self._observe is not None:
+            self._observe(x)
+        if self._product is None:
+            target.addmm_(x, self.weight.t())
         else:
-            self._add(target, x)
+            self._product.add(target, x)
+        if self._adapt is not None:
+            self._adapt(x, target)
 
     def why_not(self, device: torch.device) -> str | None:  # noqa: ARG002
         """Return why this layer cannot be computed on the device with its method; None if it can."""
@@ -203,21 +206,17 @@ class Linear(nn.Module):
     def extend(
         self,
         *,
-        adapt: Callable[[Tensor, Tensor], None] | None = None,
+        adapt: Adapt | None = None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> None:
         """Call functions around the product, in place of those of an earlier call. None of them costs anything where
-        it is not given; with any, the layer has no fused kernel.
+        it is not given. An observed layer has no fused kernel.
 
-        observe(x) sees every input. adapt(x, y) adds to the output y in place. Not while a CUDA graph of the layer
-        exists.
+        observe(x) sees every input. adapt(x, y) adds to the output y in place; where the product has been added to the
+        residual, to that. CUDA graphs do what they were recorded with.
         """
         self._observe, self._adapt = observe, adapt
         self._compose()
-
-    @property
-    def is_extended(self) -> bool:
-        return self._observe is not None or self._adapt is not None
 
     def sources_at(self, path: str) -> tuple[Source, ...]:
         """Return what its outputs come from, named as in the model, if the layer is at `path`."""
@@ -253,21 +252,18 @@ class Linear(nn.Module):
             self.bias = nn.Parameter(bias, requires_grad=False)
         self._compose()
 
-    def _add(self, target: Tensor, x: Tensor) -> None:
-        if self._product is None:
-            target.addmm_(x, self.weight.t())
-        else:
-            self._product.add(target, x)
-
     def _compose(self) -> None:
         product = self._product
         run = self._run_unfinished if product is None else product.run
-        self._run = self._make_extended(run) if self.is_extended else run
+        is_plain = self._observe is None and self._adapt is None
+        self._run = run if is_plain else self._make_extended(run)
         self.fused, self.max_fused_rows, self.quantized = None, 0, None
-        if product is not None and not self.is_extended:
-            self.fused, self.max_fused_rows = product.fused, product.max_fused_rows
-            if product.rows is not None and product.run_rows is not None:
-                self.quantized = product.rows, product.run_rows
+        if product is None or self._observe is not None:
+            return
+        if product.fused is not None:
+            self.fused, self.max_fused_rows = adapt_fused(product.fused, self._adapt), product.max_fused_rows
+        if is_plain and product.rows is not None and product.run_rows is not None:
+            self.quantized = product.rows, product.run_rows
 
     def _run_unfinished(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

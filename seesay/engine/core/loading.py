@@ -327,7 +327,7 @@ def _load_runner(
     runner = load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
     if config.speculation is not None:
         runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
-    runner.adapter_ids = load_adapters(runner.decoder, config.adapters or {})
+    runner.adapter_ids = load_adapters(runner, config)
     return runner
 
 
@@ -407,6 +407,7 @@ def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConf
         max_encoding_tokens=_ENCODING_TOKENS if resolved.device.type != "cpu" else None,
         session_len=session_len,
         length_scaling=runner.decoder.traits.length_scaling,
+        num_adapter_slots=runner.limits.num_adapter_slots,
         media_run=runner.decoder.traits.media_run,
         attends_media=runner.decoder.traits.attends_media,
         is_prefix_lm=runner.decoder.traits.is_prefix_lm,

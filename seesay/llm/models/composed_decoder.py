@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint import Checkpoint
-from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source, Weight
 from seesay.device.backends import has_graphs
 from seesay.device.linear.layer_loading import LoadedLayers
@@ -133,18 +132,24 @@ class ComposedDecoder:
         whole = ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
         return frozenset(_list_names(whole)) - frozenset(_list_names(self))
 
-    def add_adapter(self, folder: AdapterFolder) -> int:
-        """Take an adapter, and return the id that tokens of `ModelInput.adapters` have it by. Raises `CheckpointError`
-        where it does not fit, `ConfigError` where it cannot be computed."""
+    def make_adapters(self, *, num_slots: int, max_rank: int) -> Adapters:
+        """Make slots for adapters of these layers, in which tokens of `ModelInput.adapters` find them. Raises
+        `ConfigError` where none can be computed."""
         media = self.config.media_rows
         if media is not None and media.rank is None:
             raise ConfigError("adapters: pictures have weights of their own in this model, and cannot have adapters")
         if self._traits.attends_media:
             raise ConfigError("adapters: a decoder that attends to pictures beside the text cannot have them here")
-        if self.adapters is None:
-            name_of = self.weights.name_of
-            self.adapters = Adapters(self.linears, name_of=name_of, device=self.device, dtype=self.dtype)
-        return self.adapters.add(folder)
+        self.adapters = Adapters(
+            self.linears,
+            self._ops,
+            name_of=self.weights.name_of,
+            device=self.device,
+            dtype=self.dtype,
+            num_slots=num_slots,
+            max_rank=max_rank,
+        )
+        return self.adapters
 
     def _renew(self) -> None:
         """Renew what is made of the weights, which have changed."""
@@ -238,11 +243,11 @@ class ComposedDecoder:
         tokens of it that are still to be picked; None where that is done, or all are wanted."""
         if self.adapters is not None:
             self.adapters.begin(inputs.adapters)
-        is_uniform = inputs.media_rows is None and not inputs.adapters
         step = self._begin_step(inputs)
-        if 0 < len(residual) <= self._max_few_rows and is_uniform:
+        if 0 < len(residual) <= self._max_few_rows and inputs.media_rows is None:
             self._run_few(residual, inputs, layers, caches, step)
             return None, residual, wanted
+        is_uniform = inputs.media_rows is None and inputs.adapters is None
         last_wanted = wanted if is_uniform else None  # other rows are numbered among all tokens
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
@@ -331,7 +336,7 @@ class ComposedDecoder:
             grown_scale=scale if growth is None else self._scale_queries(places, growth),
             rows=inputs.media_rows,
             slopes=self._slopes,
-            is_adapted=bool(inputs.adapters),
+            is_adapted=inputs.adapters is not None,
             media=inputs.media_attention,
             states=states,
         )

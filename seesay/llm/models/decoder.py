@@ -13,7 +13,7 @@ import torch
 
 from seesay.device.linear.loaded_weights import LoadedWeights
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import DecodeRows, RowLayout
+from seesay.llm.ops import DecodeRows, RowLayout, SlotRows
 from seesay.llm.plans.traits import DecoderTraits
 
 
@@ -39,13 +39,6 @@ class MediaAttention(NamedTuple):
     seen: tuple[SeenMedia, ...]
 
 
-class AdapterRows(NamedTuple):
-    """Tokens that the adapter of this id changes: int64 [R]."""
-
-    adapter_id: int
-    rows: torch.Tensor
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput:
     """One step's input, T packed tokens.
@@ -60,7 +53,7 @@ class ModelInput:
     faults: float32 [T] of zeros; becomes NaN for tokens that left something not finite in the KV cache.
     is_valid: bool [T], false for padding: nothing reads what the decoder computes for it, so experts need not. None:
     there is no padding.
-    adapters: the tokens that adapters change, of each adapter once.
+    adapters: the tokens that adapters change, by the slots of these (see `Adapters`); None where there are none.
     state_slots: int64 [B]: where the states of the rows' sequences are; None where layers have none.
     """
 
@@ -75,7 +68,7 @@ class ModelInput:
     media_rows: RowSplit | None = None
     media_attention: MediaAttention | None = None
     is_valid: torch.Tensor | None = None
-    adapters: tuple[AdapterRows, ...] = ()
+    adapters: SlotRows | None = None
     state_slots: torch.Tensor | None = None
 
 

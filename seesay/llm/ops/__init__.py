@@ -7,9 +7,10 @@ import torch
 
 from seesay.device.backends import can_try_kernels, has_kernels, make_vendor_ops
 from seesay.llm.ops.interface import Activation, DecodeRows, Ops, RowLayout
+from seesay.llm.ops.low_rank import SlotFactors, SlotRows
 from seesay.llm.ops.torch_ops import TorchOps
 
-__all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "pick_ops"]
+__all__ = ["Activation", "DecodeRows", "Ops", "RowLayout", "SlotFactors", "SlotRows", "pick_ops"]
 
 
 def pick_ops(device: torch.device) -> Ops:

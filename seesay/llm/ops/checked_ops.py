@@ -14,6 +14,7 @@ import torch
 from seesay.errors import describe
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import Ops, RowLayout
+from seesay.llm.ops.low_rank import SlotFactors, SlotRows, make_spans, sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps
 
@@ -101,6 +102,29 @@ def _splice(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
     return [hidden]
 
 
+def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
+    """Rows of two slots and of none, with two sources of which a slot has one."""
+    bounds, rank, ranks = (0, 200, _HIDDEN), 16, np.array([[16, 8], [0, 3]], dtype=np.int32)
+    factors = SlotFactors(
+        a=_draw(2, 2 * rank, 256, like=like),
+        b=_draw(2, rank, _HIDDEN, like=like),
+        ranks=torch.from_numpy(ranks).to(like.device),
+        host_ranks=ranks,
+        bounds=bounds,
+        spans=torch.from_numpy(make_spans(bounds)).to(like.device),
+    )
+    found = sort_by_slot(np.array([1, -1, 0, 0, 1, 1, 0]))
+    rows = SlotRows(
+        tokens=torch.from_numpy(found.tokens).to(like.device),
+        tiles=torch.from_numpy(found.tiles).to(like.device),
+        tile_rows=found.tile_rows,
+        runs=found.runs,
+    )
+    y = _draw(7, _HIDDEN, like=like)
+    ops.add_low_rank(y, _draw(7, 256, like=like), rows, factors)
+    return [y]
+
+
 def _attend(ops: Ops, like: torch.Tensor, format: KVFormat = "plain", window: int | None = None) -> list[torch.Tensor]:
     """Two decode rows and a chunk of a prompt, over a cache that holds numbers, or zeros where it is quantized."""
     layout = KVLayout(
@@ -135,6 +159,7 @@ _CHECKS = (
     _Check(("add_rms_norm",), _add_and_norm),
     _Check(("act_and_mul",), _activate),
     _Check(("splice",), _splice),
+    _Check(("add_low_rank",), _add_low_rank),
     _Check(_ATTENTION, _attend),
     _Check(_ATTENTION, partial(_attend, window=24)),
     _Check(_ATTENTION, partial(_attend, format="int8")),

@@ -16,6 +16,7 @@ import torch
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.ops.low_rank import SlotFactors, SlotRows
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window
 
@@ -169,3 +170,7 @@ class Ops(Protocol):
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         """Write embeddings [R, hidden] over the rows `rows` int64 [R] of hidden [T, hidden], in place."""
+
+    def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
+        """Add B A x of each token's slot to y [T, out] in place, for x [T, in] (Hu et al. 2021). A x is rounded to the
+        type of x. Other tokens stay as they are."""

@@ -21,7 +21,7 @@ from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.norm import rms_norm
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import torch_experts
+from seesay.llm.ops import low_rank, torch_experts
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
@@ -83,6 +83,7 @@ class TorchOps:
     needs_clean_blocks: ClassVar[bool] = True
     takes_device_rows: ClassVar[bool] = False
     most_tokens_alone: ClassVar[int] = 0
+    add_low_rank = staticmethod(low_rank.add_low_rank)
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()

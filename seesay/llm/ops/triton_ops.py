@@ -11,11 +11,12 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
-from seesay.kernels import quantize, token_kernels
+from seesay.kernels import low_rank, quantize, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
+from seesay.llm.ops.low_rank import SPAN, SlotFactors, SlotRows
 from seesay.llm.ops.triton_attention import AttentionPlan
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window
@@ -87,6 +88,20 @@ class TritonOps:
             faults,
             num_kv_heads=cache.layout.num_kv_heads,
             format=triton_attention.describe_format(cache.layout),
+        )
+
+    def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
+        low_rank.add_low_rank(
+            y,
+            x,
+            factors.a,
+            factors.b,
+            factors.ranks,
+            rows.tokens,
+            rows.tiles,
+            factors.spans,
+            tile_rows=rows.tile_rows,
+            columns=SPAN,
         )
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:

@@ -63,6 +63,13 @@ class CopiedBlock(NamedTuple):
     target: int
 
 
+class AdapterLoad(NamedTuple):
+    """A copy of an adapter into a slot of the device, for the sequences that begin with it."""
+
+    slot: int
+    adapter_id: int
+
+
 class AddedBlocks(NamedTuple):
     """KV blocks that continue the block table of a sequence."""
 
@@ -87,7 +94,8 @@ class BegunSequence:
     token_ids: int64 [T], all known tokens: `num_prompt_tokens` of the prompt, then generated ones. positions,
     next_position: see `MultimodalInput`. params: without logits processors, which are not data (`ModelRunner.sample`
     takes them), without bad words, which masks forbid, and without the seed. seed: of its draws, 64 bits. stretch,
-    adapter_id, state_slot: see `Sequence`. runs: int64 [2, R], the bounds of its `TokenRuns`; None without any.
+    state_slot: see `Sequence`. adapter_slot: that of its adapter; -1 without one. runs: int64 [2, R], the bounds of
+    its `TokenRuns`; None without any.
     """
 
     seq_id: int
@@ -99,7 +107,7 @@ class BegunSequence:
     seed: int
     items: tuple[MediaSpan, ...] = ()
     stretch: float = 0.0
-    adapter_id: int = 0
+    adapter_slot: int = -1
     state_slot: int = -1
     runs: npt.NDArray[np.int64] | None = None
 
@@ -109,10 +117,10 @@ class StepPlan:
     """The scheduler's decision for one step.
 
     To follow a plan: forget all sequences if it is fresh, and those of `ended_ids` (finished, aborted, preempted), take
-    those of `begun`, append
-    `added_blocks` to the block tables, copy the blocks of `saves` to the host, then those of `copies`, then those of
-    `loads` from the host, copy states by `state_copies`, one after another, and compute the rows. The tokens that rows
-    sample are not in later plans: whoever computes the rows knows them.
+    those of `begun`, copy the adapters of `adapter_loads` into their slots, append `added_blocks` to the block tables,
+    copy the blocks of `saves` to the host, then those of `copies`, then those of `loads` from the host, copy states by
+    `state_copies`, one after another, and compute the rows. The tokens that rows sample are not in later plans: whoever
+    computes the rows knows them.
     is_fresh: plans before it are lost; it names all sequences that are being computed.
     preempted_ids: those of `ended_ids` that wait to begin again. is_streamed: whether answers go on in this step that
     somebody reads while they are made.
@@ -122,6 +130,7 @@ class StepPlan:
     rows: tuple[Row, ...] = ()
     ended_ids: tuple[int, ...] = ()
     begun: tuple[BegunSequence, ...] = ()
+    adapter_loads: tuple[AdapterLoad, ...] = ()
     added_blocks: tuple[AddedBlocks, ...] = ()
     saves: tuple[BlockCopy, ...] = ()
     loads: tuple[BlockCopy, ...] = ()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from seesay.device.transfers import upload
 from seesay.llm.models.decoder import MediaAttention, ModelInput, RowSplit, SeenMedia
-from seesay.llm.ops import RowLayout
+from seesay.llm.ops import RowLayout, SlotRows
+from seesay.llm.ops.low_rank import sort_by_slot
 
 if TYPE_CHECKING:
     from seesay.llm.plans.traits import DecoderTraits
@@ -26,7 +28,7 @@ def build_profile_inputs(
     the CPU steps are filled up (`StepPadding`), which may take more than any prompt.
 
     All rows read and write block 0, so a cache of one block is enough. Tokens of prompts are those of media where these
-    are computed otherwise.
+    are computed otherwise. Where there are slots for adapters, all tokens have the adapter in slot 0.
     """
     max_tokens, max_rows, session_len = limits.max_step_tokens, limits.max_batch_size, limits.session_len
     chunk = min(max_tokens, session_len)
@@ -48,6 +50,8 @@ def build_profile_inputs(
         )
         if traits.media_rows is not None and max(num_new) > 1:
             inputs = replace(inputs, media_rows=_split_at(sum(num_new), len(inputs.input_ids), device))
+        if limits.num_adapter_slots:
+            inputs = replace(inputs, adapters=_adapt_all(sum(num_new), device))
         yield inputs, len(num_new)
 
 
@@ -58,9 +62,11 @@ def build_warm_up_inputs(
     traits: DecoderTraits,
     device: torch.device,
     dtype: torch.dtype,
+    has_adapters: bool = False,
 ) -> Iterator[tuple[ModelInput, torch.Tensor]]:
     """An input of every size, as prompt and, once, beside decode rows; every number of wanted tokens (int64); and one
-    with an embedding, or of every size where rows of media are computed otherwise."""
+    with an embedding, or of every size where rows of media are computed otherwise. has_adapters: one more of every
+    size, whose tokens have the adapter in slot 0."""
     least = max(padding.row_sizes[-1], min(64, padding.token_sizes[-1]))
     num_new = [[size] for size in padding.token_sizes]
     num_wanted = [1] * len(num_new)
@@ -76,6 +82,9 @@ def build_warm_up_inputs(
             has_runs=traits.has_runs,
         )
         yield inputs, torch.arange(count, device=device)
+        if has_adapters:
+            adapted = replace(inputs, adapters=_adapt_all(sum(num_tokens), device))
+            yield adapted, torch.arange(count, device=device)
         if traits.media_rows is not None:
             split = _split_at(max(1, sum(num_tokens) // 2), sum(num_tokens), device)
             yield replace(inputs, media_rows=split), torch.arange(count, device=device)
@@ -86,6 +95,13 @@ def build_warm_up_inputs(
         yield replace(inputs, media_attention=MediaAttention(first, (seen,))), first
     else:
         yield replace(inputs, splice_rows=first, splice_embeddings=embedding), first
+
+
+def _adapt_all(num_tokens: int, device: torch.device) -> SlotRows:
+    """Return rows that all have the adapter in slot 0."""
+    found = sort_by_slot(np.zeros(num_tokens, dtype=np.int64))
+    tokens, tiles = upload([found.tokens, found.tiles], device)
+    return SlotRows(tokens=tokens, tiles=tiles, tile_rows=found.tile_rows, runs=found.runs)
 
 
 def _split_at(num_media: int, num_tokens: int, device: torch.device) -> RowSplit:

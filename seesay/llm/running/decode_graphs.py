@@ -1,6 +1,7 @@
 """Decode steps as CUDA graphs: the host starts a whole step with one call.
 
-One graph per number of rows in a ladder; a step takes the next larger one and fills it up with padding. A graph gathers
+One graph per number of rows in a ladder; a step takes the next larger one and fills it up with padding. Where there are
+adapters, there is one more of each size, for steps in which rows have some. A graph gathers
 its rows' tokens, lengths and block tables by slot from the device's part of the row table, and advances the lengths
 there, so that a step that goes on like the one before takes nothing from the host.
 """
@@ -17,6 +18,7 @@ from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
 from seesay.llm.running.device_rows import STATE, DeviceRows, begin_decode
+from seesay.llm.running.graph_adapters import GraphAdapters
 from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
 from seesay.llm.running.step_sizes import fill_up, row_sizes
@@ -45,7 +47,7 @@ class _Graph:
 
 class DecodeGraphs:
     """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one per layer). Recording them by
-    `record` takes a second or two."""
+    `record` takes a second or two. num_adapter_slots: of the decoder's adapters; 0: it takes none."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class DecodeGraphs:
         *,
         record: Record,
         block_size: int,
+        num_adapter_slots: int = 0,
     ) -> None:
         self._decoder = decoder
         self._caches = caches
@@ -62,13 +65,22 @@ class DecodeGraphs:
         self._block_size = block_size
         self._tables = rows.block_table[:1].repeat(rows.num_rows, 1)
         self._sizes = row_sizes(rows.num_rows)
-        self._graphs = {size: self._record(record, size) for size in reversed(self._sizes)}
+        self._adapters: GraphAdapters | None = None
+        if num_adapter_slots:
+            self._adapters = GraphAdapters(
+                num_rows=rows.num_rows, num_slots=num_adapter_slots, device=rows.numbers.device
+            )
+        self._graphs = {
+            (size, is_adapted): self._record(record, size, is_adapted)
+            for size in reversed(self._sizes)
+            for is_adapted in (False, True)[: 1 + (num_adapter_slots > 0)]
+        }
 
-    def _record(self, record: Record, size: int) -> _Graph:
-        replay, output = record(lambda: self._compute(size))
+    def _record(self, record: Record, size: int, is_adapted: bool) -> _Graph:
+        replay, output = record(lambda: self._compute(size, is_adapted))
         return _Graph(replay=replay, output=output)
 
-    def _compute(self, size: int) -> DecodeOutput:
+    def _compute(self, size: int, is_adapted: bool) -> DecodeOutput:
         traits = self._decoder.traits
         given = begin_decode(
             self._rows,
@@ -86,6 +98,7 @@ class DecodeGraphs:
             stretches=None if traits.length_scaling is None else given.stretches,
             is_valid=given.is_valid,
             state_slots=self._rows.state[self._rows.slots[:size], STATE] if traits.has_states else None,
+            adapters=self._adapters.rows(size) if self._adapters is not None and is_adapted else None,
         )
         logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
         best, token_ids = logits.max(dim=-1)
@@ -109,7 +122,10 @@ class DecodeGraphs:
             members = [member for member, count in zip(members, counts.tolist(), strict=True) for _ in [0] * count]
         count = len(slots)
         size = fill_up(count, self._sizes)
-        graph = self._graphs[size]
+        if step.adapter_slots is not None:
+            assert self._adapters is not None, "a plan has adapters, and the decoder takes none"
+            self._adapters.send(np.repeat(step.adapter_slots, 1 + step.num_drafts), size=size)
+        graph = self._graphs[size, step.adapter_slots is not None]
         self._rows.begin_decode(slots, places, members, size=size)
         graph.replay()
         self._rows.end_decode(slots, places)

@@ -47,7 +47,7 @@ class RowState:
         "_item_stops",
         "_positions",
         "_tokens",
-        "adapter_id",
+        "adapter_slot",
         "block_ids",
         "counts",
         "items",
@@ -73,7 +73,7 @@ class RowState:
         self.params: SamplingParams = params
         self.seed = begun.seed
         self.stretch = begun.stretch
-        self.adapter_id = begun.adapter_id
+        self.adapter_slot = begun.adapter_slot
         self.state_slot = begun.state_slot
         self.items: tuple[MediaSpan, ...] = begun.items
         self.num_prompt_tokens = begun.num_prompt_tokens
@@ -172,12 +172,12 @@ class RowTable:
         for seq_id in plan.ended_ids:
             state = self._states.pop(seq_id)
             self._free.append(state.slot)
-            self._num_adapted -= state.adapter_id != 0
+            self._num_adapted -= state.adapter_slot >= 0
         for begun in plan.begun:
             assert begun.seq_id not in self._states, begun.seq_id
             slot = self._free.pop() if self._free else len(self._states)
             self._states[begun.seq_id] = RowState(begun, slot)
-            self._num_adapted += begun.adapter_id != 0
+            self._num_adapted += begun.adapter_slot >= 0
         for seq_id, block_ids in plan.added_blocks:
             self._states[seq_id].block_ids += block_ids
 

@@ -21,6 +21,7 @@ from seesay.device.transfers import HostCopy, upload
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.memory.state_cache import StateCache
+from seesay.llm.models.adapters import Adapters
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
@@ -62,7 +63,7 @@ class ModelRunner:
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
-    device, and is there once the cache is. `adapter_ids`: of the decoder's adapters, by name. `has_graphs`: whether
+    device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `has_graphs`: whether
     CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled only when the next one
     is launched, or none follows, as its hidden states come from elsewhere meanwhile.
     """
@@ -73,6 +74,7 @@ class ModelRunner:
         self.decoder = decoder
         self.limits = limits
         self.rows = RowTable()
+        self.adapters: Adapters | None = None
         self.adapter_ids: Mapping[str, int] = {}
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
@@ -185,6 +187,7 @@ class ModelRunner:
                 self.device_rows,
                 record=GraphRecorder(self.stream).record,
                 block_size=self.block_size,
+                num_adapter_slots=self.limits.num_adapter_slots,
             )
 
     def warm_up(self) -> None:
@@ -205,6 +208,7 @@ class ModelRunner:
                 traits=self.decoder.traits,
                 device=device,
                 dtype=self.dtype,
+                has_adapters=self.limits.num_adapter_slots > 0,
             ):
                 self.decoder.warm_up(inputs, self._cache.layers, wanted)
             make_draws(self.device_rows, self.device_rows.slots[:1], [0])
@@ -251,6 +255,8 @@ class ModelRunner:
         self._unsampled = None  # its slots may be others' from now on
         self.rows.apply(plan)
         self.device_rows.take(plan, self.rows)
+        if self.adapters is not None and plan.adapter_loads:
+            self.adapters.load(plan.adapter_loads, self.stream)
 
     def find_splices(self, plan: StepPlan, embeddings: Embeddings) -> PlanSplices:
         """Return the embeddings that the plan's rows need, and by sequence id the errors of the rows that must not be

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 class RunnerLimits:
     """max_batch_size: rows of a step. max_step_tokens: tokens of a step. session_len: tokens of a sequence, prompt and
     answer. block_size: tokens of a KV block. kv_format: that of keys and values in the cache. max_verified_tokens:
-    tokens of a step with proposed tokens, if a graph computes it."""
+    tokens of a step with proposed tokens, if a graph computes it. num_adapter_slots: adapters that are in use at a
+    time."""
 
     max_batch_size: int
     max_step_tokens: int
@@ -21,6 +22,7 @@ class RunnerLimits:
     block_size: int
     kv_format: KVFormat = "plain"
     max_verified_tokens: int = 0
+    num_adapter_slots: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_batch_size", "max_step_tokens", "session_len", "block_size"):

@@ -15,8 +15,9 @@ import torch
 
 from seesay.device.transfers import mark_used, upload
 from seesay.errors import RequestError
-from seesay.llm.models.decoder import AdapterRows, ModelInput, RowSplit
-from seesay.llm.ops import RowLayout
+from seesay.llm.models.decoder import ModelInput, RowSplit
+from seesay.llm.ops import RowLayout, SlotRows
+from seesay.llm.ops.low_rank import SlotTiles, sort_by_slot
 from seesay.llm.plans.step_plan import Row, StepPlan
 from seesay.llm.plans.traits import DecoderTraits, MediaTokens
 from seesay.llm.running.device_rows import DeviceRows
@@ -26,7 +27,7 @@ from seesay.llm.running.step_sizes import fill_up
 
 _START, _NUM_TOKENS, _SAMPLES, _DRAFTS = map(attrgetter, ("start", "num_tokens", "samples", "drafts"))
 _SLOT, _NUM_KNOWN, _NUM_PROMPT = map(attrgetter, ("slot", "num_known", "num_prompt_tokens"))
-_NEXT_POSITION, _RUNS_STOP = map(attrgetter, ("next_position", "runs_stop"))
+_NEXT_POSITION, _RUNS_STOP, _ADAPTER_SLOT = map(attrgetter, ("next_position", "runs_stop", "adapter_slot"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +37,9 @@ class StepRows:
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
     sampled, but is not known to the host. num_drafts int64 [R]: proposed tokens of each row. samples_all: whether each
-    token gives the next one. follows_prompt: whether no row has a token of a prompt. has_adapters: whether any sequence
-    has an adapter. seen: what tokens attend to, by the index of their row. fresh_blocks get their first
-    tokens in this step and are not filled by it: see `KVCache.clear`.
+    token gives the next one. follows_prompt: whether no row has a token of a prompt. adapter_slots int64 [R]: see
+    `BegunSequence`; None where no row has an adapter. seen: what tokens attend to, by the index of their row.
+    fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
     """
 
     rows: tuple[Row, ...]
@@ -52,7 +53,7 @@ class StepRows:
     samples_all: bool
     follows_prompt: bool
     splices: Mapping[int, Splices]
-    has_adapters: bool = False
+    adapter_slots: npt.NDArray[np.int64] | None = None
     seen: Mapping[int, tuple[Seen, ...]] = field(default_factory=dict)
 
     @property
@@ -212,8 +213,13 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         seen={i: own.seen for i, row in enumerate(rows) if (own := splices.get(row.seq_id)) and own.seen}
         if splices
         else {},
-        has_adapters=table.has_adapters and any(member.adapter_id for member in members),
+        adapter_slots=_find_adapter_slots(members) if table.has_adapters else None,
     )
+
+
+def _find_adapter_slots(members: Seq[RowState]) -> npt.NDArray[np.int64] | None:
+    slots = np.fromiter(map(_ADAPTER_SLOT, members), np.int64, count=len(members))
+    return slots if (slots >= 0).any() else None
 
 
 def _num_blocks(member: RowState) -> int:
@@ -306,8 +312,9 @@ def make_step_input(
         arrays["is_valid"] = np.arange(num_tokens) < first
     if step.seen:
         arrays["seeing"] = find_seeing(step.seen, layout.cu_seqlens_q)
-    adapted = _find_adapted(step, layout.cu_seqlens_q)
-    arrays |= {f"adapter {adapter_id}": chosen for adapter_id, chosen in adapted.items()}
+    adapted = _find_adapted(step)
+    if adapted is not None:
+        arrays |= {"adapted_tokens": adapted.tokens, "adapter_tiles": adapted.tiles}
     if traits.length_scaling is not None:
         stretches = [member.stretch for member in step.members] + [0.0] * (len(rows) - len(step.rows))
         arrays["stretches"] = np.repeat(np.array(stretches), np.diff(layout.cu_seqlens_q))
@@ -339,22 +346,24 @@ def make_step_input(
         media_rows=RowSplit(there["media_rows"], there["text_rows"]) if "media_rows" in there else None,
         media_attention=attend_media(step.seen, there["seeing"]) if step.seen else None,
         is_valid=there.get("is_valid"),
+        adapters=None
+        if adapted is None
+        else SlotRows(
+            tokens=there["adapted_tokens"],
+            tiles=there["adapter_tiles"],
+            tile_rows=adapted.tile_rows,
+            runs=adapted.runs,
+        ),
         state_slots=there.get("state_slots"),
-        adapters=tuple(AdapterRows(adapter_id, there[f"adapter {adapter_id}"]) for adapter_id in adapted),
     )
     return StepInput(model, there["sampled"], there["sampling_slots"])
 
 
-def _find_adapted(step: StepRows, cu_seqlens: npt.NDArray[Any]) -> dict[int, npt.NDArray[np.int64]]:
-    """Return the tokens that each adapter changes."""
-    if not step.has_adapters:
-        return {}
-    spans: dict[int, list[npt.NDArray[np.int64]]] = {}
-    for index, member in enumerate(step.members):
-        if member.adapter_id:
-            span = np.arange(cu_seqlens[index], cu_seqlens[index + 1], dtype=np.int64)
-            spans.setdefault(member.adapter_id, []).append(span)
-    return {adapter_id: np.concatenate(found) for adapter_id, found in spans.items()}
+def _find_adapted(step: StepRows) -> SlotTiles | None:
+    """Return the tokens that adapters change, by the slots of these."""
+    if step.adapter_slots is None:
+        return None
+    return sort_by_slot(np.repeat(step.adapter_slots, step.stops - step.starts))
 
 
 def _split_rows(

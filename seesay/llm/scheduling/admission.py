@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 
 from seesay.llm.scheduling.fair_shares import TokenShares
 from seesay.llm.scheduling.live_sequences import LiveSequences
@@ -20,9 +20,10 @@ _MAX_FOUND_BLOCKS = 4096
 
 class Admission:
     """Admits a waiting sequence when the embeddings of its first chunk are there and the pool has room for all its
-    known tokens. One that waits for embeddings lets others pass; one that waits for blocks or for a place does not. One
-    whose next block a running sequence is just computing waits for it, and lets others pass. Priorities decide whose
-    turn it is, but the oldest is brought forward after `_MAX_OVERTAKING` others, so nobody starves.
+    known tokens. One that waits for embeddings, or for a slot for its adapter, lets others pass; one that waits for
+    blocks or for a place does not. One whose next block a running sequence is just computing waits for it, and lets
+    others pass. Priorities decide whose turn it is, but the oldest is brought forward after `_MAX_OVERTAKING` others,
+    so nobody starves.
     Groups release their blocks before a sequence has to wait for blocks.
 
     lacks_blocks: whether the sequence whose turn it was did not fit into the last plan.
@@ -81,8 +82,8 @@ class Admission:
                 continue
             start, cached, _ = beginning
             live.needs.assume_computed(seq, start)
-            if not seq.can_start(start, self._max_chunk):
-                live.block(seq, live.needs.find_missing(seq))
+            if (cause := self._find_missing(seq, start)) is not None:
+                live.block(seq, cause)
                 num_blocked += 1
                 continue
             need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
@@ -103,6 +104,13 @@ class Admission:
             num_begun += 1
             promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
         return spare, promised
+
+    def _find_missing(self, seq: Sequence, start: int) -> Hashable | None:
+        """What a sequence lacks to begin at `start`, beside blocks and a place."""
+        if not seq.can_start(start, self._max_chunk):
+            return self._live.needs.find_missing(seq)
+        adapters = self._live.adapters
+        return None if adapters.has_room(seq) else adapters.wait(seq)
 
     def _find_next(self, shares: TokenShares, only: Container[int] | None) -> Sequence | None:
         """The waiting sequence whose turn it is, of an owner with tokens left."""

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.llm.plans.step_plan import CopiedBlock, Row, StepPlan
+from seesay.llm.scheduling.adapter_slots import AdapterSlots
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
 from seesay.llm.scheduling.blocked_sequences import BlockedSequences
 from seesay.llm.scheduling.embedding_demand import EmbeddingDemand
@@ -44,8 +45,8 @@ class LiveSequences:
     by_id: all of them. running, waiting: see `Sequence.status`. blocked: found to wait for an embedding, or for KV that
     another one computes; back in `waiting` when that is there, or will not be.
     states: slots of what layers keep of whole sequences; None where they keep no such thing.
-    pool, prefix, groups, needs: the blocks, prefixes, common beginnings and embeddings that they hold. deltas: what
-    runners must learn of them.
+    pool, prefix, groups, needs, adapters: the blocks, prefixes, common beginnings, embeddings and slots of adapters
+    that they hold. deltas: what runners must learn of them.
     owners: how many are of each owner. length_scaling: see `SchedulerConfig`.
     """
 
@@ -57,8 +58,10 @@ class LiveSequences:
         length_scaling: LengthScaling | None,
         resume_points: ResumePoints,
         states: StateSlots | None = None,
+        num_adapter_slots: int = 0,
     ) -> None:
         self.states = states
+        self._num_adapter_slots = num_adapter_slots
         self._resume_points = resume_points
         self.pool = pool
         self.length_scaling = length_scaling
@@ -78,6 +81,7 @@ class LiveSequences:
         self.prefix = PrefixCache(self.pool, self.blocked)
         self.groups = SequenceGroups(self.pool, self.blocked)
         self.needs = EmbeddingDemand(self._max_encode_ahead_tokens)
+        self.adapters = AdapterSlots(self._num_adapter_slots, self.blocked)
         self.owners: Counter[Hashable] = Counter()
         self._copies: list[CopiedBlock] = []
         self.deltas.renew(())
@@ -159,6 +163,7 @@ class LiveSequences:
         self.waiting.discard(seq)
         self.running.add(seq)
         self.waiting.note_running(seq, 1)
+        self.adapters.take(seq)
         self.deltas.begin(seq)
 
     def bring_forward(self, seq: Sequence) -> None:
@@ -176,6 +181,7 @@ class LiveSequences:
         self.running.discard(seq)
         self.waiting.note_running(seq, -1)
         self.deltas.end(seq)
+        self.adapters.release(seq)
         self.pool.release(seq.block_ids)
         seq.block_ids = ()
         self._end_state(seq)
@@ -227,6 +233,7 @@ class LiveSequences:
             self.pool.release(seq.block_ids[num_held:])
             seq.block_ids = seq.block_ids[:num_held]
         self.deltas.renew(self.running)
+        self.adapters.renew()
 
     def end(self, seq: Sequence, reason: FinishReason, error: Exception | None) -> None:
         """A sequence has ended: release everything it holds."""
@@ -242,6 +249,7 @@ class LiveSequences:
         self.prefix.forget(seq)
         self.groups.forget(seq)
         self.needs.drop(seq)
+        self.adapters.release(seq)
         self.deltas.end(seq)
         self.pool.release(self.groups.end(seq, is_good=reason != "error"))
         self._end_state(seq)
@@ -329,6 +337,7 @@ class LiveSequences:
         assert Counter(seq.owner for seq in self.running) == self.waiting.num_running
         known = self.groups.check_integrity(self.by_id.values()) | self.prefix.check_integrity(self.running)
         missing = {item.hash for seq in self.blocked for item in seq.items}
+        known |= self.adapters.check_integrity(self.running, [*self.waiting, *self.blocked])
         assert set(self.blocked.causes) <= known | missing, "nobody will wake these"
         assert len(self.running) <= max_running
         for seq in self.by_id.values():

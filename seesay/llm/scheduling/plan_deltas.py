@@ -89,7 +89,7 @@ def make_begun(seq: Sequence) -> BegunSequence:
             MediaSpan(modality=item.modality, span=item.span, slots=item.slots, hash=item.hash) for item in seq.items
         ),
         stretch=seq.stretch,
-        adapter_id=seq.adapter_id,
+        adapter_slot=seq.adapter_slot,
         state_slot=seq.state_slot,
         runs=None if seq.runs is None else seq.runs.bounds,
     )

@@ -58,8 +58,9 @@ class SchedulerConfig:
     length_scaling: how the keys of a sequence depend on its length (`DecoderTraits`). None: they do not.
     max_encode_ahead_tokens: most embedding rows asked for and not used yet.
     attends_media: see `DecoderTraits`. An embedding counts among those rows for as long as tokens attend to it.
+    num_adapter_slots: adapters that may be in use at a time.
     media_run, is_prefix_lm: see `DecoderConfig`. Tokens that see each other are computed in one step, for which it may
-    exceed all limits: see `find_max_step_tokens`.
+        exceed all limits: see `find_max_step_tokens`.
     num_micro_batches: steps that are computed at the same time, in stages: none begins at a token that an earlier one
         samples, and answers that go on are divided among them.
     """
@@ -71,6 +72,7 @@ class SchedulerConfig:
     max_encoding_tokens: int | None = None
     max_encode_ahead_tokens: int = 32768
     length_scaling: LengthScaling | None = None
+    num_adapter_slots: int = 0
     media_run: int = 0
     attends_media: bool = False
     is_prefix_lm: bool = False
@@ -158,6 +160,7 @@ class Scheduler:
             length_scaling=config.length_scaling,
             resume_points=resume_points or states or EveryToken(),
             states=states,
+            num_adapter_slots=config.num_adapter_slots,
         )
         self._preemption = Preemption(self._live, max_batch_size=config.max_batch_size)
         self._admission = Admission(
@@ -206,6 +209,7 @@ class Scheduler:
         """Queue a new sequence. Raises `RequestError` for one that could never be answered."""
         assert seq.seq_id not in self._live.by_id, f"sequence {seq.seq_id} is alive already"
         assert seq.status is SequenceStatus.WAITING and seq.arrival < 0, seq
+        assert not seq.adapter_id or self.config.num_adapter_slots, "there are no slots for adapters"
         check_prompt_length(seq.num_tokens, self.config.session_len, wants_answer=seq.wants_answer)
         if error := self._check_fits(seq):
             raise error
@@ -237,6 +241,10 @@ class Scheduler:
     def forget_prefixes(self) -> None:
         """Empty the prefix cache, on the host too. Sequences that run keep their blocks, which nobody else finds."""
         self._live.forget_prefixes()
+
+    def forget_adapter(self, adapter_id: int) -> None:
+        """Free the slot of an adapter of which no sequence is running."""
+        self._live.adapters.forget(adapter_id)
 
     def end_group(self, group_id: int) -> None:
         """No more sequences of this group come (see `SequenceGroups`)."""
@@ -343,6 +351,7 @@ class Scheduler:
             rows=tuple(rows),
             ended_ids=deltas.ended_ids,
             begun=deltas.begun,
+            adapter_loads=self._live.adapters.take_loads(),
             added_blocks=deltas.added_blocks,
             saves=saves,
             loads=loads,

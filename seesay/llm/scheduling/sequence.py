@@ -65,7 +65,7 @@ class Sequence:
     owner: whose it is; owners take turns.
     cache_salt: sequences of different salts share no KV block.
     adapter_id: of the weights that change those of the model for it; 0: none. Sequences of different ones share no KV
-    block.
+    block. adapter_slot: where these are on the device, while it is running; -1 where it has none.
     state_slot: where what layers keep of it as a whole is, while it runs; -1: nowhere. snapshots: behind which tokens
     that is kept for others; None where layers keep no such thing. last_snapshot: the key of the last block behind which
     that was done in its answer, and not for long. num_lost: up to here it was computed in steps that failed, and with
@@ -88,6 +88,7 @@ class Sequence:
     __slots__ = (
         "_tokens",
         "adapter_id",
+        "adapter_slot",
         "added_at_s",
         "arrival",
         "block_ids",
@@ -169,6 +170,7 @@ class Sequence:
         self.priority = priority
         self.cache_salt = cache_salt
         self.adapter_id = adapter_id
+        self.adapter_slot = -1
         self.num_prompt_tokens = num_prompt
         self.num_tokens = num_prompt
         self._tokens = TokenBuffer(prompt.token_ids, num_spare=min(params.max_new_tokens, 512))

@@ -124,3 +124,6 @@ def test_an_extended_layer_has_no_fused_kernel() -> None:
     assert layer.fused is None and layer.max_fused_rows == 0
     layer.extend()
     assert layer.fused is product.fused and layer._run is product.run
+    layer.extend(adapt=lambda x, y: None)
+    adapted: Any = layer.fused
+    assert adapted is not product.fused and layer.max_fused_rows == 8 and layer.quantized is None

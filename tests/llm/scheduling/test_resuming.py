@@ -18,7 +18,7 @@ BLOCK_SIZE = 4
 
 
 def make_engine(*, is_ahead: bool = False, num_blocks: int = 64, **options: object) -> FakeEngine:
-    config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40)
+    config = SchedulerConfig(max_batch_size=6, max_prefill_token_num=16, session_len=40, num_adapter_slots=2)
     return FakeEngine(config, BlockPool(num_blocks, BLOCK_SIZE), is_ahead=is_ahead, **options)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,117 @@
+"""Products of low rank that are added to the output of a linear layer: the factors in their slots, and which tokens
+have those of which slot. Knows nothing of adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+SMALL_TILE, LARGE_TILE = 16, 64
+"""Tokens of one slot that are computed together: large tiles where there are many."""
+_MANY_TOKENS = 512
+SPAN = 128
+"""Outputs that a program of a kernel computes."""
+
+
+class SlotRun(NamedTuple):
+    """Tokens of one slot: those at the places start … stop - 1 of `SlotRows.tokens`."""
+
+    slot: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRows:
+    """The tokens that have the factors of some slot.
+
+    tokens: int32 [N], those of one slot beside each other. tiles: int32 [M, 3]: a slot, the first of its tokens and
+    their number, at most `tile_rows`; 0: none. runs: the same on the host; None where only the device knows (see
+    `DecodeRows`).
+    """
+
+    tokens: torch.Tensor
+    tiles: torch.Tensor
+    tile_rows: int
+    runs: tuple[SlotRun, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotFactors:
+    """The factors of a layer whose outputs come from several sources, each with an A of its own.
+
+    a: [slots, sources · R, in], b: [slots, R, out], for ranks up to R. ranks: int32 [slots, sources], 0: the slot adds
+    nothing to this source; host_ranks: the same on the host. bounds: the first output of each source, and the number of
+    outputs. spans: int32 [S, 3] on the device: at most `SPAN` outputs of one source: the source, the first, and the one
+    behind the last.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    ranks: torch.Tensor
+    host_ranks: npt.NDArray[np.int32]
+    bounds: tuple[int, ...]
+    spans: torch.Tensor
+
+
+class SlotTiles(NamedTuple):
+    """`SlotRows` as arrays on the host."""
+
+    tokens: npt.NDArray[np.int32]
+    tiles: npt.NDArray[np.int32]
+    tile_rows: int
+    runs: tuple[SlotRun, ...]
+
+
+def sort_by_slot(slots: npt.NDArray[np.int64], *, tile_rows: int | None = None) -> SlotTiles:
+    """Return the tokens whose slots int64 [T] are not -1. tile_rows: by default as many as are fast."""
+    order = np.argsort(slots, kind="stable")
+    order = order[np.count_nonzero(slots < 0) :]
+    if tile_rows is None:
+        tile_rows = SMALL_TILE if len(order) < _MANY_TOKENS else LARGE_TILE
+    ordered = slots[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    stops = np.append(starts[1:], len(order))
+    runs = tuple(map(SlotRun, ordered[starts].tolist(), starts.tolist(), stops.tolist()))
+    tiles = [
+        (run.slot, first, min(tile_rows, run.stop - first))
+        for run in runs
+        for first in range(run.start, run.stop, tile_rows)
+    ]
+    return SlotTiles(order.astype(np.int32), np.array(tiles, dtype=np.int32).reshape(-1, 3), tile_rows, runs)
+
+
+def count_tiles(num_tokens: int, num_slots: int, tile_rows: int = SMALL_TILE) -> int:
+    """Return the most tiles that so many tokens fill."""
+    return min(num_tokens, num_slots + num_tokens // tile_rows)
+
+
+def make_spans(bounds: tuple[int, ...]) -> npt.NDArray[np.int32]:
+    """Return all outputs as `SlotFactors.spans`."""
+    spans = [
+        (source, start, min(start + SPAN, stop))
+        for source, (first, stop) in enumerate(pairwise(bounds))
+        for start in range(first, stop, SPAN)
+    ]
+    return np.array(spans, dtype=np.int32)
+
+
+def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
+    """Do `Ops.add_low_rank` with operations of torch."""
+    max_rank, runs = factors.b.shape[1], rows.runs
+    if runs is None:
+        runs = tuple(SlotRun(slot, first, first + count) for slot, first, count in rows.tiles.tolist() if count)
+    for slot, start, stop in runs:
+        tokens = rows.tokens[start:stop]
+        own = x.index_select(0, tokens)
+        for source, rank in enumerate(factors.host_ranks[slot].tolist()):
+            if rank:
+                first = source * max_rank
+                columns = slice(factors.bounds[source], factors.bounds[source + 1])
+                made = own @ factors.a[slot, first : first + rank].t()
+                y[:, columns].index_add_(0, tokens, made @ factors.b[slot, :rank, columns])
