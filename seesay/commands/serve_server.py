@@ -126,6 +126,13 @@ def _add_keys(group: argparse._ArgumentGroup) -> None:
         metavar="FOLDER",
         help="let /update_weights load model folders inside this one (default: none)",
     )
+    group.add_argument(
+        "--allowed-adapter-folders",
+        nargs="+",
+        default=(),
+        metavar="FOLDER",
+        help="let /v1/load_lora_adapter load adapters from folders inside these (default: none)",
+    )
     server_options.add_ssl(group)
 
 
@@ -283,6 +290,7 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         admin_keys=key_options.read_admin_keys(arguments.admin_keys),
         share_caches=arguments.share_caches,
         allowed_weights_path=arguments.allowed_weights_path,
+        allowed_adapter_folders=tuple(arguments.allowed_adapter_folders),
         cors_origins=tuple(arguments.allow_origins),
         cors_methods=tuple(arguments.allow_methods),
         cors_headers=tuple(arguments.allow_headers),

@@ -1,4 +1,5 @@
-"""Commands of an operator to a core, between requests: new weights, sleep, empty caches. Plain data."""
+"""Commands of an operator to a core: new weights, sleep, empty caches between requests; adapters at any time. Plain
+data."""
 
 from __future__ import annotations
 
@@ -81,7 +82,36 @@ class WakeUp:
                 raise ConfigError(f"tags must be of {', '.join(PARTS)}, got {tag!r}")
 
 
-Command = ResetCaches | StageTensor | DropStaged | UpdateWeights | Sleep | WakeUp
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    """Let requests name an adapter, which is read from a folder. They are answered meanwhile."""
+
+    name: str
+    folder: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadAdapter:
+    """Let no request name an adapter any more, and forget it when no request uses it. running: whether those that do
+    are finished, or aborted."""
+
+    name: str
+    running: Running = "finish"
+
+    def __post_init__(self) -> None:
+        _check_running(self.running)
+
+
+Command = ResetCaches | StageTensor | DropStaged | UpdateWeights | Sleep | WakeUp | LoadAdapter | UnloadAdapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedAdapter:
+    """An adapter that requests may name. id: stands for its content. folder: where it came from."""
+
+    name: str
+    id: int
+    folder: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +123,7 @@ class ModelStatus:
     folders: where the weights came from: the checkpoint that had all of them, then those that had some.
     has_given: whether tensors replaced some since, which cannot be read again.
     has_lost: whether an engine that was started again could not have all weights again: it has those of `folders`.
+    adapters: those that requests may name.
     """
 
     epoch: int = 0
@@ -101,6 +132,11 @@ class ModelStatus:
     folders: tuple[str, ...] = ()
     has_given: bool = False
     has_lost: bool = False
+    adapters: tuple[LoadedAdapter, ...] = ()
+
+    def find_adapter(self, name: str) -> LoadedAdapter | None:
+        """Return the adapter of a name."""
+        return next((adapter for adapter in self.adapters if adapter.name == name), None)
 
 
 def make_sleeping_error(status: ModelStatus) -> RequestError:

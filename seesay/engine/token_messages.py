@@ -9,7 +9,7 @@ readings of the two halves may be compared when they are different processes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -116,8 +116,7 @@ class CoreFacts:
 
     device, dtype: names, such as 'cuda:0' and 'bfloat16'. session_len: most tokens of a prompt and its answer, which
     the KV cache can hold. takes_media: whether the vision encoder is there. resizes_on_device: whether decoded frames
-    are resized by the core's device where the family asks for that (see `Family`). adapter_ids: of the adapters that
-    requests may name.
+    are resized by the core's device where the family asks for that (see `Family`).
     """
 
     device: str
@@ -126,4 +125,3 @@ class CoreFacts:
     max_batch_size: int
     takes_media: bool
     resizes_on_device: bool
-    adapter_ids: Mapping[str, int] = field(default_factory=dict)

@@ -475,6 +475,20 @@ class Pipeline:
         """End the sleep; with tags ('weights', 'kv_cache') of one part alone, the other one then still sleeps."""
         self._engine.wake_up(tags)
 
+    def load_adapter(self, name: str, source: str | os.PathLike[str]) -> None:
+        """Let requests name a LoRA adapter (`adapter_name`), while others are answered.
+
+        source: a folder as PEFT writes it, or a hub id. Slots for adapters are made when the model is loaded
+        (EngineConfig.max_adapters). Raises CheckpointError for an adapter that does not fit, RequestError for a name
+        that is in use.
+        """
+        self._engine.load_adapter(name, source)
+
+    def unload_adapter(self, name: str, *, running: Literal["finish", "abort"] = "finish") -> None:
+        """Let no request name an adapter any more, wait until those that use it have ended, and free its memory.
+        running: 'abort' aborts these requests."""
+        self._engine.unload_adapter(name, running=running)
+
     def close(self) -> None:
         """Abort running requests and free the model. Closing twice is allowed."""
         self._engine.close()

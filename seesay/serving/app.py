@@ -27,7 +27,7 @@ from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
 from seesay.serving.openai import batches, chat, completions, conversations, embeddings, files, ranking, responses
 from seesay.serving.openai.answer_models import ErrorResponse
-from seesay.serving.operating import admin, models, operations, probes
+from seesay.serving.operating import adapters, admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
 from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
@@ -61,6 +61,7 @@ _ROUTES = (
     operations,
     probes,
     admin,
+    adapters,
 )
 
 

@@ -36,6 +36,7 @@ class ServerSettings:
     share_caches: let keys share cached prefixes, embeddings and pictures. Without it, each key has its own, so that no
         key learns by usage or timing what another one has sent. For keys that all belong to one tenant.
     allowed_weights_path: a folder from which such a request may load weights. None: it must send them.
+    allowed_adapter_folders: folders below which such a request may load adapters.
     cors_origins: origins whose browser pages may call the server ('*': all). Empty: none but the server's own.
         cors_methods, cors_headers, cors_credentials: what such pages may send.
     max_concurrent_requests: requests that run at the same time. max_queue: further requests that may wait; above that,
@@ -82,6 +83,7 @@ class ServerSettings:
     admin_keys: Sequence[str] = field(default=(), repr=False)
     share_caches: bool = False
     allowed_weights_path: str | None = None
+    allowed_adapter_folders: Sequence[str] = ()
     cors_origins: Sequence[str] = ()
     cors_methods: Sequence[str] = ("GET", "POST", "DELETE", "OPTIONS")
     cors_headers: Sequence[str] = ("*",)
@@ -154,6 +156,9 @@ class ServerSettings:
     def _check_names(self) -> None:
         if self.allowed_weights_path is not None and not Path(self.allowed_weights_path).is_dir():
             raise ConfigError(f"allowed_weights_path must be an existing folder, got {self.allowed_weights_path!r}")
+        for folder in self.allowed_adapter_folders:
+            if not Path(folder).is_dir():
+                raise ConfigError(f"allowed_adapter_folders must be existing folders, got {folder!r}")
         if self.model_name == "" or "" in self.model_aliases:
             raise ConfigError("model_name, model_aliases: a name must not be empty")
         if self.log_level.upper() not in LEVELS:

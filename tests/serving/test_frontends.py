@@ -24,6 +24,7 @@ from typing import Any
 
 import httpx
 import pytest
+from adapter_folders import write_adapter
 from live_server import make_data_url, wait_until
 from other_weights import copy_with_other_weights
 
@@ -180,10 +181,12 @@ def model(tiny_checkpoint: Callable[[str], Path]) -> str:
 def server(
     model: str, unused_tcp_port_factory: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """May take new weights, from the folder "other"."""
+    """May take new weights, from the folder "other", and an adapter, from the folder "adapter"."""
     weights = tmp_path_factory.mktemp("weights")
     copy_with_other_weights(Path(model), weights / "other")
+    write_adapter(Path(model), weights / "adapter", r"model.layers.*(self_attn|mlp)\.\w+_proj")
     options = ["--admin-keys", "root", "--allowed-weights-path", str(weights)]
+    options += ["--max-adapters", "1", "--allowed-adapter-folders", str(weights)]
     with running(model, unused_tcp_port_factory(), tmp_path_factory.mktemp("temporary"), *options) as server:
         yield server
 
@@ -438,6 +441,31 @@ def test_the_fronts_outlive_the_engine_process(server: Server) -> None:
         with server.only(index):
             wait_until(lambda: httpx.get(f"{server.url}/health", timeout=60).status_code == 200)
             assert server.chat().status_code == 200
+
+
+def test_an_adapter_is_there_for_all_frontends(server: Server) -> None:
+    """Also behind the death of the engine that has loaded it."""
+    wait_until(server.is_up)
+
+    def ask(index: int, model: str) -> Any:
+        with server.only(index):
+            answer = server.chat(temperature=0, ignore_eos=True, model=model)
+            return answer.json()["choices"][0]["message"]["content"] if answer.status_code == 200 else None
+
+    with server.only(0):
+        own = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"][0]["id"]
+        administrate(server, "/v1/load_lora_adapter", lora_name="other", lora_path="adapter")
+    wait_until(lambda: ask(1, "other") is not None)
+    answers = [ask(index, name) for name in (own, "other") for index in (0, 1)]
+    assert answers[0] == answers[1] != answers[2] == answers[3]
+    [engine] = server.children(ENGINE)
+    os.kill(engine, signal.SIGKILL)
+    wait_until(lambda: server.children(ENGINE) not in ([], [engine]) and server.is_up())
+    for index in (0, 1):
+        wait_until(lambda index=index: ask(index, "other") == answers[2])  # type: ignore[misc]
+    with server.only(1):
+        administrate(server, "/v1/unload_lora_adapter", lora_name="other")
+    wait_until(lambda: ask(0, "other") is None)
 
 
 def test_new_weights_and_sleep_are_those_of_all_frontends(server: Server) -> None:

@@ -1,40 +1,197 @@
-"""Give a decoder its LoRA adapters while it is loaded."""
+"""The LoRA adapters that a core has: those of its configuration, and those that commands load and unload."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from seesay.errors import ConfigError
+from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter
+from seesay.errors import ConfigError, ErrorCode, RequestError, SeesayError
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
+    from seesay.engine.core.live_request import LiveRequest
+    from seesay.llm.models.adapters import HostAdapter
     from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.scheduler import Scheduler
+
+logger = logging.getLogger("seesay")
 
 _LEAST_RANK = 16
 
 
-def load_adapters(runner: ModelRunner, config: EngineConfig) -> Mapping[str, int]:
-    """Make slots for adapters, load those of the configuration, and return their ids by name. Raises
+def make_adapters(runner: ModelRunner, config: EngineConfig) -> tuple[LoadedAdapter, ...]:
+    """Let a runner have slots for adapters, and those of the configuration in host memory; return these. Raises
     `CheckpointError` naming what does not fit, and `ConfigError` for a decoder that takes none."""
     from seesay.checkpoint.adapter_folder import AdapterFolder
     from seesay.checkpoint.model_path import resolve_checkpoint
     from seesay.llm.models.composed_decoder import ComposedDecoder
 
-    folders = {name: resolve_checkpoint(path) for name, path in (config.adapters or {}).items()}
+    folders = {name: str(resolve_checkpoint(path)) for name, path in (config.adapters or {}).items()}
     max_rank = config.max_adapter_rank
     num_slots = min(config.max_adapters or len(folders), runner.limits.max_batch_size)
     if not num_slots:
-        return {}
+        return ()
     if not isinstance(runner.decoder, ComposedDecoder):
         raise ConfigError("adapters: this model runs through Transformers' modules, which take no adapters")
     max_rank = max_rank or max(map(AdapterFolder.find_rank, folders.values()), default=_LEAST_RANK)
-    adapters = runner.decoder.make_adapters(num_slots=num_slots, max_rank=max_rank)
-    found = {}
+    runner.adapters = adapters = runner.decoder.make_adapters(num_slots=num_slots, max_rank=max_rank)
+    runner.limits = replace(runner.limits, num_adapter_slots=num_slots)
+    loaded = []
     for name, folder in folders.items():
         adapter = adapters.read(AdapterFolder.load(folder))
         adapters.add(adapter)
-        found[name] = adapter.id
-    runner.adapters, runner.limits = adapters, replace(runner.limits, num_adapter_slots=num_slots)
-    return found
+        loaded.append(LoadedAdapter(name=name, id=adapter.id, folder=folder))
+    return tuple(loaded)
+
+
+class AdapterStore:
+    """Reads adapters for a runner, and drops them."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+
+    def read(self, folder: str) -> HostAdapter:
+        """Return an adapter, ready to be added. Any thread may call it. Raises `CheckpointError`, and
+        `RequestError` for an engine without slots."""
+        from seesay.checkpoint.adapter_folder import AdapterFolder
+
+        adapters = self._runner.adapters
+        if adapters is None:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "this engine has no slots for adapters: start it with max_adapters (--max-adapters), the number of "
+                "adapters that may be in use at a time",
+                "lora_name",
+            )
+        return adapters.read(AdapterFolder.load(folder))
+
+    def add(self, adapter: HostAdapter) -> None:
+        """Take an adapter that was read, between steps."""
+        assert self._runner.adapters is not None
+        self._runner.adapters.add(adapter)
+
+    def drop(self, adapter_id: int) -> None:
+        """Forget an adapter, which no live sequence has, between steps."""
+        assert self._runner.adapters is not None
+        self._runner.adapters.drop(adapter_id)
+
+
+class _Leaving(NamedTuple):
+    """An adapter that is unloaded once no request uses it; `done` tells of that."""
+
+    id: int
+    done: Future[None]
+
+
+class AdapterControl:
+    """Loads and unloads adapters while requests are answered. Used by the loop's thread, but for `read` and `loaded`.
+
+    loaded: those that requests may name.
+    """
+
+    def __init__(self, store: AdapterStore, scheduler: Scheduler, loaded: Iterable[LoadedAdapter] = ()) -> None:
+        self._store, self._scheduler = store, scheduler
+        self.loaded = tuple(loaded)
+        self._leaving: list[_Leaving] = []
+
+    def read(self, command: LoadAdapter) -> HostAdapter:
+        """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and `RequestError`."""
+        self._check_new(command.name)
+        return self._store.read(command.folder)
+
+    def take(self, command: LoadAdapter | UnloadAdapter, adapter: HostAdapter | None, done: Future[None]) -> int | None:
+        """Do a command, with the adapter that `read` returned; `done` tells how it ends. Returns the id of an adapter
+        whose requests are to be aborted."""
+        try:
+            if isinstance(command, UnloadAdapter):
+                leaving = self.begin_unloading(command, done)
+                return leaving if command.running == "abort" else None
+            assert adapter is not None
+            self.add(command, adapter)
+            done.set_result(None)
+        except SeesayError as error:
+            done.set_exception(error)
+        return None
+
+    def add(self, command: LoadAdapter, adapter: HostAdapter) -> None:
+        """Let requests name an adapter that was read."""
+        self._check_new(command.name)
+        if not self._is_kept(adapter.id):
+            self._store.add(adapter)
+        added = LoadedAdapter(name=command.name, id=adapter.id, folder=command.folder)
+        self.loaded = (*self.loaded, added)
+        logger.info("adapter %r: loaded from %s", command.name, command.folder)
+
+    def begin_unloading(self, command: UnloadAdapter, done: Future[None]) -> int | None:
+        """Let no request name an adapter any more; `done` tells when it is forgotten. Returns its id, unless another
+        name has the same content."""
+        found = next((each for each in self.loaded if each.name == command.name), None)
+        if found is None:
+            raise _make_unknown_error(command.name, self.loaded)
+        self.loaded = tuple(each for each in self.loaded if each is not found)
+        logger.info("adapter %r: unloaded", command.name)
+        if self._is_loaded(found.id):
+            done.set_result(None)
+            return None
+        self._leaving.append(_Leaving(found.id, done))
+        return found.id
+
+    def finish_unloading(self, live: Iterable[LiveRequest]) -> None:
+        """Forget the adapters that are to leave and that no live request uses any more."""
+        if not self._leaving:
+            return
+        used = {request.sequence.adapter_id for request in live}
+        leaving = [each for each in self._leaving if each.id in used]
+        gone = [each for each in self._leaving if each.id not in used]
+        self._leaving = leaving
+        for adapter_id, done in gone:
+            if not self._is_kept(adapter_id):
+                self._scheduler.forget_adapter(adapter_id)
+                self._store.drop(adapter_id)
+            done.set_result(None)
+
+    def find_refusal(self, request: LiveRequest) -> RequestError | None:
+        """Return why a request is not computed that arrives now: its adapter was unloaded meanwhile. What belongs to
+        requests before it may still come while they are finished."""
+        adapter_id, group_id = request.sequence.adapter_id, request.sequence.group_id
+        if not adapter_id or self._is_loaded(adapter_id) or (group_id is not None and self._is_kept(adapter_id)):
+            return None
+        return RequestError(ErrorCode.INVALID_REQUEST, "the adapter of the request was unloaded", "model")
+
+    def replay(self, adapters: Iterable[LoadedAdapter]) -> None:
+        """Have the adapters that an engine before this one had, as far as they can be read. Called before the loop
+        begins."""
+        wanted = {each.name: each for each in adapters}
+        for found in self.loaded:
+            if wanted.get(found.name) != found:
+                self.begin_unloading(UnloadAdapter(name=found.name), Future())
+        for each in wanted.values():
+            if not any(other.name == each.name for other in self.loaded):
+                command = LoadAdapter(name=each.name, folder=each.folder)
+                try:
+                    self.add(command, self.read(command))
+                except SeesayError as error:
+                    logger.error("an adapter that was in use cannot be read again: %s", error)
+        self.finish_unloading(())
+
+    def _check_new(self, name: str) -> None:
+        if any(each.name == name for each in self.loaded):
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST, f"the adapter {name!r} is loaded already: unload it first", "lora_name"
+            )
+
+    def _is_loaded(self, adapter_id: int) -> bool:
+        return any(each.id == adapter_id for each in self.loaded)
+
+    def _is_kept(self, adapter_id: int) -> bool:
+        return self._is_loaded(adapter_id) or any(each.id == adapter_id for each in self._leaving)
+
+
+def _make_unknown_error(name: str, loaded: Iterable[LoadedAdapter]) -> RequestError:
+    known = ", ".join(sorted(repr(each.name) for each in loaded)) or "none is"
+    message = f"the adapter {name[:200]!r} is not loaded: {known}"
+    return RequestError(ErrorCode.INVALID_REQUEST, message, "lora_name")

@@ -15,7 +15,7 @@ from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, measure_peak, pick_device
 from seesay.device.ranks import Place, Ranks, Stages, Unconnected
 from seesay.device.streams import on_device
-from seesay.engine.core.adapters import load_adapters
+from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
 from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.length_warning import warn_beyond_training
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.commands import LoadedAdapter
     from seesay.engine.core.draft_model import DraftModel
     from seesay.engine.core.rank_parts import JoinRanks, MakeRunner
     from seesay.engine.opened_model import OpenedModel
@@ -122,10 +123,12 @@ def resolve(
 
 
 class _Parts(NamedTuple):
-    """The parts of a core that compute, and the durations of its steps where they are needed."""
+    """The parts of a core that compute, the adapters that its runner has, and the durations of its steps where they are
+    needed."""
 
     encoder: LoadedEncoder | None
     runner: ModelRunner
+    adapters: tuple[LoadedAdapter, ...]
     step_costs: StepCosts | None
     draft: DraftModel | None = None
 
@@ -176,7 +179,7 @@ def load_core(
         is_ahead=_is_ahead(config, resolved.device),
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
-        adapter_ids=parts.runner.adapter_ids,
+        adapters=_make_adapter_control(parts, scheduler, ranks),
         speculation=make_speculation(config.speculation, parts.draft, vocab_size=model.vocab_size),
     )
 
@@ -187,6 +190,11 @@ def _is_ahead(config: EngineConfig, device: torch.device) -> bool:
     if config.async_scheduling is not None:
         return config.async_scheduling
     return device.type != "cpu" or config.pp > 1
+
+
+def _make_adapter_control(parts: _Parts, scheduler: Scheduler, ranks: RankParts | None) -> AdapterControl:
+    make_store = AdapterStore if ranks is None else ranks.make_adapter_store
+    return AdapterControl(make_store(parts.runner), scheduler, parts.adapters)
 
 
 def _listen_to_compiler(device: torch.device) -> CompileLog | None:
@@ -221,6 +229,7 @@ def _rehearse_ranks(config: EngineConfig) -> RankParts | None:
         ranks=Stages(place) if config.pp > 1 else Unconnected(place),
         make_runner=ModelRunner,
         make_weights=ModelWeights,
+        make_adapter_store=AdapterStore,
         wait_until_loaded=_nothing,
     )
 
@@ -292,7 +301,14 @@ def load_follower(
     """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
         resolved = resolve(config, model.checkpoint, model.backbone, device)
-        return _load_runner(model, config, resolved, make_runner, ranks)
+        return _load_runner(model, config, resolved, make_runner, ranks).runner
+
+
+class _LoadedRunner(NamedTuple):
+    """A runner, and the adapters that it has."""
+
+    runner: ModelRunner
+    adapters: tuple[LoadedAdapter, ...]
 
 
 def _load_first(
@@ -301,13 +317,13 @@ def _load_first(
     resolved: ResolvedConfig,
     make_runner: MakeRunner | None,
     ranks: RankParts | None,
-) -> ModelRunner:
+) -> _LoadedRunner:
     """Load the decoder, or its first slice while the other ranks load theirs."""
     if ranks is None:
         return _load_runner(model, config, resolved, make_runner)
-    runner = _load_runner(model, config, resolved, ranks.make_runner, ranks.ranks)
+    loaded = _load_runner(model, config, resolved, ranks.make_runner, ranks.ranks)
     ranks.wait_until_loaded()
-    return runner
+    return loaded
 
 
 def _load_runner(
@@ -316,7 +332,7 @@ def _load_runner(
     resolved: ResolvedConfig,
     make_runner: MakeRunner | None,
     ranks: Ranks | Stages | None = None,
-) -> ModelRunner:
+) -> _LoadedRunner:
     max_step_tokens = find_max_step_tokens(
         config.max_prefill_token_num,
         session_len=resolved.session_len,
@@ -327,8 +343,7 @@ def _load_runner(
     runner = load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
     if config.speculation is not None:
         runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
-    runner.adapter_ids = load_adapters(runner, config)
-    return runner
+    return _LoadedRunner(runner, make_adapters(runner, config))
 
 
 def _build_parts(
@@ -346,7 +361,7 @@ def _build_parts(
     with _timed("loading the vision tower"):
         encoder = build_encoder(model, config, resolved, encoder_device)
     with _timed("loading the decoder"):
-        runner = _load_first(model, config, resolved, make_runner, ranks)
+        runner, adapters = _load_first(model, config, resolved, make_runner, ranks)
     refuse_beside_states(runner, config)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved)
@@ -376,7 +391,7 @@ def _build_parts(
     if resolved.max_step_ms is not None:
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
-    return _Parts(encoder, runner, step_costs, draft)
+    return _Parts(encoder, runner, adapters, step_costs, draft)
 
 
 def _try_encoder(encoder: LoadedEncoder, family: Family) -> int:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
@@ -19,7 +21,16 @@ from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
 from seesay.device.query import is_out_of_memory, is_same_device, release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
-from seesay.engine.commands import Command, DropStaged, ModelStatus, ResetCaches, StageTensor
+from seesay.engine.commands import (
+    Command,
+    DropStaged,
+    LoadAdapter,
+    ModelStatus,
+    ResetCaches,
+    StageTensor,
+    UnloadAdapter,
+)
+from seesay.engine.core.adapters import AdapterControl, AdapterStore
 from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.grammar_rows import GrammarRows
@@ -49,6 +60,7 @@ if TYPE_CHECKING:
     from seesay.engine.core.speculation import Speculation
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
+    from seesay.llm.models.adapters import HostAdapter
     from seesay.llm.running.launched_step import StepResult
     from seesay.llm.running.runner import ModelRunner
 
@@ -87,15 +99,15 @@ class EngineLoop:
         is_ahead: bool = False,
         jumps: JumpRule | None = None,
         hang_limit_s: float | None = None,
-        adapter_ids: Mapping[str, int] | None = None,
+        adapters: AdapterControl | None = None,
         speculation: Speculation | None = None,
     ) -> None:
         """`is_ahead`: launch each step while the one before is still being computed. `jumps`: see `GrammarRows`.
         `hang_limit_s`: after so long a step or a call of the encoder is treated as hung; None leaves that to the reader
         of `busy_s`. `weights`: those that may be replaced; without them it never sleeps either. `grammars`,
         `bad_words`, `imports`: without them requests have no grammars, bad words or named logits processors. `spell`
-        returns the bytes of a token; without it they have no thoughts. `adapter_ids`: of the runner's adapters, by
-        name. `speculation`: without it, tokens are sampled one by one."""
+        returns the bytes of a token; without it they have no thoughts. `adapters`: those that the runner has; none by
+        default. `speculation`: without it, tokens are sampled one by one."""
         self._scheduler = scheduler
         self._runner = runner
         self._is_ahead = is_ahead
@@ -123,6 +135,7 @@ class EngineLoop:
         if weights is not None:
             self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
         self._commands = WaitingCommands()
+        self.adapters = adapters or AdapterControl(AdapterStore(runner), scheduler)
         self._grammars = GrammarRows(
             grammars,
             bad_words=bad_words,
@@ -150,7 +163,6 @@ class EngineLoop:
             max_batch_size=scheduler.config.max_batch_size,
             takes_media=encoder is not None,
             resizes_on_device=encoder is not None and has_kernels(encoder.device),
-            adapter_ids=dict(adapter_ids or {}),
         )
         self._thread = threading.Thread(target=self._run, name="seesay-engine", daemon=True)
 
@@ -237,20 +249,25 @@ class EngineLoop:
     @property
     def status(self) -> ModelStatus:
         """The weights that it computes with now, and whether it sleeps."""
-        return ModelStatus() if self.control is None else self.control.status
+        status = ModelStatus() if self.control is None else self.control.status
+        return replace(status, adapters=self.adapters.loaded)
 
     def confirm_status(self) -> ModelStatus:
         """Return the status."""
         return self.status
 
     def run_command(self, command: Command) -> None:
-        """Do it between steps, or, unless caches are reset, between requests. Waits for that, but not in the loop's own
-        thread."""
+        """Do it between steps, or, where it changes weights or memory, between requests. Waits for that, but not in the
+        loop's own thread."""
         if isinstance(command, StageTensor | DropStaged) and self.control is not None:
             self.control.stage(command)
             return
         done: Future[None] = Future()
-        self._inbox.put(partial(self._take_command, command, done))
+        if isinstance(command, LoadAdapter | UnloadAdapter):
+            adapter = self.adapters.read(command) if isinstance(command, LoadAdapter) else None
+            self._inbox.put(partial(self._change_adapters, command, adapter, done))
+        else:
+            self._inbox.put(partial(self._take_command, command, done))
         if threading.current_thread() is self._thread:
             return
         while self._thread.is_alive() and self.fault is None:
@@ -302,6 +319,7 @@ class EngineLoop:
             self._send_outputs()
             with self._activity:
                 has_more |= not self._is_asleep and self._step()
+            self.adapters.finish_unloading(self._iterate_held())
             has_more |= self._run_commands()
             self._send_outputs()
         except BaseException as error:  # no signal reaches this thread: a user's callback may raise anything
@@ -496,9 +514,13 @@ class EngineLoop:
         self._finish(request, "error", error=explain(error), failed_item=failed_item)
 
     def _end_all(self, error: RequestError) -> None:
-        for request_id in [*self._live, *self._commands.held, *self._grammars.held]:
-            self._end(request_id, "error", error)
+        for request in list(self._iterate_held()):
+            self._end(request.request_id, "error", error)
         self.embeddings.release(self._scheduler.take_released())
+
+    def _iterate_held(self) -> Iterator[LiveRequest]:
+        """Yield all requests that have not ended."""
+        return chain(self._live.values(), self._commands.held.values(), self._grammars.held.values())
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -507,7 +529,8 @@ class EngineLoop:
         if self._commands:
             self._commands.held[request.request_id] = request
             return
-        if self.control is not None and (refusal := self.control.find_refusal()) is not None:
+        refusal = None if self.control is None else self.control.find_refusal()
+        if (refusal := refusal or self.adapters.find_refusal(request)) is not None:
             self.embeddings.forget([request.request_id])
             self._finish(request, "error", error=refusal)
             return
@@ -554,6 +577,15 @@ class EngineLoop:
             finally:
                 done.set_exception(error)
             raise
+
+    def _change_adapters(
+        self, command: LoadAdapter | UnloadAdapter, adapter: HostAdapter | None, done: Future[None]
+    ) -> None:
+        leaving = self.adapters.take(command, adapter, done)
+        if leaving is not None:
+            for request in list(self._iterate_held()):
+                if request.sequence.adapter_id == leaving:
+                    self._end(request.request_id, "abort")
 
     def _run_commands(self) -> bool:
         """Run the commands that wait, if no request is alive, and admit the requests that came behind them. Returns

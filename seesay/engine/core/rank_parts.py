@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from seesay.device.linear.loaded_weights import LoadedWeights
     from seesay.device.ranks import Ranks, Stages
     from seesay.encoders.encoder import LoadedEncoder
+    from seesay.engine.core.adapters import AdapterStore
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import OpenedModel
     from seesay.llm.models.decoder import Decoder
@@ -25,6 +26,10 @@ MakeWeights = Callable[["OpenedModel", "EngineConfig", "LoadedWeights", "LoadedE
 """Makes the weights that may be replaced, as `ModelWeights` does."""
 
 
+MakeAdapterStore = Callable[["ModelRunner"], "AdapterStore"]
+"""Makes what reads adapters, as `AdapterStore` does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankParts:
     """ranks: what the slice of this rank is summed through, or its place among stages. wait_until_loaded: waits for the
@@ -33,6 +38,7 @@ class RankParts:
     ranks: Ranks | Stages
     make_runner: MakeRunner
     make_weights: MakeWeights
+    make_adapter_store: MakeAdapterStore
     wait_until_loaded: Callable[[], object]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
-from seesay.engine.commands import Command, DropStaged, ResetCaches, StageTensor
+from seesay.engine.commands import Command, Sleep, UpdateWeights, WakeUp
 from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.model_control import ModelControl
 from seesay.errors import ErrorCode, RequestError
@@ -37,7 +37,7 @@ class WaitingCommands:
                 if control is None:
                     message = "this engine was made without weights that can be replaced"
                     raise RequestError(ErrorCode.INVALID_REQUEST, message)
-                assert not isinstance(command, ResetCaches | StageTensor | DropStaged)
+                assert isinstance(command, UpdateWeights | Sleep | WakeUp)
                 control.run(command)
             except BaseException as error:
                 done.set_exception(error)

@@ -15,7 +15,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -36,11 +36,14 @@ from seesay.engine.commands import (
     PARTS,
     Command,
     DropStaged,
+    LoadAdapter,
+    LoadedAdapter,
     ModelStatus,
     ResetCaches,
     Running,
     Sleep,
     StageTensor,
+    UnloadAdapter,
     UpdateWeights,
     WakeUp,
     make_sleeping_error,
@@ -197,7 +200,7 @@ class AsyncEngine:
             session_len=core.facts.session_len,
             max_prefill_token_num=self.config.max_prefill_token_num,
             takes_media=core.facts.takes_media,
-            adapter_ids=core.facts.adapter_ids,
+            find_adapter=self.find_adapter,
             vision_config=vision_config,
             media_limits=self.media_limits,
             grammars=self._grammars,
@@ -251,9 +254,13 @@ class AsyncEngine:
         return self.core.facts.session_len
 
     @property
-    def adapter_names(self) -> Collection[str]:
+    def adapter_names(self) -> tuple[str, ...]:
         """The adapters that requests may name."""
-        return self.core.facts.adapter_ids.keys()
+        return tuple(adapter.name for adapter in self.core.status.adapters)
+
+    def find_adapter(self, name: str) -> LoadedAdapter | None:
+        """Return the adapter of a name that requests may name now."""
+        return self.core.status.find_adapter(name)
 
     @property
     def fault(self) -> Fault | None:
@@ -402,6 +409,14 @@ class AsyncEngine:
         if isinstance(tags, str):
             tags = (tags,)
         self.run_command(WakeUp(tags=PARTS if tags is None else tuple(tags)))
+
+    def load_adapter(self, name: str, source: str | os.PathLike[str]) -> None:
+        """Let requests name an adapter: see `Pipeline.load_adapter`."""
+        self.run_command(LoadAdapter(name=name, folder=os.path.realpath(resolve_checkpoint(source))))
+
+    def unload_adapter(self, name: str, *, running: Running = "finish") -> None:
+        """Forget an adapter: see `Pipeline.unload_adapter`."""
+        self.run_command(UnloadAdapter(name=name, running=running))
 
     def run_command(self, command: Command) -> None:
         """Do what an operator asks for, and wait until it is done. Raises `RequestError`, also when the engine is

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from seesay.config import MediaLimits, VisionConfig
+from seesay.engine.commands import LoadedAdapter
 from seesay.engine.failures import explain
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
 from seesay.engine.front.live_answer import LiveAnswer, OutputSink
@@ -62,12 +63,12 @@ class RequestPreparer:
         media_limits: MediaLimits,
         is_encoded: Callable[[bytes], bool],
         grammars: GrammarTrials | None = None,
-        adapter_ids: Mapping[str, int] | None = None,
+        find_adapter: Callable[[str], LoadedAdapter | None] = lambda _: None,
     ) -> None:
-        """`grammars`: without them requests have none. `adapter_ids`: of the adapters that requests may name."""
+        """`grammars`: without them requests have none. `find_adapter` returns the adapter that requests name."""
         digest = model.checkpoint.revision_digest
         self._texts = texts
-        self._adapter_ids = dict(adapter_ids or {})
+        self._find_loaded = find_adapter
         self._coordinates = model.family.coordinates
         self._session_len, self._vocab_size = session_len, model.vocab_size
         self._media = MediaFrontend(
@@ -189,12 +190,13 @@ class RequestPreparer:
         """Return the id of an adapter. Raises `RequestError` for one that is not loaded."""
         if name is None:
             return 0
-        if name not in self._adapter_ids:
-            loaded = ", ".join(map(repr, sorted(self._adapter_ids))) or "none is"
+        if (adapter := self._find_loaded(name)) is None:
             raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"adapter_name={name!r} is not loaded: {loaded}", "adapter_name"
+                ErrorCode.INVALID_REQUEST,
+                f"adapter_name={name!r} is not loaded: give it in EngineConfig.adapters, or call load_adapter()",
+                "adapter_name",
             )
-        return self._adapter_ids[name]
+        return adapter.id
 
 
 def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:

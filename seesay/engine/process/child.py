@@ -106,6 +106,7 @@ def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
         precompile.close()
     if start.status.folders and core.control is not None:
         core.control.replay(start.status)
+        core.adapters.replay(start.status.adapters)
     if followers is not None:
         watch(followers, config, core.facts.device, start.beat_s)
     gc.collect()

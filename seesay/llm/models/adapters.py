@@ -60,9 +60,11 @@ class _Site:
 
 @dataclass(frozen=True, slots=True)
 class HostAdapter:
-    """An adapter, ready to be copied into a slot. memory: one slot; ranks: int32 [sources of all layers]."""
+    """An adapter from a folder, ready to be copied into a slot. memory: one slot; ranks: int32 [sources of all
+    layers]."""
 
     id: int
+    folder: str
     memory: PinnedMemory
     ranks: npt.NDArray[np.int32]
 
@@ -131,7 +133,7 @@ class Adapters:
                 first = index * self._max_rank
                 a[0, first : first + rank] = _cut_inputs(low_rank, site.linear)
                 b[0, :rank, site.bounds[index] : site.bounds[index + 1]] = _cut_outputs(low_rank, sources)
-        return HostAdapter(folder.make_id(), memory, ranks)
+        return HostAdapter(folder.make_id(), str(folder.path), memory, ranks)
 
     def add(self, adapter: HostAdapter) -> None:
         """Take an adapter; nothing happens where it is there already."""

@@ -75,7 +75,6 @@ class ModelRunner:
         self.limits = limits
         self.rows = RowTable()
         self.adapters: Adapters | None = None
-        self.adapter_ids: Mapping[str, int] = {}
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = self._num_host_slots = self.num_states = 0

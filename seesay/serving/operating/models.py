@@ -31,17 +31,18 @@ def make_router(state: ServerState) -> APIRouter:
         if _ANTHROPIC_HEADER in http.headers:
             infos = [make_info(state, name) for name in state.model_names]
             return make_page(infos, limit=limit, after_id=after_id, before_id=before_id)
-        return ModelList(data=[_make_card(state, name) for name in state.model_names])
+        return ModelList(data=[make_card(state, name) for name in state.model_names])
 
     @router.get(f"{_PREFIX}/{{model:path}}", response_model=ModelCard | ModelInfo)
     async def retrieve_model(model: str, http: Request) -> Any:
         """Return one model."""
         state.check_model(model)
-        return make_info(state, model) if _ANTHROPIC_HEADER in http.headers else _make_card(state, model)
+        return make_info(state, model) if _ANTHROPIC_HEADER in http.headers else make_card(state, model)
 
     return router
 
 
-def _make_card(state: ServerState, name: str) -> ModelCard:
+def make_card(state: ServerState, name: str) -> ModelCard:
+    """Return what OpenAI's API says of a model; of an adapter, which model it changes."""
     parent = state.model_name if name in state.engine.adapter_names else None
     return ModelCard(id=name, created=state.shared.created, max_model_len=state.engine.session_len, parent=parent)

@@ -44,6 +44,8 @@ _EXAMPLES: dict[str, dict[str, Any]] = {
     "/api/generate": {"prompt": "Calculate 3 + 4.", "stream": False},
     "/api/show": {},
     "/update_weights": {"folder": "step-200"},
+    "/v1/load_lora_adapter": {"lora_name": "polite", "lora_path": "polite"},
+    "/v1/unload_lora_adapter": {"lora_name": "polite"},
 }
 _WITHOUT_MODEL = frozenset(
     [
@@ -52,6 +54,8 @@ _WITHOUT_MODEL = frozenset(
         "/v1/conversations/{conversation_id}",
         "/v1/conversations/{conversation_id}/items",
         "/abort_request",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
     ]
 )
 

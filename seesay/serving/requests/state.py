@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerState:
-    """The engine of an app and what belongs to it. `model_names` are the names that requests may use, those of adapters
-    last; answers carry the first, or the adapter's."""
+    """The engine of an app and what belongs to it. `own_names` are those of the model."""
 
     engine: AsyncEngine
     settings: ServerSettings
-    model_names: tuple[str, ...]
+    own_names: tuple[str, ...]
     gate: Gate
     metrics: ServerMetrics
     answering: Answering
@@ -76,7 +75,7 @@ class ServerState:
         return cls(
             engine=engine,
             settings=settings,
-            model_names=_join_names((name, *settings.model_aliases), engine.adapter_names),
+            own_names=_find_own_names((name, *settings.model_aliases), engine.adapter_names),
             gate=Gate(settings),
             metrics=metrics,
             answering=answering,
@@ -92,7 +91,12 @@ class ServerState:
     @property
     def model_name(self) -> str:
         """The model's name in answers."""
-        return self.model_names[0]
+        return self.own_names[0]
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names that requests may use now, those of adapters last; answers carry the first, or the adapter's."""
+        return *self.own_names, *self.engine.adapter_names
 
     def name_model(self, asked: str | None) -> str:
         """Return the model's name in the answer to a request that named `asked`: an adapter's own, or `model_name`."""
@@ -159,9 +163,9 @@ class ServerState:
             )
 
 
-def _join_names(names: Iterable[str], adapters: Iterable[str]) -> tuple[str, ...]:
-    """Return all names, each once. Raises `ConfigError` for an adapter that is called like the model."""
-    own = dict.fromkeys(names)
+def _find_own_names(names: Iterable[str], adapters: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the model, each once. Raises `ConfigError` for an adapter that is called like the model."""
+    own = tuple(dict.fromkeys(names))
     if both := next((name for name in adapters if name in own), None):
         raise ConfigError(f"adapters: {both!r} is the name of the model itself: call the adapter otherwise")
-    return (*own, *adapters)
+    return own

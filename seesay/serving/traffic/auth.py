@@ -13,7 +13,17 @@ from seesay.serving.docs_page import DOCS_PATHS
 from seesay.serving.errors import ApiError
 
 # Load balancers, browsers and client generators read these without a key. None of them reveals anything of a request.
-ADMIN_PATHS = frozenset(["/sleep", "/wake_up", "/wakeup", "/update_weights", "/terminate"])
+ADMIN_PATHS = frozenset(
+    [
+        "/sleep",
+        "/wake_up",
+        "/wakeup",
+        "/update_weights",
+        "/terminate",
+        "/v1/load_lora_adapter",
+        "/v1/unload_lora_adapter",
+    ]
+)
 _OPEN_PATHS = DOCS_PATHS | {"/health", "/live", "/ping", "/ready", "/version"}
 _MAX_KEYS = 4  # in one request
 

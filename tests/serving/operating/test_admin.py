@@ -23,7 +23,15 @@ from seesay.serving.app import create_app
 
 CHAT = "/v1/chat/completions"
 ADMIN = {"x-api-key": "root"}
-ROUTES = ["/sleep", "/wake_up", "/wakeup", "/update_weights", "/terminate"]
+ROUTES = [
+    "/sleep",
+    "/wake_up",
+    "/wakeup",
+    "/update_weights",
+    "/terminate",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+]
 BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "the game is in the frame"}],
     "max_tokens": 10,

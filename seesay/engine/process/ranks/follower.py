@@ -16,6 +16,7 @@ from seesay.device.streams import on_stream
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.ranks import messages
 from seesay.engine.process.ranks.followers import MEETINGS
+from seesay.engine.process.ranks.led_adapters import FollowedAdapters
 from seesay.llm.plans.plan_codec import decode_plan
 from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.runner import ModelRunner
@@ -123,6 +124,7 @@ class Follower:
             "warm_up": runner.warm_up,
             "measure_step_costs": runner.measure_step_costs,
             **weights.calls,
+            **FollowedAdapters(runner).calls,
         }
 
     def take(self, message: messages.ToFollower) -> messages.Answer | None:

@@ -53,6 +53,7 @@ class Joining:
         from seesay.device.rank_group import join_group, join_stages
         from seesay.device.ranks import Place
         from seesay.engine.core.rank_parts import RankParts
+        from seesay.engine.process.ranks.led_adapters import LedAdapterStore
         from seesay.engine.process.ranks.led_runner import LedRunner
         from seesay.engine.process.ranks.led_weights import LedWeights
         from seesay.engine.process.ranks.stage_runners import FirstStageRunner
@@ -71,6 +72,7 @@ class Joining:
             ranks=ranks,
             make_runner=make_runner,
             make_weights=partial(LedWeights, followers=followers),
+            make_adapter_store=partial(LedAdapterStore, followers=followers),
             wait_until_loaded=partial(followers.wait_for_answers, "loading its slice of the weights"),
         )
 
