@@ -27,7 +27,8 @@ MAX_RANK = 512
 _MAX_PATTERNS = 4096
 _MATCH_TIMEOUT_S = 1.0
 _PREFIX = "base_model.model."
-_KEY = re.compile(r"(?P<module>.+)\.lora_(?P<factor>[AB])\.weight")
+_KEY = re.compile(r"(?P<module>.+)\.lora_(?:(?P<factor>[AB])\.weight|(?P<magnitude>magnitude_vector)(?:\.weight)?)")
+_MAGNITUDE = "magnitude_vector"
 _ID_BITS = 63
 _SPELLINGS = (
     ("", ""),
@@ -41,7 +42,6 @@ _SPELLINGS = (
 _NEUTRAL = {
     "peft_type": "LORA",
     "bias": "none",
-    "use_dora": False,
     "fan_in_fan_out": False,
     "lora_bias": False,
     "use_qalora": False,
@@ -56,11 +56,16 @@ _NEUTRAL = {
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to a module: scale · B A x, with A [rank, inputs] and B [outputs, rank] on the CPU."""
+    """What an adapter adds to a module: scale · B A x, with A [rank, inputs] and B [outputs, rank] on the CPU.
+
+    magnitude: float32 [outputs], the lengths that the rows of weight and product together get (Liu et al. 2024, DoRA);
+    None: they keep theirs.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
     scale: float
+    magnitude: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +87,12 @@ class AdapterFolder:
         factors = dict(_read_tensors(path, stored))
         scales = _Scales(path / CONFIG_FILE, config)
         modules = {}
-        for module, (first, second) in pairs.items():
-            a, b = factors[first], factors[second]
+        for module, names in pairs.items():
+            a, b = factors[names["A"]], factors[names["B"]]
+            magnitude = factors.get(names.get(_MAGNITUDE, ""))
             _check_pair(path, module, a, b)
-            modules[module] = LowRank(a, b, scales.find(module, len(a)))
+            _check_magnitude(path, module, magnitude, len(b), is_there=config.get("use_dora") is True)
+            modules[module] = LowRank(a, b, scales.find(module, len(a)), magnitude)
         base = config.get("base_model_name_or_path")
         return cls(path, base if isinstance(base, str) and base else None, modules)
 
@@ -94,7 +101,7 @@ class AdapterFolder:
         """Return the largest rank in a folder, of which this reads the names and sizes alone. Raises `CheckpointError`
         as `load` does."""
         stored = _read_stored(Path(path))
-        return max(min(MAX_RANK, stored[first].shape[0]) for first, _ in _pair(Path(path), stored).values())
+        return max(min(MAX_RANK, stored[names["A"]].shape[0]) for names in _pair(Path(path), stored).values())
 
     @property
     def max_rank(self) -> int:
@@ -112,7 +119,8 @@ class AdapterFolder:
         digest = hashlib.blake2b(digest_size=8)
         for name, module in sorted(self.modules.items()):
             head = f"{name} {module.scale!r} {module.a.dtype} {list(module.a.shape)} {module.b.dtype} {len(module.b)}"
-            update_framed(digest, head.encode(), _bytes_of(module.a), _bytes_of(module.b))
+            parts = (module.a, module.b) if module.magnitude is None else (module.a, module.b, module.magnitude)
+            update_framed(digest, head.encode(), *map(_bytes_of, parts))
         return (int.from_bytes(digest.digest(), "little") >> (64 - _ID_BITS)) or 1
 
 
@@ -132,6 +140,8 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     try:
         check_fields(present, expected)
         read_count(config, "r", most=MAX_RANK)
+        if not isinstance(config.get("use_dora"), bool | None):
+            raise CheckpointError(f"use_dora must be true or false, got {config['use_dora']!r:.40}")
         for name in ("rank_pattern", "alpha_pattern"):
             _check_patterns(present, name)
     except CheckpointError as error:
@@ -157,29 +167,33 @@ def _read_stored(path: Path) -> Mapping[str, StoredTensor]:
     raise CheckpointError(f"{path}: there is no {WEIGHTS_FILE}")
 
 
-def _pair(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, tuple[str, str]]:
-    """Return the names of both factors of each module."""
+def _pair(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, dict[str, str]]:
+    """Return the names of the factors A and B of each module, and that of its magnitude, if it has one."""
     found: dict[str, dict[str, str]] = {}
     for name, tensor in stored.items():
         match = _KEY.fullmatch(name.removeprefix(_PREFIX))
         if match is None:
             raise CheckpointError(
-                f"{path / WEIGHTS_FILE}: tensor {name!r} is not supported: an adapter may have lora_A and lora_B of "
-                "linear layers, and nothing else"
+                f"{path / WEIGHTS_FILE}: tensor {name!r} is not supported: an adapter may have lora_A, lora_B and "
+                "lora_magnitude_vector of linear layers, and nothing else"
             )
-        if len(tensor.shape) != 2 or tensor.dtype not in ("BF16", "F16", "F32"):
-            raise CheckpointError(
-                f"{path / WEIGHTS_FILE}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, it must be a matrix "
-                "of BF16, F16 or F32"
-            )
-        found.setdefault(match["module"], {})[match["factor"]] = name
+        _check_stored(path, name, tensor, num_axes=1 if match["magnitude"] else 2)
+        found.setdefault(match["module"], {})[match["factor"] or match["magnitude"]] = name
     if not found:
         raise CheckpointError(f"{path / WEIGHTS_FILE}: it has no tensors")
     for module, factors in found.items():
-        if len(factors) < 2:
-            missing = "B" if "A" in factors else "A"
-            raise CheckpointError(f"{path / WEIGHTS_FILE}: lora_{missing} of {module!r} is missing")
-    return {module: (factors["A"], factors["B"]) for module, factors in found.items()}
+        if missing := [factor for factor in "AB" if factor not in factors]:
+            raise CheckpointError(f"{path / WEIGHTS_FILE}: lora_{missing[0]} of {module!r} is missing")
+    return found
+
+
+def _check_stored(path: Path, name: str, tensor: StoredTensor, *, num_axes: int) -> None:
+    if len(tensor.shape) != num_axes or tensor.dtype not in ("BF16", "F16", "F32"):
+        kind = "a vector" if num_axes == 1 else "a matrix"
+        raise CheckpointError(
+            f"{path / WEIGHTS_FILE}: tensor {name!r} is {tensor.dtype} {list(tensor.shape)}, it must be {kind} of "
+            "BF16, F16 or F32"
+        )
 
 
 def _read_tensors(path: Path, stored: Mapping[str, StoredTensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -201,6 +215,22 @@ def _check_pair(path: Path, module: str, a: torch.Tensor, b: torch.Tensor) -> No
         raise CheckpointError(
             f"{path / WEIGHTS_FILE}: lora_A {list(a.shape)} and lora_B {list(b.shape)} of {module!r} do not fit: both "
             f"have the rank in common, from 1 to {MAX_RANK}"
+        )
+
+
+def _check_magnitude(
+    path: Path, module: str, magnitude: torch.Tensor | None, num_outputs: int, *, is_there: bool
+) -> None:
+    if (magnitude is not None) != is_there:
+        found = "is missing" if is_there else "is there"
+        raise CheckpointError(
+            f"{path / WEIGHTS_FILE}: lora_{_MAGNITUDE} of {module!r} {found}, and {CONFIG_FILE} has use_dora: "
+            f"{str(is_there).lower()}"
+        )
+    if magnitude is not None and len(magnitude) != num_outputs:
+        raise CheckpointError(
+            f"{path / WEIGHTS_FILE}: lora_{_MAGNITUDE} of {module!r} has {len(magnitude)} numbers, lora_B has "
+            f"{num_outputs} outputs"
         )
 
 

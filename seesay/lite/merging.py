@@ -25,7 +25,8 @@ def merge(
     model: str | os.PathLike[str], adapter: str | os.PathLike[str], work_dir: str | os.PathLike[str] = "./work_dir"
 ) -> Path:
     """Write the checkpoint of `model` with `adapter` added to its weights to `work_dir`, a new or an empty folder, and
-    return that. Sums are computed in float32. Any linear layer may have an adapter, those of the vision tower, too.
+    return that. Sums are computed in float32. Any linear layer may have an adapter, those of the vision tower, too,
+    also with magnitudes (DoRA).
     Raises `CheckpointError` for an adapter that does not fit, and for a quantized model."""
     target = Path(work_dir)
     has_files = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -74,5 +75,7 @@ def _merge_file(checkpoint: Checkpoint, file: Path, added: Mapping[str, LowRank]
         weight = slices.read(tuple(map(range, checkpoint.stored[name].shape))).clone()
         if (low_rank := added.get(name)) is not None:
             total = weight.float().addmm_(low_rank.b.float(), low_rank.a.float(), alpha=low_rank.scale)
+            if low_rank.magnitude is not None:
+                total.mul_((low_rank.magnitude.float() / torch.linalg.vector_norm(total, dim=1))[:, None])
             weight = total.to(weight.dtype)
         yield name, weight

@@ -94,6 +94,7 @@ def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> list[
     """Ask one, few and many requests at once, of up to `longest` words and of options that mix in all ways. Returns
     what the runner was told to do."""
     rng = np.random.default_rng(0)
+    names = [None, *(config.adapters or {})]
     events: list[Event] = []
     with AsyncEngine(
         folder, backend_config=config, core_parts=watched(partial(RecordedRunner, events=events))
@@ -112,7 +113,8 @@ def ask(folder: str, config: EngineConfig, *, sees: bool, longest: int) -> list[
                 )
                 for kind in kinds
             ]
-            for answer in pipe(prompts, gen_config=options):
+            adapters = [names[i] for i in rng.integers(0, len(names), count)] if count > 1 else None
+            for answer in pipe(prompts, gen_config=options, adapter_name=adapters):
                 assert answer.finish_reason != "error", answer.text
     return events
 

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from adapter_folders import write_adapter
 from quantized_folders import PACKED_FORMS, write_quantized
 
 import seesay
@@ -53,10 +54,14 @@ def is_running(precompile: Precompile) -> bool:
 def test_steps_call_only_kernels_that_a_start_has_called(
     tiny_checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Pictures whose rows see each other; pictures with quantized weights and caches. What is late would be compiled
-    while requests wait."""
+    """Pictures whose rows see each other; pictures with quantized weights and caches; adapters that take turns in a
+    slot. What is late would be compiled while requests wait."""
+    llama = tiny_checkpoint("llama")
+    modules = r".*(self_attn|mlp)\.\w+_proj"
+    adapters = {name: str(write_adapter(llama, tmp_path / name, modules, seed=ord(name))) for name in "ab"}
     check_late(
         tmp_path,
+        (str(llama), {"session_len": 120, "adapters": adapters, "max_adapters": 1}),
         (str(tiny_checkpoint("gemma3_vision")), {"session_len": 120}),
         quantize(tiny_checkpoint, tmp_path, "gptq, in order of activations", "int4"),
     )

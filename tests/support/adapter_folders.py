@@ -49,8 +49,10 @@ def write_adapter(
     return folder
 
 
-def write_folder(folder: Path, tensors: Mapping[str, torch.Tensor], *, rank: int = RANK) -> None:
+def write_folder(
+    folder: Path, tensors: Mapping[str, torch.Tensor], *, rank: int = RANK, use_dora: bool = False
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA * rank // RANK, "bias": "none"}
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": ALPHA * rank // RANK, "bias": "none", "use_dora": use_dora}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     save_file(dict(tensors), folder / "adapter_model.safetensors", metadata={"format": "pt"})

@@ -99,7 +99,8 @@ class AdapterControl:
         self._leaving: list[_Leaving] = []
 
     def read(self, command: LoadAdapter) -> HostAdapter:
-        """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and `RequestError`."""
+        """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and
+        `RequestError`."""
         self._check_new(command.name)
         return self._store.read(command.folder)
 

@@ -108,17 +108,7 @@ class Adapters:
         """Return an adapter for `add`. Raises `CheckpointError` naming a module that the decoder does not have, or has
         with another size."""
         own = {self._find_name(folder, module): module for module in folder.modules}
-        known = {name for site in self._sites for name in site.linear.modules_in(site.path)}
-        if left := own.keys() - known:
-            raise CheckpointError(
-                f"{folder.path}: {own[min(left)]!r} cannot have an adapter here: the layers that can are those of "
-                f"attention and feed-forward, such as {self._sites[0].linear.modules_in('layers.0.x')}"
-            )
-        if folder.max_rank > self._max_rank:
-            raise CheckpointError(
-                f"{folder.path}: its rank is {folder.max_rank}, the slots of this engine take up to {self._max_rank}: "
-                f"start it with max_adapter_rank={folder.max_rank}"
-            )
+        self._check_supported(folder, own)
         memory = PinnedMemory((self._size,), self._dtype, self._device)
         memory.tensor.zero_()
         ranks = np.zeros(self._num_sources, dtype=np.int32)
@@ -184,6 +174,25 @@ class Adapters:
             bounds=site.bounds,
             spans=spans[site.bounds],
         )
+
+    def _check_supported(self, folder: AdapterFolder, own: Mapping[str, str]) -> None:
+        """Raise `CheckpointError` for an adapter that is not served here. own: its modules, by the decoder's names."""
+        known = {name for site in self._sites for name in site.linear.modules_in(site.path)}
+        if left := own.keys() - known:
+            raise CheckpointError(
+                f"{folder.path}: {own[min(left)]!r} cannot have an adapter here: the layers that can are those of "
+                f"attention and feed-forward, such as {self._sites[0].linear.modules_in('layers.0.x')}"
+            )
+        if any(module.magnitude is not None for module in folder.modules.values()):
+            raise CheckpointError(
+                f"{folder.path}: adapters with use_dora (DoRA) are not served beside their base: merge it by `seesay "
+                "lite merge`, and serve what that writes"
+            )
+        if folder.max_rank > self._max_rank:
+            raise CheckpointError(
+                f"{folder.path}: its rank is {folder.max_rank}, the slots of this engine take up to {self._max_rank}: "
+                f"start it with max_adapter_rank={folder.max_rank}"
+            )
 
     def _find_name(self, folder: AdapterFolder, module: str) -> str:
         """Return the decoder's name of a module of the base model."""
