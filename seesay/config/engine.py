@@ -14,8 +14,8 @@ from seesay.config.speculative import SpeculativeConfig, make_speculative
 from seesay.errors import ConfigError
 
 _MOST_TOKENS, _MOST_ROWS = 1 << 24, 1 << 16
-_LARGEST_RANK = 512
 """Upper limit of token and row counts. Larger values are typing errors."""
+_LARGEST_RANK = 512
 
 _MOST_RANKS, _MOST_STAGES = 64, 2
 _LONGEST_STEP_MS = 1 << 20
@@ -196,12 +196,11 @@ class EngineConfig:
             self.num_cpu_blocks,
             "must be 0 without enable_prefix_caching",
         )
-        for name, most in (("max_adapters", _MOST_ROWS), ("max_adapter_rank", _LARGEST_RANK)):
-            require(0 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [0, {most}]")
         budget = self.max_prefill_token_num
         require(1 <= budget <= _MOST_TOKENS, "max_prefill_token_num", budget, f"must be in [1, {_MOST_TOKENS}]")
         require(1 <= self.tp <= _MOST_RANKS, "tp", self.tp, f"must be in [1, {_MOST_RANKS}]")
         self._check_ranks()
+        self._check_adapters()
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
@@ -218,6 +217,10 @@ class EngineConfig:
             },
         )
 
+    def _check_adapters(self) -> None:
+        for name, most in (("max_adapters", _MOST_ROWS), ("max_adapter_rank", _LARGEST_RANK)):
+            require(0 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [0, {most}]")
+
     def _check_kv_format(self) -> None:
         named = _DTYPE_OF_POLICY[self.quant_policy]
         require(
@@ -230,7 +233,8 @@ class EngineConfig:
     def _check_ranks(self) -> None:
         require(self.pp in (1, _MOST_STAGES), "pp", self.pp, f"must be 1 or {_MOST_STAGES}")
         require(self.pp == 1 or self.tp == 1, "pp", self.pp, f"must be 1 with tp={self.tp}: take one of them")
-        require(self.pp == 1 or not self.adapters, "pp", self.pp, "must be 1 with adapters")
+        has_adapters = bool(self.adapters or self.max_adapters)
+        require(self.pp == 1 or not has_adapters, "pp", self.pp, "must be 1 with adapters and max_adapters")
         count, backend = self.num_ranks, self.distributed_executor_backend
         require(
             count == 1 or self.engine_process is not False,
