@@ -76,7 +76,7 @@ def token_figures(num_tokens: int) -> list[Figure]:
         Figure(name="rms_norm", run=lambda o, i: o.rms_norm(x[i % count], weight, 1e-6), num_bytes=2 * row_bytes),
         Figure(
             name="add_rms_norm",
-            run=lambda o, i: o.add_rms_norm(x[i % count], residual[i % count], weight, 1e-6),
+            run=lambda o, i: o.rms_norm(x[i % count], weight, 1e-6, residual=residual[i % count]),
             num_bytes=4 * row_bytes,
         ),
         Figure(name="act_and_mul", run=lambda o, i: o.act_and_mul(wide[i % count], "silu"), num_bytes=6.0 * t * WIDE),

@@ -33,7 +33,7 @@ from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
-from seesay.llm.running.step_input import PlanSplices
+from seesay.llm.running.splices import PlanSplices
 from seesay.values import GenerationRequest, OutputDelta
 from seesay.vl.registry import list_families
 

@@ -67,4 +67,4 @@ def test_only_tokens_that_see_a_picture_change(decoder: ComposedDecoder) -> None
 
 def test_adapters_are_refused(decoder: ComposedDecoder) -> None:
     with pytest.raises(ConfigError, match="adapters: a decoder that attends to pictures beside the text"):
-        decoder.add_adapter(cast("Any", None))
+        decoder.make_adapters(num_slots=1, max_rank=8)

@@ -44,7 +44,7 @@ def test_rms_norm_and_its_sum(device: Any) -> None:
         return v / (v.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
 
     torch.testing.assert_close(ops.rms_norm(x, weight, 1e-5), norm(x))
-    torch.testing.assert_close(ops.add_rms_norm(x, residual, weight, 1e-5), norm(expected_sum))
+    torch.testing.assert_close(ops.rms_norm(x, weight, 1e-5, residual=residual), norm(expected_sum))
     torch.testing.assert_close(residual, expected_sum)
 
 

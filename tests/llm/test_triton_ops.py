@@ -60,7 +60,7 @@ def test_norm_alone_and_with_the_sum(
     weight = random(size, dtype=weight_dtype or dtype, seed=2)
     assert_close(ops.rms_norm(x, weight, 1e-6), norm_exactly(x, weight))
     total = residual.double() + x.double()
-    normed = ops.add_rms_norm(x, residual, weight, 1e-6)
+    normed = ops.rms_norm(x, weight, 1e-6, residual=residual)
     assert_close(residual, total)
     assert_close(normed, norm_exactly(residual, weight))
 

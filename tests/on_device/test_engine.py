@@ -228,7 +228,8 @@ def test_what_there_is_no_room_for_leaves_nothing_behind() -> None:
     set_capacity(used + (1 << 20))
     out_of_memory = pytest.raises(torch.OutOfMemoryError, match="npu:0 is out of memory")
     try:
-        for make in (lambda: torch.empty(1 << 20, device=NPU), lambda: source + source):
+        makers: list[Callable[[], torch.Tensor]] = [lambda: torch.empty(1 << 20, device=NPU), lambda: source + source]
+        for make in makers:
             for _ in range(50):
                 with out_of_memory:
                     make()

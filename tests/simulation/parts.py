@@ -14,7 +14,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.running.launched_step import StepResult
 from seesay.llm.running.row_table import RowState, RowTable
-from seesay.llm.running.step_input import PlanSplices, Splices, find_splices
+from seesay.llm.running.splices import PlanSplices, Splices, find_splices
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.values import EngineStats, MediaItem
 

@@ -327,7 +327,7 @@ def test_a_family_reads_its_own_configuration(tiny_checkpoint: Callable[[str], P
     (folder / "config.json").write_text(json.dumps(config))
     source = """
 from seesay.checkpoint import ConvertedConfig
-from seesay.llm.models.kinds import DecoderKind
+from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.vl.text_family import TextFamily
 
 class Own(TextFamily):

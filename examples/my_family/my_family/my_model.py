@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint, ConvertedConfig
 from seesay.errors import CheckpointError
-from seesay.llm.models.kinds import DecoderKind
+from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
 from seesay.values.frame_chain import Chain, Resize, Tiles

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
+from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.llm.models.expert_kinds import (
     find_dense_ernie_layers,
     find_dense_qwen_layers,
@@ -32,72 +33,15 @@ from seesay.llm.models.mixer_kinds import (
     read_latent,
 )
 from seesay.llm.models.spec import (
-    AlibiSpec,
     ExpertsSpec,
-    FeedForwardKind,
-    MixerSpec,
     NormPlacement,
     NormSpec,
     QKNorm,
-    QKVLayout,
     QueryGrowth,
 )
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
-    from seesay.llm.ops.interface import Activation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderKind:
-    """Properties that a model type implies, or that its configuration calls otherwise than Llama's. See `DecoderConfig`
-    and `FeedForwardSpec`; None: as the configuration's option of Llama's name says.
-
-    experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
-    joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
-    called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention` or `conv`, or of
-    all where it `mixes_everywhere`. head_dim: that of the rotary embedding, where heads have several. sections: see
-    `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
-    `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
-    """
-
-    norm: NormSpec | None = None
-    norms: NormPlacement = "before"
-    num_kv_heads: int | None = None
-    qkv: QKVLayout = "separate"
-    qkv_bias: bool | None = None
-    output_bias: bool | None = None
-    qk_norm: QKNorm | None = None
-    qkv_limit: float | None = None
-    turns_neighbours: bool = False
-    sections: tuple[int, ...] = ()
-    alibi: AlibiSpec | None = None
-    has_embedding_norm: bool = False
-    feed_forward: FeedForwardKind = "gated"
-    inner_size: int | None = None
-    inner_bias: bool | None = None
-    experts: ExpertsSpec | None = None
-    expert_size: int = 0
-    dense_layers: frozenset[int] = frozenset()
-    joins_gate_up: bool = False
-    activation: Activation | None = None
-    activation_option: str = "hidden_act"
-    attention_scale: float | None = None
-    embedding_scale: float = 1.0
-    scales_media: bool = False
-    residual_scale: float = 1.0
-    logit_scale: float = 1.0
-    query_growth: QueryGrowth | None = None
-    splits_turned: bool = False
-    has_sinks: bool = False
-    head_bias: bool = False
-    media_layers: frozenset[int] = frozenset()
-    num_added_tokens: int = 0
-    has_output_gate: bool = False
-    mixer: MixerSpec | None = None
-    mixes_everywhere: bool = False
-    head_dim: int | None = None
 
 
 def _gemma(config: ModelConfig, norms: NormPlacement = "before", qk_norm: QKNorm | None = None) -> DecoderKind:

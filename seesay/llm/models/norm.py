@@ -62,7 +62,7 @@ class RmsNorm:
     def add(self, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         if delta is None:
             return self(residual)
-        return self._ops.add_rms_norm(delta, residual, self._weight.data, self._eps)
+        return self._ops.rms_norm(delta, self._weight.data, self._eps, residual=residual)
 
     def multiply(self, linear: Linear, delta: torch.Tensor | None, residual: torch.Tensor) -> torch.Tensor:
         if linear.quantized is None:

@@ -88,7 +88,7 @@ def _norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
 
 def _add_and_norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
     residual = _draw(5, _HIDDEN, like=like)
-    return [ops.add_rms_norm(_draw(5, _HIDDEN, like=like), residual, _draw(_HIDDEN, like=like), 1e-6), residual]
+    return [ops.rms_norm(_draw(5, _HIDDEN, like=like), _draw(_HIDDEN, like=like), 1e-6, residual=residual), residual]
 
 
 def _activate(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
@@ -156,7 +156,7 @@ def _attend(ops: Ops, like: torch.Tensor, format: KVFormat = "plain", window: in
 _ATTENTION = ("rotate_and_write", "plan_attention", "attend", "forget_blocks")
 _CHECKS = (
     _Check(("rms_norm",), _norm),
-    _Check(("add_rms_norm",), _add_and_norm),
+    _Check(("rms_norm",), _add_and_norm),
     _Check(("act_and_mul",), _activate),
     _Check(("splice",), _splice),
     _Check(("add_low_rank",), _add_low_rank),

@@ -71,11 +71,11 @@ class Ops(Protocol):
     takes_device_rows: ClassVar[bool]
     most_tokens_alone: ClassVar[int]
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019)."""
-
-    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        """Add x to `residual` in place and return the norm of the sum."""
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """x / sqrt(mean(x²) + eps) · weight over the last axis (Zhang & Sennrich 2019). With a residual [T, hidden],
+        x is added to that in place, and the norm is that of the sum."""
 
     def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
         """activation(first half) · second half of the last axis."""
@@ -83,7 +83,7 @@ class Ops(Protocol):
     def quantize_norm(
         self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat
     ) -> QuantizedRows:
-        """`rms_norm` of x [T, hidden], or `add_rms_norm` of x and a residual, as quantized rows."""
+        """`rms_norm` of x [T, hidden], or of x and a residual, as quantized rows."""
 
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         """`act_and_mul` of x [T, 2 · size], as quantized rows."""

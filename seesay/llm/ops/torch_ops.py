@@ -88,11 +88,10 @@ class TorchOps:
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return rms_norm(x, weight, eps)
-
-    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return rms_norm(residual.add_(x), weight, eps)
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return rms_norm(x if residual is None else residual.add_(x), weight, eps)
 
     def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """Rotate the first R of the D components of x [T, H, D] in place by cos and sin [T, 1, R]."""
@@ -112,9 +111,7 @@ class TorchOps:
     def quantize_norm(
         self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat
     ) -> QuantizedRows:
-        if residual is None:
-            return quantize_rows(self.rms_norm(x, weight, eps), form)
-        return quantize_rows(self.add_rms_norm(x, residual, weight, eps), form)
+        return quantize_rows(self.rms_norm(x, weight, eps, residual=residual), form)
 
     def quantize_activation(self, x: torch.Tensor, activation: Activation, form: RowFormat) -> QuantizedRows:
         return quantize_rows(self.act_and_mul(x, activation), form)

@@ -29,10 +29,11 @@ class TritonOps:
     takes_device_rows: ClassVar[bool] = True
     most_tokens_alone: ClassVar[int] = MAX_ALONE
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return token_kernels.norm(x, None, weight, eps).view_as(x)
-
-    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if residual is None:
+            return token_kernels.norm(x, None, weight, eps).view_as(x)
         assert x.dim() == residual.dim() == 2 and x.stride(1) == residual.stride(1) == 1
         return token_kernels.norm(x, residual, weight, eps)
 

@@ -106,8 +106,8 @@ class DecodeGraphs:
         return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=given.faults)
 
     def takes(self, step: StepRows) -> bool:
-        """Whether a graph can compute these rows: no adapter changes any, and none attends to media."""
-        if step.has_adapters or step.seen or not step.is_decode or not 0 < step.num_tokens <= self._sizes[-1]:
+        """Whether a graph can compute these rows: none attends to media."""
+        if step.seen or not step.is_decode or not 0 < step.num_tokens <= self._sizes[-1]:
             return False
         return not step.has_drafts or (step.num_tokens <= self._rows.num_lent and not len(step.pending))
 

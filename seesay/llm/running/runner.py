@@ -37,16 +37,8 @@ from seesay.llm.running.sampler import choose_tokens
 from seesay.llm.running.sampling_row import LogitsProcessor
 from seesay.llm.running.sampling_rows import sort_rows
 from seesay.llm.running.seen_media import Embeddings
-from seesay.llm.running.step_input import (
-    PlanSplices,
-    Splices,
-    StepPadding,
-    StepRows,
-    arrange_rows,
-    find_splices,
-    join_embeddings,
-    make_step_input,
-)
+from seesay.llm.running.splices import PlanSplices, Splices, find_splices, join_embeddings
+from seesay.llm.running.step_input import StepPadding, StepRows, arrange_rows, make_step_input
 from seesay.llm.running.step_sizes import row_sizes, token_sizes
 from seesay.llm.running.step_timing import measure_step_costs
 

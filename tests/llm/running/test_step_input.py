@@ -12,7 +12,7 @@ from llm.running.test_row_table import make_begun, make_span
 from seesay.errors import ErrorCode
 from seesay.llm.plans.step_plan import BegunSequence, MediaSpan, Row, StepPlan
 from seesay.llm.running.row_table import RowTable
-from seesay.llm.running.step_input import PlanSplices, find_splices
+from seesay.llm.running.splices import PlanSplices, find_splices
 
 SIZE = 6
 

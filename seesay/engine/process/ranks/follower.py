@@ -20,7 +20,7 @@ from seesay.engine.process.ranks.led_adapters import FollowedAdapters
 from seesay.llm.plans.plan_codec import decode_plan
 from seesay.llm.running.cache_size import choose_num_blocks
 from seesay.llm.running.runner import ModelRunner
-from seesay.llm.running.step_input import place_splices
+from seesay.llm.running.splices import place_splices
 
 if TYPE_CHECKING:
     from seesay.device.ranks import Ranks

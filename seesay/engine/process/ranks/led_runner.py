@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from seesay.llm.running.runner_limits import RunnerLimits
     from seesay.llm.running.sampling_row import LogitsProcessor
     from seesay.llm.running.seen_media import Embeddings
-    from seesay.llm.running.step_input import Splices, StepRows
+    from seesay.llm.running.splices import Splices
+    from seesay.llm.running.step_input import StepRows
 
 
 class LeadingRunner(LedMemory):

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from seesay.llm.running.launched_step import LaunchedStep
     from seesay.llm.running.runner_limits import RunnerLimits
     from seesay.llm.running.sampling_row import LogitsProcessor
-    from seesay.llm.running.step_input import Splices, StepRows
+    from seesay.llm.running.splices import Splices
+    from seesay.llm.running.step_input import StepRows
 
 
 class FirstStageRunner(LeadingRunner):
