@@ -20,13 +20,13 @@ ROOT = Path(__file__).parents[2]
 def run_benchmark(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., list[dict[str, Any]]]:
-    """`run_benchmark(module, *arguments)`: the figures that a benchmark prints."""
+    """`run_benchmark(module, *arguments, model=…)`: the figures that a benchmark prints."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))))
 
-    def run(module: ModuleType, *arguments: str) -> list[dict[str, Any]]:
+    def run(module: ModuleType, *arguments: str, model: str = "seesay-demo") -> list[dict[str, Any]]:
         monkeypatch.setattr(module, "open_pipeline", partial(h200.open_pipeline, max_batch_size=32, session_len=4096))
         try:
-            module.main(["seesay-demo", *arguments])
+            module.main([model, *arguments])
         except SystemExit as end:
             assert not end.code, capsys.readouterr()
         return [json.loads(line.removeprefix("RESULT ")) for line in capsys.readouterr().out.splitlines()]
