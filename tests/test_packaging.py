@@ -25,7 +25,7 @@ MODULES = {
     "opentelemetry-sdk": "opentelemetry.sdk",
     "opentelemetry-exporter-otlp-proto-http": "opentelemetry.exporter.otlp.proto.http",
 }
-USED = ("serve", "ui", "video", "timm", "grammar", "otel")
+USED = ("serve", "ui", "video", "timm", "grammar", "documents", "otel")
 
 
 def packages_of(extra: str) -> list[str]:

@@ -27,6 +27,7 @@ _EXTRAS = {
     "video": ("av",),
     "timm": ("timm",),
     "grammar": ("llguidance",),
+    "documents": ("pypdfium2",),
     "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 }
 _CHOSEN_BY = ("triton", "openai", "anthropic")

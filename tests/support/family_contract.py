@@ -169,10 +169,10 @@ def spliced_embeddings(loaded: Loaded, inputs: Any) -> tuple[torch.Tensor, torch
 def attended_rows(loaded: Loaded, inputs: Any) -> list[torch.Tensor] | None:
     """Return the keys and values of each picture to which the decoder of Transformers' model attends beside the text,
     [rows, layers · 2 · size]; None for a model whose pictures are in the text."""
-    model = loaded.model.model
-    layers = [layer.cross_attn for layer in decoder_of(loaded).layers if hasattr(layer, "cross_attn")]
+    layers = [layer.cross_attn for layer in getattr(decoder_of(loaded), "layers", ()) if hasattr(layer, "cross_attn")]
     if not layers:
         return None
+    model = loaded.model.model
     names = ("pixel_values", "aspect_ratio_ids", "aspect_ratio_mask")
     with torch.no_grad():
         seen = model.multi_modal_projector(model.vision_model(**{n: inputs[n] for n in names}).last_hidden_state)[0]

@@ -57,7 +57,7 @@ def test_decoders_that_attend_to_pictures_are_not_divided(tiny_checkpoint: Calla
 
 
 def test_modules_of_transformers_are_not_divided(tiny_checkpoint: Callable[[str], Path]) -> None:
-    family, _ = load_family(tiny_checkpoint("deepseek_vl2"))
+    family, _ = load_family(tiny_checkpoint("aria"))
     with pytest.raises(CheckpointError, match="computed as modules of Transformers, which cannot be divided; use tp=1"):
         family.backbone().load_decoder(
             family.checkpoint, session_len=64, device=CPU, dtype=torch.float32, ranks=Unconnected(Place(0, 2))
