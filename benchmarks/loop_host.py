@@ -64,6 +64,8 @@ class IdleRunner:
     """Gives each row that samples the same token, at once. `times_s`: of the loop's thread, at each launch of a step in
     which all rows decode."""
 
+    samples_late = False
+
     def __init__(self, num_rows: int) -> None:
         self.decoder = SimpleNamespace(traits=SimpleNamespace(embedding_size=8, vocab_size=16))
         self.device, self.dtype, self.stream = torch.device("cpu"), torch.float32, None

@@ -92,6 +92,8 @@ class IdleRunner:
     """Gives each row that samples the same token, after `STEP_S`. `launches`: of each step with answers, when it was
     launched, and the CPU time of the loop's thread then, both in seconds."""
 
+    samples_late = False
+
     def __init__(self) -> None:
         self.decoder = SimpleNamespace(traits=SimpleNamespace(embedding_size=8, vocab_size=16))
         self.device, self.dtype, self.stream = torch.device("cpu"), torch.float32, None

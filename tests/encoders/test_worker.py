@@ -179,7 +179,7 @@ def test_rows_that_do_not_match_the_prompt_are_an_error(desks: Callable[..., Des
     desk = desks()
     desk.send(make_item(1, made=5), make_item(2))
     assert desk.ready == [2]
-    assert "[5, 4]" in desk.failed[1].message and "3 places" in desk.failed[1].message
+    assert "[5, 4]" in desk.failed[1].message and "an item of 3 rows" in desk.failed[1].message
 
 
 def test_every_embedding_of_a_batch_is_checked(desks: Callable[..., Desk]) -> None:

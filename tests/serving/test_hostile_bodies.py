@@ -48,7 +48,7 @@ def test_a_field_stands_in_the_alternative_that_has_it(cases: list[Case]) -> Non
     bodies = {(case.path, case.field): json.loads(case.make(300)) for case in cases if case.shape == "one word"}
     for path, field, part in (
         ("/v1/chat/completions", "messages[].content[].image_url.url", {"type": "image_url"}),
-        ("/v1/messages", "messages[].content[].source.data", {"type": "image"}),
+        ("/v1/messages", "messages[].content[].source.data", {"type": "document"}),
         ("/v1/messages", "messages[].content[].name", {"type": "tool_use", "id": "hi"}),
         ("/v1/messages", "messages[].content[].content[].text", {"type": "tool_result", "tool_use_id": "hi"}),
     ):

@@ -121,7 +121,7 @@ def load_text_oracle(path: Path, dtype: torch.dtype = torch.float32) -> tuple[An
 def _repair_llama4(model: Any) -> None:
     """In Transformers 5.24 the model asks its decoder's output for `image_outputs`, which it has not, and its processor
     makes pixels of bfloat16 for a tower of any type."""
-    from transformers.models.llama4.modeling_llama4 import MoeCausalLMOutputWithPast
+    from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
     output: Any = MoeCausalLMOutputWithPast
     output.image_outputs = None

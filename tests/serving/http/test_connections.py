@@ -15,7 +15,7 @@ from live_server import LiveServer, make_settings, wait_until
 
 from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
-from seesay.serving.operating.admin import make_router
+from seesay.serving.operating import adapters, admin
 from seesay.serving.traffic.auth import ADMIN_PATHS
 
 CHAT = "/v1/chat/completions"
@@ -124,7 +124,8 @@ def test_a_body_that_drips_ends_as_a_head_does(server: LiveServer, monkeypatch: 
 
 async def test_admin_routes_ask_for_the_key_before_anything_else(engine: AsyncEngine) -> None:
     app = create_app(engine, make_settings(api_keys=("a",), admin_keys=("admin",)))
-    routes = [route for route in make_router(app.state.server).routes if isinstance(route, APIRoute)]
+    routers = (module.make_router(app.state.server) for module in (admin, adapters))
+    routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     assert {route.path for route in routes if "POST" in (route.methods or ())} == ADMIN_PATHS
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client:
