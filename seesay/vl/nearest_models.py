@@ -26,11 +26,11 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
         "qwen2_5_omni_thinker", "step3p7", "trocr", "udop", "vision-encoder-decoder",
     ),
     "Qwen/Qwen3-8B": (
-        "bailing_hybrid", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4", "kimi_linear", "qwen3_5_moe_text",
-        "qwen3_5_text", "qwen3_next", "qwen4_exp_text",
+        "bailing_hybrid", "dots3_note", "dots3_note_text", "glm_moe_dsa", "hy_v4", "kimi_linear",
+        "qwen4_exp_text",
     ),
     "Qwen/Qwen3-VL-2B-Instruct": (
-        "qwen3_5", "qwen3_5_moe", "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp",
+        "qwen3_omni_moe", "qwen3_omni_moe_thinker", "qwen4_exp",
     ),
     "allenai/Molmo-7B-D-0924": ("molmo2",),
     "allenai/OLMo-2-1124-7B-Instruct": ("olmo_hybrid",),
@@ -41,7 +41,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
     "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "nemotron_h", "diffllama"),
     "meta-llama/Llama-3.2-3B-Instruct": (
-        "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "mllama", "rwkv", "xlstm",
+        "lfm2_moe", "lfm3", "mamba", "mamba2", "rwkv", "xlstm",
     ),
     "mistralai/Mistral-7B-Instruct-v0.3": ("zamba", "zamba2", "zaya", "mistral_large4"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("minimax",),

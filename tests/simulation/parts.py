@@ -72,6 +72,7 @@ class SimulatedRunner:
     stream = None
     device = torch.device("cpu")
     dtype = torch.float32
+    samples_late = False
 
     def __init__(self, pool: BlockPool, salts: Mapping[int, bytes], problems: list[str]) -> None:
         self.decoder = SimpleNamespace(traits=SimpleNamespace(embedding_size=EMBEDDING_SIZE, vocab_size=NUM_TOKENS))

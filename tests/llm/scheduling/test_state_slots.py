@@ -17,7 +17,7 @@ BLOCK, SPACING = 4, 12
 
 
 def make_engine(num_states: int, *, is_ahead: bool = False, budget: int = 16, caching: bool = True) -> FakeEngine:
-    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=budget, session_len=40)
+    config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=budget, session_len=40, num_adapter_slots=2)
     states = StateSlots(num_states, SnapshotPlaces(BLOCK, SPACING), enable_prefix_caching=caching)
     return FakeEngine(config, BlockPool(60, BLOCK, caching), is_ahead=is_ahead, states=states)
 
