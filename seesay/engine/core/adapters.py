@@ -94,7 +94,8 @@ class AdapterControl:
     """
 
     def __init__(self, store: AdapterStore, scheduler: Scheduler, loaded: Iterable[LoadedAdapter] = ()) -> None:
-        self._store, self._scheduler = store, scheduler
+        self._open_store: AdapterStore | None = store
+        self._scheduler = scheduler
         self.loaded = tuple(loaded)
         self._leaving: list[_Leaving] = []
 
@@ -178,6 +179,17 @@ class AdapterControl:
                 except SeesayError as error:
                     logger.error("an adapter that was in use cannot be read again: %s", error)
         self.finish_unloading(())
+
+    def close(self) -> None:
+        """Let go of the runner: nothing is loaded or unloaded any more."""
+        self._open_store = None
+
+    @property
+    def _store(self) -> AdapterStore:
+        store = self._open_store
+        if store is None:
+            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        return store
 
     def _check_new(self, name: str) -> None:
         if any(each.name == name for each in self.loaded):

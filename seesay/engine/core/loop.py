@@ -291,9 +291,10 @@ class EngineLoop:
             self._watchdog.stop()
         self.embeddings.close()
         self._grammars.close()
+        self.adapters.close()
         device = self._runner.device
-        del self._runner, self._flight, self.control  # with the weights and the KV cache
-        self.control = None
+        del self._runner, self._flight  # with the weights and the KV cache
+        self.control = self._speculation = None
         release_cached_memory(device)
 
     def _answer_until_closed(self) -> None:

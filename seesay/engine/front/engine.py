@@ -18,6 +18,7 @@ import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from seesay.checkpoint import resolve_checkpoint
@@ -103,6 +104,12 @@ def _open_verdicts(engine_address: str | None) -> SharedVerdicts | None:
     from seesay.grammars.verdicts import SharedVerdicts, find_shared_folder
 
     return SharedVerdicts(find_shared_folder(engine_address))
+
+
+def _find_adapter(core: EngineCore, name: str) -> LoadedAdapter | None:
+    """Return the adapter of a name that requests may name now. Not a method of the engine: its parts refer to the core
+    alone, so that the last reference from outside frees it."""
+    return core.status.find_adapter(name)
 
 
 def _stop(process_id: int, core: EngineCore) -> None:
@@ -200,7 +207,7 @@ class AsyncEngine:
             session_len=core.facts.session_len,
             max_prefill_token_num=self.config.max_prefill_token_num,
             takes_media=core.facts.takes_media,
-            find_adapter=self.find_adapter,
+            find_adapter=partial(_find_adapter, core),
             vision_config=vision_config,
             media_limits=self.media_limits,
             grammars=self._grammars,
@@ -257,10 +264,6 @@ class AsyncEngine:
     def adapter_names(self) -> tuple[str, ...]:
         """The adapters that requests may name."""
         return tuple(adapter.name for adapter in self.core.status.adapters)
-
-    def find_adapter(self, name: str) -> LoadedAdapter | None:
-        """Return the adapter of a name that requests may name now."""
-        return self.core.status.find_adapter(name)
 
     @property
     def fault(self) -> Fault | None:

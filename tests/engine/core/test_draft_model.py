@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import loop_of
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.engine.core.draft_model import DraftModel
@@ -121,3 +124,11 @@ def test_a_model_of_another_vocabulary_is_refused(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(OpenedModel, "text_tokens", shifted)
     with pytest.raises(ConfigError, match="'seesay-demo' has another vocabulary"):
         load(speculative=own_draft())
+
+
+def test_closing_an_engine_frees_both_models() -> None:
+    with load(speculative=own_draft()) as pipe:
+        loop: Any = loop_of(pipe.engine)
+        models = [weakref.ref(loop._runner), weakref.ref(loop._speculation._draft)]
+    gc.collect()
+    assert [model() for model in models] == [None, None]
