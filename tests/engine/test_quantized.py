@@ -24,7 +24,7 @@ TOWERS = [
     "re:.*(visual|vision_(tower|model|embed_tokens|backbone|proj)|multi_modal_projector|connector|aligner|vpm|resampler).*",
     "re:.*\\.vision\\..*",
     "re:.*(vit\\.|Plora_).*",
-    "re:.*(mlp\\.gate|router|(mlp|feed_forward)\\.experts)$",
+    "re:.*(mlp\\.(gate|shared_expert_gate)|router|(mlp|feed_forward)\\.experts)$",
 ]
 
 
