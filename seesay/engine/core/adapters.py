@@ -102,7 +102,7 @@ class AdapterControl:
     def read(self, command: LoadAdapter) -> HostAdapter:
         """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and
         `RequestError`."""
-        self._check_new(command.name)
+        _check_new(command.name, self.loaded)
         return self._store.read(command.folder)
 
     def take(self, command: LoadAdapter | UnloadAdapter, adapter: HostAdapter | None, done: Future[None]) -> int | None:
@@ -121,7 +121,7 @@ class AdapterControl:
 
     def add(self, command: LoadAdapter, adapter: HostAdapter) -> None:
         """Let requests name an adapter that was read."""
-        self._check_new(command.name)
+        _check_new(command.name, self.loaded)
         if not self._is_kept(adapter.id):
             self._store.add(adapter)
         added = LoadedAdapter(name=command.name, id=adapter.id, folder=command.folder)
@@ -191,17 +191,18 @@ class AdapterControl:
             raise RequestError(ErrorCode.CLOSED, "the engine is closed")
         return store
 
-    def _check_new(self, name: str) -> None:
-        if any(each.name == name for each in self.loaded):
-            raise RequestError(
-                ErrorCode.INVALID_REQUEST, f"the adapter {name!r} is loaded already: unload it first", "lora_name"
-            )
-
     def _is_loaded(self, adapter_id: int) -> bool:
         return any(each.id == adapter_id for each in self.loaded)
 
     def _is_kept(self, adapter_id: int) -> bool:
         return self._is_loaded(adapter_id) or any(each.id == adapter_id for each in self._leaving)
+
+
+def _check_new(name: str, loaded: Iterable[LoadedAdapter]) -> None:
+    if any(each.name == name for each in loaded):
+        raise RequestError(
+            ErrorCode.INVALID_REQUEST, f"the adapter {name!r} is loaded already: unload it first", "lora_name"
+        )
 
 
 def _make_unknown_error(name: str, loaded: Iterable[LoadedAdapter]) -> RequestError:
