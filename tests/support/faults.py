@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.engine.core.loop import EngineLoop
 from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.running.step_input import StepRows
 
 if TYPE_CHECKING:
     from differential import Asked
@@ -54,10 +56,10 @@ class Faults:
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
 
-    def strike(self, name: str, plan: StepPlan | None = None) -> None:
+    def strike(self, name: str, step: StepPlan | StepRows | None = None) -> None:
         """Raise now and then. A step of one row is spared mostly: it fails for good."""
         rate = self.rates.get(name, 0.0)
-        alone = plan.rows[0] if plan is not None and len(plan.rows) == 1 else None
+        alone = step.rows[0] if step is not None and len(step.rows) == 1 else None
         if self._rng.random() >= rate * (0.02 if alone else 1.0):
             return
         if alone:
@@ -85,43 +87,37 @@ class Faults:
         )
 
 
-class FaultyStep:
-    """A launched step whose `collect` fails now and then, with the step done or not."""
-
-    def __init__(self, launched: Any, plan: StepPlan, faults: Faults) -> None:
-        self.launched, self.plan, self._faults = launched, plan, faults
-
-    def collect(self) -> Any:
-        self._faults.strike("before collect", self.plan)
-        result = self.launched.collect()
-        self._faults.strike("after collect", self.plan)
-        return result
-
-
 def inject_into(loop: EngineLoop, faults: Faults) -> None:
     """Let steps, copies and the worker's messages of `loop` fail or be late."""
     runner: Any = loop._runner
-    launch, sample, forward = runner.launch, runner.sample, runner.decoder.forward
+    launch, sample, collect, forward = runner.launch, runner.sample, runner.collect, runner.decoder.forward
     current: list[StepPlan] = []
 
-    def faulty_launch(plan: StepPlan, *others: Any) -> FaultyStep:
+    def faulty_launch(plan: StepPlan, *others: Any) -> LaunchedStep:
         current[:] = [plan]
         faults.strike("before launch", plan)
-        launched = launch(plan, *others)
+        launched: LaunchedStep = launch(plan, *others)
         faults.strike("after launch", plan)
-        return FaultyStep(launched, plan, faults)
+        return launched
 
-    def faulty_sample(step: FaultyStep, *others: Any, **options: Any) -> None:
-        faults.strike("before sample", step.plan)
-        sample(step.launched, *others, **options)
-        faults.strike("after sample", step.plan)
+    def faulty_sample(launched: LaunchedStep, *others: Any, **options: Any) -> None:
+        faults.strike("before sample", launched.step)
+        sample(launched, *others, **options)
+        faults.strike("after sample", launched.step)
+
+    def faulty_collect(launched: LaunchedStep) -> StepResult:
+        faults.strike("before collect", launched.step)
+        result: StepResult = collect(launched)
+        faults.strike("after collect", launched.step)
+        return result
 
     def faulty_forward(*inputs: Any) -> Any:
         hidden = forward(*inputs)
         faults.strike("in launch", current[0])
         return hidden
 
-    runner.launch, runner.sample, runner.decoder.forward = faulty_launch, faulty_sample, faulty_forward
+    runner.launch, runner.sample, runner.collect = faulty_launch, faulty_sample, faulty_collect
+    runner.decoder.forward = faulty_forward
     if runner._host_cache is not None:
         copy = runner._host_cache.copy
 

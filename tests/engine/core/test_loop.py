@@ -19,6 +19,7 @@ from seesay.engine.token_messages import TokenOutput
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.running.step_input import StepRows
 
 PICTURE = Question(0, (1,), 3, SamplingParams(max_new_tokens=4))
 Make = Callable[..., World]
@@ -72,7 +73,7 @@ def test_a_late_message_about_a_picture_is_not_about_those_who_ask_again(make_wo
     class Held(Faults):
         num_calls = 0
 
-        def strike(self, name: str, plan: StepPlan | None = None) -> None:
+        def strike(self, name: str, step: StepPlan | StepRows | None = None) -> None:
             if name == "encode":
                 self.num_calls += 1
                 if self.num_calls > 1:  # behind the expected answer
@@ -211,9 +212,9 @@ def test_a_step_whose_results_are_lost_changes_no_answer(make_world: Make, when:
     failed, steps = [], count()
 
     class Lost(Faults):
-        def strike(self, name: str, plan: StepPlan | None = None) -> None:
-            if name == f"{when} collect" and plan is not None and len(plan.rows) > 1 and next(steps) % 2 == 0:
-                failed.append(plan)
+        def strike(self, name: str, step: StepPlan | StepRows | None = None) -> None:
+            if name == f"{when} collect" and step is not None and len(step.rows) > 1 and next(steps) % 2 == 0:
+                failed.append(step)
                 raise RuntimeError("lost")
 
     world = make_world(Lost(), is_ahead=is_ahead, max_live=9)
