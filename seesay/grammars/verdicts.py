@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ import msgspec
 
 MAX_BYTES = 32 << 20
 _ENTRY_BYTES = 4096
+_SUFFIX = "-grammars"
 
 Verdict = tuple[str, str, Sequence[str]]
 """(Why a grammar is refused, or '', its program, what that does not hold)."""
@@ -23,7 +25,11 @@ _decoder = msgspec.msgpack.Decoder(tuple[str, str, list[str]])
 
 @contextmanager
 def make_shared_folder(address: str) -> Iterator[None]:
-    """Have a folder for the processes that use the engine at `address`, which nobody else can guess."""
+    """Have a folder for the processes that use the engine at `address`, which nobody else can guess. Deletes those of
+    engines that are gone: a process that was killed leaves its own."""
+    for left in Path(tempfile.gettempdir()).glob(f"seesay-*{_SUFFIX}"):
+        if not _is_listening(left.name.removesuffix(_SUFFIX)):
+            shutil.rmtree(left, ignore_errors=True)
     folder = find_shared_folder(address)
     folder.mkdir(mode=0o700)
     try:
@@ -33,7 +39,17 @@ def make_shared_folder(address: str) -> Iterator[None]:
 
 
 def find_shared_folder(address: str) -> Path:
-    return Path(tempfile.gettempdir(), f"{address}-grammars")
+    return Path(tempfile.gettempdir(), f"{address}{_SUFFIX}")
+
+
+def _is_listening(address: str) -> bool:
+    """Whether a process has a socket of this address. It is not connected to, as the process would wait for more."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind("\0" + address)
+        except OSError:
+            return True
+    return False
 
 
 class SharedVerdicts:

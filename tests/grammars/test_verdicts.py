@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from seesay.config.grammar import Grammar
+from seesay.engine.process.listener import open_listener
 from seesay.errors import RequestError
 from seesay.grammars.trials import GrammarTrials
 from seesay.grammars.verdicts import SharedVerdicts, find_shared_folder, make_shared_folder
@@ -23,8 +25,8 @@ BAD = Grammar(kind="json_schema", source=json.dumps({"type": "no such type"}))
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    address = f"seesay-test-{os.getpid()}"
-    with make_shared_folder(address):
+    listener, address = open_listener()
+    with listener, make_shared_folder(address):
         yield find_shared_folder(address)
     assert not find_shared_folder(address).exists()
 
@@ -59,6 +61,19 @@ def test_the_oldest_go_and_what_is_broken_is_tried_again(folder: Path) -> None:
     assert verdicts.find(bytes([11])) == ("", "x" * 100, ["a"])
     (folder / bytes([11]).hex()).write_bytes(b"\xff")
     assert verdicts.find(bytes([11])) is None
+
+
+def test_folders_of_engines_that_are_gone_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    listener, address = open_listener()
+    with listener:
+        living, left, other = find_shared_folder(address), find_shared_folder("seesay-1-killed"), tmp_path / "grammars"
+        for folder in (living, left, other):
+            folder.mkdir()
+        SharedVerdicts(left).keep(b"a", ("", "", []))
+        with make_shared_folder("seesay-2-new"):
+            assert set(tmp_path.iterdir()) == {living, other, find_shared_folder("seesay-2-new")}
+    assert set(tmp_path.iterdir()) == {living, other}
 
 
 def test_without_the_folder_nothing_is_kept(tmp_path: Path) -> None:
