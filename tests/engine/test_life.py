@@ -37,6 +37,20 @@ def run_script(path: Path, body: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=800)
 
 
+def test_the_exit_waits_for_an_engine_that_is_freed(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """It ends in its own thread, which must not run while the interpreter is torn down."""
+    look = """
+    import atexit
+    threads = [thread for thread in threading.enumerate() if thread.name == "seesay-engine"]
+    atexit.unregister(sys.modules["seesay.engine.front.engine"]._close_engines)
+    atexit.register(lambda: print([thread.is_alive() for thread in threads], flush=True))
+    atexit.register(sys.modules["seesay.engine.front.engine"]._close_engines)
+    del pipe
+    """
+    done = run_script(tiny_checkpoint("llama"), look)
+    assert (done.returncode, done.stdout) == (0, "[False]\n"), done.stderr
+
+
 def test_an_uncaught_error_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) -> None:
     done = run_script(
         tiny_checkpoint("llama"),

@@ -89,13 +89,19 @@ _GRAMMARS_PER_OWNER = 3
 """So many of them are tried at the same time, so that another owner's are, too."""
 
 _open_engines: weakref.WeakSet[AsyncEngine] = weakref.WeakSet()
+_stopping_cores: weakref.WeakKeyDictionary[EngineCore, int] = weakref.WeakKeyDictionary()
+"""Those of engines that were garbage-collected, by the process that had them."""
 
 
 @atexit.register
 def _close_engines() -> None:
-    """Close all engines at exit: threads that compute while the interpreter is torn down would crash it."""
+    """Close all engines at exit, and wait for those that are ending: threads that compute while the interpreter is torn
+    down would crash it."""
     for engine in list(_open_engines):
         engine.close()
+    for core, process_id in list(_stopping_cores.items()):
+        if process_id == os.getpid():
+            core.close()
 
 
 def _open_verdicts(engine_address: str | None) -> SharedVerdicts | None:
@@ -116,6 +122,7 @@ def _stop(process_id: int, core: EngineCore) -> None:
     """Stop the core of a garbage-collected engine. Garbage collection may call this in any thread, so it
     waits for nothing; the core's thread frees what the engine held."""
     if process_id == os.getpid():
+        _stopping_cores[core] = process_id
         core.stop()
 
 
