@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adapter_folders import write_adapter
 from llm.backbones import VOCAB
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
+from seesay.demo import CHECKPOINT
 from seesay.engine.core.speculation import SpeculationRule, TextSpeculation, can_propose
 from seesay.errors import ConfigError
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -85,6 +88,20 @@ def test_answers_are_the_same(name: str, plain: Callable[[str], dict[str, Any]])
                 assert ask(pipe, config) == expected[kind], kind
         stats = pipe.engine.stats()
     assert 0 < stats.total_accepted_tokens <= stats.total_draft_tokens
+
+
+def test_answers_with_an_adapter_are_the_same(tmp_path: Path) -> None:
+    adapter = write_adapter(CHECKPOINT, tmp_path / "adapter", r".*layers\.0\.self_attn\.[qv]_proj")
+    config = GenerationConfig(max_new_tokens=60, ignore_eos=True)
+    found = []
+    for speculative in (None, SpeculativeConfig(method="ngram")):
+        with load(adapters={"a": str(adapter)}, speculative=speculative) as pipe:
+            answers = pipe(
+                PROMPTS, gen_config=config, adapter_name=["a" if i % 2 else None for i in range(len(PROMPTS))]
+            )
+            found.append([each.token_ids for each in answers])
+            accepted = pipe.engine.stats().total_accepted_tokens
+    assert found[0] == found[1] and accepted
 
 
 def test_an_answer_that_repeats_itself_takes_few_steps() -> None:
