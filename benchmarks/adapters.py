@@ -43,15 +43,20 @@ def read_shapes(model: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def write_adapter(folder: Path, shapes: dict[str, tuple[int, int]], rank: int, seed: int) -> Path:
-    """Write an adapter with random weights."""
-    generator, tensors = torch.Generator().manual_seed(seed), dict[str, torch.Tensor]()
+def draw_tensors(shapes: dict[str, tuple[int, int]], rank: int) -> dict[str, torch.Tensor]:
+    """Return the tensors of an adapter with random weights."""
+    generator, tensors = torch.Generator().manual_seed(0), dict[str, torch.Tensor]()
     for module, (num_outputs, num_inputs) in shapes.items():
         for part, shape in (("A", (rank, num_inputs)), ("B", (num_outputs, rank))):
-            drawn = torch.randn(shape, generator=generator, dtype=torch.bfloat16)
-            tensors[f"base_model.model.{module}.lora_{part}.weight"] = 0.01 * drawn
+            tensors[f"base_model.model.{module}.lora_{part}.weight"] = 0.01 * torch.randn(shape, generator=generator)
+    return tensors
+
+
+def write_adapter(folder: Path, tensors: dict[str, torch.Tensor], rank: int, index: int) -> Path:
+    """Write one of several adapters, whose weights differ by a factor."""
     folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    scaled = {name: (tensor * (1 + index / 16)).bfloat16() for name, tensor in tensors.items()}
+    save_file(scaled, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
@@ -97,8 +102,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         shapes = read_shapes(Path(args.model))
         if not shapes:
             parser.error(f"{args.model} has no linear layers named as in layers.0.self_attn.q_proj.weight")
+        tensors = draw_tensors(shapes, args.rank)
         written = {
-            f"adapter-{index}": str(write_adapter(Path(folder, str(index)), shapes, args.rank, index))
+            f"adapter-{index}": str(write_adapter(Path(folder, str(index)), tensors, args.rank, index))
             for index in range(max(numbers))
         }
         for number in numbers:
