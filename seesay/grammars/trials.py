@@ -164,7 +164,7 @@ class _Child:
         self.has_ended = False
         self._thread = threading.Thread(target=self._listen, name="seesay-grammar-trials", daemon=True)
         self._thread.start()
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # it may have ended, and the pipe be closed
             assert self._process.stdin is not None
             write_frame(self._process.stdin, list(tokens))
 

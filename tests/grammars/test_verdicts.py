@@ -6,10 +6,12 @@ import json
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from seesay.config.grammar import Grammar
 from seesay.engine.process.listener import open_listener
@@ -80,3 +82,25 @@ def test_without_the_folder_nothing_is_kept(tmp_path: Path) -> None:
     verdicts = SharedVerdicts(tmp_path / "none")
     verdicts.keep(b"a", ("", "", []))
     assert verdicts.find(b"a") is None
+
+
+class _LateTokens(list[bytes]):
+    """Are read when the process that they are for has ended, and its thread with it."""
+
+    threads = frozenset[threading.Thread]()
+
+    def __iter__(self) -> Iterator[bytes]:
+        wait_until(lambda: set(threading.enumerate()) <= self.threads, "the thread ends")
+        return super().__iter__()
+
+
+def test_a_process_that_ends_before_it_is_spoken_to_is_named() -> None:
+    broken = [sys.executable, "-c", "raise SystemExit(1)"], dict(os.environ)
+    tokens = _LateTokens(TOKENS)
+    tokens.threads = frozenset(threading.enumerate())
+    trials = GrammarTrials(lambda: tokens, broken)
+    try:
+        with pytest.raises(RequestError, match="has ended"):
+            trials.check(GOOD)
+    finally:
+        trials.close()
