@@ -344,7 +344,8 @@ class ModelRunner:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
             self._cache.clear(fresh)
-        self._cache.clear_states(step.fresh_states)
+        if self.decoder.traits.has_states:
+            self._cache.clear_states(step.fresh_states)
         if self._graphs is not None and is_plain(step) and self._graphs.takes(step):
             output = self._graphs.run(step)
             return LaunchedStep(
@@ -412,4 +413,5 @@ class ModelRunner:
             last, slots = upload([stops - 1, step.slots[sampling]], token_ids.device)
             token_ids = token_ids.index_select(0, last)
         self.device_rows.put_tokens(slots, token_ids, step.slots[sampling], step.stops[sampling])
-        self.device_rows.token_places[step.slots[step.num_drafts > 0]] = -1
+        if step.has_drafts:
+            self.device_rows.token_places[step.slots[step.num_drafts > 0]] = -1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -36,9 +36,10 @@ class StepRows:
     one token each, which lies behind all runs (`TokenRuns`) of its sequence.
 
     starts, stops int64 [R]: each row's first place and the one after its last. pending int64: rows whose one token was
-    sampled, but is not known to the host. num_drafts int64 [R]: proposed tokens of each row. samples_all: whether each
-    token gives the next one. follows_prompt: whether no row has a token of a prompt. adapter_slots int64 [R]: see
-    `BegunSequence`; None where no row has an adapter. seen: what tokens attend to, by the index of their row.
+    sampled, but is not known to the host. num_drafts int64 [R]: proposed tokens of each row. sampling int64: the rows
+    that give a token, or several behind drafts. samples_all: whether each token gives the next one. follows_prompt:
+    whether no row has a token of a prompt. adapter_slots int64 [R]: see `BegunSequence`; None where no row has an
+    adapter. seen: what tokens attend to, by the index of their row.
     fresh_blocks get their first tokens in this step and are not filled by it: see `KVCache.clear`.
     """
 
@@ -50,6 +51,7 @@ class StepRows:
     stops: npt.NDArray[np.int64]
     pending: npt.NDArray[np.int64]
     num_drafts: npt.NDArray[np.int64]
+    sampling: npt.NDArray[np.int64]
     samples_all: bool
     follows_prompt: bool
     splices: Mapping[int, Splices]
@@ -71,25 +73,16 @@ class StepRows:
         return self.samples_all and self.follows_prompt
 
     @property
-    def sampling(self) -> npt.NDArray[np.int64]:
-        """int64: the rows that give a token, or several behind drafts."""
-        if self.samples_all:
-            return np.arange(len(self.rows))
-        return np.flatnonzero(np.fromiter(map(_SAMPLES, self.rows), np.bool_, count=len(self.rows)))
-
-    @property
     def num_sampled(self) -> int:
         """Places behind which a token is chosen."""
-        sampling = self.sampling
-        return len(sampling) + int(self.num_drafts[sampling].sum())
+        return len(self.sampling) + int(self.num_drafts[self.sampling].sum())
 
     def find_sampled(self, cu_seqlens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the tokens behind which one is chosen, row by row, where row b ends before `cu_seqlens[b + 1]`."""
-        sampling = self.sampling
-        lasts: npt.NDArray[np.int64] = cu_seqlens[1:][sampling] - 1
+        lasts: npt.NDArray[np.int64] = cu_seqlens[1:][self.sampling] - 1
         if not self.has_drafts:
             return lasts
-        num_drafts = self.num_drafts[sampling]
+        num_drafts = self.num_drafts[self.sampling]
         return np.concatenate(
             [np.arange(last - count, last + 1) for last, count in zip(lasts, num_drafts, strict=True)]
         )
@@ -122,8 +115,8 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     )
     stops = starts + counts
     assert (stops > starts).all() and (num_blocks * block_size >= stops).all(), plan
-    has_drafts = any(map(_DRAFTS, rows))
-    num_drafts = np.fromiter(map(len, map(_DRAFTS, rows)) if has_drafts else repeat(0), np.int64, count=len(rows))
+    num_drafts = np.fromiter(map(len, map(_DRAFTS, rows)), np.int64, count=len(rows))
+    sampling = np.flatnonzero(np.fromiter(map(_SAMPLES, rows), np.bool_, count=len(rows)))
     pending = np.flatnonzero(stops > num_known)
     assert (starts[pending] == num_known[pending]).all(), plan
     in_prompt = np.flatnonzero(starts < num_prompt)
@@ -140,7 +133,8 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
         stops=stops,
         pending=pending,
         num_drafts=num_drafts,
-        samples_all=bool((counts == 1 + num_drafts).all()) and all(map(_SAMPLES, rows)),
+        sampling=sampling,
+        samples_all=len(sampling) == len(rows) and bool((counts == 1 + num_drafts).all()),
         follows_prompt=not len(in_prompt),
         splices=spliced,
         seen={i: own.seen for i, row in enumerate(rows) if (own := splices.get(row.seq_id)) and own.seen}
