@@ -35,12 +35,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"folder or hub id; it answers all lines (default: {options.DEMO_MODEL}, the built-in checkpoint)",
     )
-    parser.add_argument("--base-url", metavar="URL", help="ask this OpenAI-compatible server instead of a model here")
-    parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="the server's key; set SEESAY_API_KEY instead to keep it out of the process list",
-    )
+    options.add_other_server(parser)
     parser.add_argument(
         "--concurrency",
         type=options.whole(1, 4096),

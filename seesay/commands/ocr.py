@@ -50,12 +50,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"folder or hub id, or a name on the server (default: {options.DEMO_MODEL}, or the server's first model)",
     )
-    parser.add_argument("--base-url", metavar="URL", help="ask this OpenAI-compatible server instead of a model here")
-    parser.add_argument(
-        "--api-key",
-        metavar="KEY",
-        help="the server's key; set SEESAY_API_KEY instead to keep it out of the process list",
-    )
+    options.add_other_server(parser)
     group = parser.add_argument_group("pages")
     group.add_argument("--pages", metavar="PAGES", help="pages of each document, such as 1-3,7 or 5- (default: all)")
     group.add_argument(

@@ -74,6 +74,16 @@ def add_plugins(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> No
 # --- pictures and videos ----------------------------------------------------------------------------------------------
 
 
+def add_other_server(parser: argparse.ArgumentParser) -> None:
+    """Let a server answer in place of a model in this process."""
+    parser.add_argument("--base-url", metavar="URL", help="ask this OpenAI-compatible server instead of a model here")
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="the server's key; set SEESAY_API_KEY instead to keep it out of the process list",
+    )
+
+
 def add_media_options(group: argparse._ArgumentGroup, *, max_bytes: str, max_pixels: str, max_items: str) -> None:
     """Add the options that limit the size and the sources of media. The arguments are the defaults that help prints."""
     group.add_argument("--allow-private-hosts", action="store_true", help="also fetch media from private addresses")

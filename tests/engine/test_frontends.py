@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from asking import join, make_picture, parse
+from asking import make_picture, parse
+from rank_answers import read, submit
 from waiting import wait_until
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
 from seesay.config.plain import as_plain
 from seesay.engine.commands import ModelStatus, Sleep, WakeUp
 from seesay.engine.front.engine import AsyncEngine
-from seesay.engine.front.response import Response
 from seesay.engine.process import origin
 from seesay.engine.process import remote_core as process_core
 from seesay.engine.process.kinds import ToFrontend
@@ -33,7 +33,7 @@ from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.values import GenerationRequest, MultimodalInput, OutputDelta
+from seesay.values import MultimodalInput
 
 CONFIG = EngineConfig(device_type="cpu", block_size=16)
 
@@ -67,22 +67,6 @@ def knows_pictures(engine: AsyncEngine) -> bool:
 
 def enter(path: Path, address: str) -> AsyncEngine:
     return AsyncEngine(str(path), backend_config=CONFIG, engine_address=address)
-
-
-def submit(engine: AsyncEngine, requests: Sequence[GenerationRequest]) -> tuple[list[int], queue.SimpleQueue[Any]]:
-    arrived: queue.SimpleQueue[OutputDelta] = queue.SimpleQueue()
-    return engine.submit_batch(requests, arrived.put), arrived
-
-
-def read(ids: Sequence[int], arrived: queue.SimpleQueue[Any]) -> list[Response]:
-    deltas: dict[int, list[OutputDelta]] = {request_id: [] for request_id in ids}
-    left = set(ids)
-    while left:
-        delta = arrived.get(timeout=120)
-        assert delta.request_id in left, "an output behind the final one"
-        deltas[delta.request_id].append(delta)
-        left.difference_update([delta.request_id] if delta.finish_reason is not None else [])
-    return [join(found) for found in deltas.values()]
 
 
 def test_frontends_ask_one_engine_at_the_same_time(path: Path, supervisor: tuple[ProcessCore, str]) -> None:
