@@ -29,6 +29,7 @@ class MediaPart:
     `source` is anything that `load_image` or `load_video` accepts: path, URL, data URL, bytes, PIL image, list of
     frames. `options` are the request's options for this item: `min_pixels`, `max_pixels`, `fps`, `num_frames`, ….
     `is_placed`: the user chose its place in a text with `IMAGE_TOKEN` or `VIDEO_TOKEN`, and no chat template moves it.
+    `position`: in a prompt of token ids, the index of the token whose place it takes.
     `place` is only for errors: equal media in two places compare equal.
     """
 
@@ -36,6 +37,7 @@ class MediaPart:
     source: Any
     options: Mapping[str, Any] = field(default_factory=dict)
     is_placed: bool = False
+    position: int | None = None
     place: MediaPlace | None = field(default=None, compare=False)
 
 
@@ -70,7 +72,7 @@ class GenerationRequest:
     """One prompt and how to answer it.
 
     prompt: a conversation (the chat template is applied), a raw text (no template; `IMAGE_TOKEN` and `VIDEO_TOKEN` mark
-        the places of `media`, special tokens are honoured), or token ids.
+        the places of `media`, special tokens are honoured), or token ids (each of `media` has its `position` there).
     template_options: passed to the chat template.
     continuation: tokens that follow the prompt, and count as its last ones.
     enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much; None: as it does by

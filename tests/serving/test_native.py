@@ -327,6 +327,20 @@ def test_generate_with_a_picture(server: LiveServer) -> None:
     assert with_picture["meta_info"]["prompt_tokens"] > generate(server, prompt="see ?")["meta_info"]["prompt_tokens"]
 
 
+def test_generate_with_a_picture_among_token_ids(server: LiveServer) -> None:
+    """It takes the place of one token; the answer is that to the same prompt as a text."""
+    before, after = (
+        server.post("/tokenize", {"prompt": text, "add_special_tokens": False}).json()["tokens"]
+        for text in ("the", "game")
+    )
+    whole = generate(server, prompt="the<IMAGE_TOKEN>game", image_data=make_data_url())
+    placed = generate(
+        server, input_ids=[*before, 0, *after], image_data=[make_data_url()], image_positions=[len(before)]
+    )
+    assert placed["output_ids"] == whole["output_ids"]
+    assert placed["meta_info"]["prompt_tokens"] == whole["meta_info"]["prompt_tokens"]
+
+
 @pytest.mark.parametrize(
     ("body", "name"),
     [
@@ -337,7 +351,11 @@ def test_generate_with_a_picture(server: LiveServer) -> None:
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": [-1]}, "input_ids"),
         ({"input_ids": [10**8]}, "input_ids"),
-        ({"input_ids": [1], "image_data": "http://x/"}, "image_data"),
+        ({"input_ids": [1], "image_data": "http://x/"}, "image_positions"),
+        ({"input_ids": [1], "image_positions": [0]}, "image_positions"),
+        ({"prompt": "x", "image_data": "http://x/", "image_positions": [0]}, "image_positions"),
+        ({"input_ids": [1], "image_data": make_data_url(), "image_positions": [1]}, "input_ids"),
+        ({"input_ids": [1] * 3, "image_data": [make_data_url()] * 2, "image_positions": [1, 1]}, "input_ids"),
         ({"prompt": "x", "image_data": "/etc/passwd"}, "image_data"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
         ({"prompt": "x", "n": 2}, "n"),

@@ -23,7 +23,7 @@ from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import OpenRequest, PreparedMedia
 from seesay.vl.media.spread_media import Split, spread_messages, spread_raw, text_without_media
-from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, render_raw, tokenize
+from seesay.vl.prompts.prompt import TokenizedPrompt, build_input, find_ranges, render_raw, tokenize
 from seesay.vl.prompts.truncation import cut_front
 from seesay.vl.prompts.video_advice import describe_longest_video
 
@@ -150,7 +150,7 @@ class PromptBuilder:
         allowance = self._media.make_allowance(cancellation)
         split = partial(self._media.split, allowance=allowance)
         prompt = self._render_prompt(request, max_tokens, split)
-        media = prompt.media if isinstance(prompt, RenderedPrompt) else ()
+        media = prompt.media if isinstance(prompt, RenderedPrompt) else request.media
         return prompt, self._media.open(media, allowance, salt=request.cache_salt)
 
     def _tokenize(
@@ -195,7 +195,8 @@ class PromptBuilder:
             rendered = template.render(messages, markers=self._family.markers, **variables)
         else:
             check_prompt_length(len(request.prompt), max_tokens, wants_answer=wants_answer(request))
-            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt))
+            ranges = find_ranges(request.media, len(request.prompt))
+            return TokenizedPrompt(token_ids=self._check_token_ids(request.prompt), ranges=ranges)
         if (num_items := len(rendered.media)) > max_tokens:  # each has a token at least: open none of them
             self._fail_too_long(f"{num_items} pictures and frames of videos (max_frames takes fewer of a video)")
         rendered = self._family.complete(rendered, is_open=is_open)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +20,7 @@ from seesay.serving.requests.content import read_pictures
 from seesay.serving.requests.field_names import FieldNames
 from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.state import ServerState
-from seesay.values import GenerationRequest, OutputDelta
+from seesay.values import GenerationRequest, MediaPart, OutputDelta
 from seesay.values.prompt_logprobs import PromptLogprobs
 
 _DEFAULT_MAX_TOKENS = 128  # LMDeploy's default
@@ -71,10 +72,17 @@ def _make_request(state: ServerState, body: GenerateRequest) -> GenerationReques
     return GenerationRequest(
         prompt=body.prompt if body.prompt is not None else tuple(body.input_ids or ()),
         gen_config=config,
-        media=tuple(map(options.fill, pictures)),
+        media=tuple(_place(list(map(options.fill, pictures)), body.image_positions)),
         streams=bool(body.stream),
         **body.request_options(),
     )
+
+
+def _place(pictures: Sequence[MediaPart], positions: Sequence[int] | None) -> Sequence[MediaPart]:
+    """Return the pictures of token ids at their positions there."""
+    if positions is None:
+        return pictures
+    return [replace(picture, position=position) for picture, position in zip(pictures, positions, strict=True)]
 
 
 def _names_of(body: GenerateRequest) -> FieldNames:

@@ -127,7 +127,10 @@ class GenerateRequest(SamplingFields):
         None, min_length=1, description="may hold special tokens; <IMAGE_TOKEN> is the place of a picture"
     )
     input_ids: TokenIds | None = Field(None, json_schema_extra={"minItems": 1})
-    image_data: str | Texts | None = Field(None, description="URLs of the pictures of `prompt`, in order")
+    image_data: str | Texts | None = Field(None, description="URLs of the pictures, in order")
+    image_positions: TokenIds | None = Field(
+        None, description="with input_ids: the index there of the token that each picture takes the place of, ascending"
+    )
     max_tokens: int | None = Field(None, ge=1, description="default 128")
     max_new_tokens: int | None = Field(None, ge=1, description="the same as max_tokens")
     return_logprob: bool = False
@@ -144,9 +147,17 @@ class GenerateRequest(SamplingFields):
                 raise requires(name, "return_logprob", self.return_logprob)
         if (self.prompt is None) == (self.input_ids is None):
             raise bad_request("give exactly one of prompt and input_ids", "prompt")
-        if self.input_ids is not None and (not self.input_ids or self.image_data is not None):
-            name = "image_data" if self.input_ids else "input_ids"
-            raise bad_request(f"{name}: input_ids must not be empty, and cannot be combined with pictures", name)
+        if self.input_ids is not None and not self.input_ids:
+            raise bad_request("input_ids must not be empty", "input_ids")
+        return self
+
+    @model_validator(mode="after")
+    def _check_pictures(self) -> Self:
+        num_pictures = 1 if isinstance(self.image_data, str) else len(self.image_data or ())
+        if (0 if self.input_ids is None else num_pictures) != len(self.image_positions or ()):
+            raise bad_request(
+                "image_positions must have an index in input_ids for each picture of image_data", "image_positions"
+            )
         return self
 
     @property

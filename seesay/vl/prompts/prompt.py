@@ -114,6 +114,20 @@ class TokenizedPrompt:
         return len(self.token_ids) - sum(stop - start for start, stop in self.ranges)
 
 
+def find_ranges(media: Sequence[MediaPart], num_tokens: int) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of media in a prompt of `num_tokens` token ids. Raises RequestError unless each has a position,
+    in ascending order."""
+    least = 0
+    for part in media:
+        if part.position is None or not least <= part.position < num_tokens:
+            _fail(
+                f"position of a {part.modality.value} in a prompt of {num_tokens} token ids must be an index of one of "
+                f"them, above that of the item before; got {part.position}"
+            )
+        least = part.position + 1
+    return tuple((part.position, part.position + 1) for part in media if part.position is not None)
+
+
 def tokenize(
     rendered: RenderedPrompt,
     tokenizer: Tokenizer,
