@@ -9,7 +9,21 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from seesay.commands import batch, bench, chat, check, check_env, completion, demo, lite, models, ocr, plan, serve
+from seesay.commands import (
+    batch,
+    bench,
+    chat,
+    check,
+    check_env,
+    completion,
+    demo,
+    lite,
+    models,
+    ocr,
+    plan,
+    replay,
+    serve,
+)
 from seesay.commands.advice import adapt
 from seesay.commands.command import Command
 from seesay.commands.config_file import add_config_option, use_config_file
@@ -26,6 +40,7 @@ _EXAMPLES = """\
   seesay serve gradio http://localhost:23333       the same in a browser
   seesay batch questions.jsonl answers.jsonl       answer a file of requests in OpenAI's batch format
   seesay ocr report.pdf -o report.md               read a document, page by page
+  seesay replay requests.jsonl --model MODEL       answer what a server has recorded again, and compare
   seesay lite auto_awq Qwen/Qwen2.5-VL-7B-Instruct --work-dir qwen2.5-vl-7b-awq
                                                    a checkpoint with 4-bit weights
   seesay COMMAND --help                            the options of a command
@@ -42,6 +57,7 @@ COMMANDS: tuple[Command, ...] = (
     batch.COMMAND,
     ocr.COMMAND,
     bench.COMMAND,
+    replay.COMMAND,
     lite.COMMAND,
     models.COMMAND,
     check.COMMAND,

@@ -93,6 +93,7 @@ _METAVARS = {
     "device_type": "NAME",
     "download_dir": "FOLDER",
     "logits_processor_pattern": "REGEX",
+    "record": "FILE",
     "revision": "NAME",
     "rope_scaling_factor": "FACTOR",
     "step_timeout_s": "S",

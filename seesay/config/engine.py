@@ -97,6 +97,10 @@ class EngineConfig:
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
     speculative: propose tokens, and compute several of them in one step; None proposes none. Answers are the same. See
         docs/speculation.md.
+    record: a file to which each request that was computed is appended, with its answer, as a line that `seesay replay`
+        repeats. Prompts and answers are in it as token ids. See docs/replay.md.
+    record_media: keep the pictures and videos of those requests, too, in a folder beside the file. Without it there are
+        their hashes.
     download_dir: folder for downloads from the hub.
     revision: branch, tag or commit of a hub model.
     kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
@@ -147,6 +151,8 @@ class EngineConfig:
     async_scheduling: bool | None = None
     jump_ahead: bool | None = None
     speculative: SpeculativeConfig | Mapping[str, Any] | None = None
+    record: str | os.PathLike[str] | None = None
+    record_media: bool = False
     engine_process: bool | None = None
     step_timeout_s: float | None = None
     logits_processor_pattern: str | None = None
@@ -201,6 +207,7 @@ class EngineConfig:
         require(1 <= self.tp <= _MOST_RANKS, "tp", self.tp, f"must be in [1, {_MOST_RANKS}]")
         self._check_ranks()
         self._check_adapters()
+        self._check_record()
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
@@ -220,6 +227,9 @@ class EngineConfig:
     def _check_adapters(self) -> None:
         for name, most in (("max_adapters", _MOST_ROWS), ("max_adapter_rank", _LARGEST_RANK)):
             require(0 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [0, {most}]")
+
+    def _check_record(self) -> None:
+        require(self.record is not None or not self.record_media, "record_media", self.record_media, "needs record")
 
     def _check_kv_format(self) -> None:
         named = _DTYPE_OF_POLICY[self.quant_policy]

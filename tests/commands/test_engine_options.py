@@ -33,6 +33,7 @@ SAMPLES: Mapping[str, tuple[list[str], Any]] = {
     "hf_overrides": (['{"a": 1}'], {"a": 1}),
     "max_step_ms": (["7"], 7),
     "quantization": (["fp8"], "fp8"),
+    "record_media": (["--record", "file"], True),
     "rope_scaling_factor": (["2"], 2.0),
     "step_timeout_s": (["1.5"], 1.5),
 }

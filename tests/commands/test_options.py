@@ -151,7 +151,7 @@ def test_wrong_options_are_one_line(
         (
             "zoo --dtype x",
             "unknown command 'zoo'; known commands are "
-            "demo, chat, serve, batch, ocr, bench, lite, list, check, plan, check_env, completion",
+            "demo, chat, serve, batch, ocr, bench, replay, lite, list, check, plan, check_env, completion",
         ),
         ("serve seesay-demo", "unknown command 'seesay-demo'; to serve a model: `seesay serve api_server seesay-demo`"),
         ("serve api_servr m", "unknown command 'api_servr': did you mean 'api_server'?"),

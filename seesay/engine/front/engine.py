@@ -55,6 +55,7 @@ from seesay.engine.front.delivery import Delivery
 from seesay.engine.front.live_answer import OutputSink
 from seesay.engine.front.media_room import MediaRoom
 from seesay.engine.front.preparer import PreparedRequest, RequestPreparer
+from seesay.engine.front.recording import check_path, make_recorder
 from seesay.engine.front.request_batch import AsyncRequestBatch
 from seesay.engine.front.request_facts import has_media, has_media_at_hand
 from seesay.engine.front.response import AnswerBuilder, Response
@@ -172,6 +173,8 @@ class AsyncEngine:
         self.config = config.to_engine_config() if isinstance(config, TurbomindEngineConfig) else config
         vision_config = vision_config or VisionConfig()
         self.media_limits = media_limits or MediaLimits()
+        if self.config.record is not None:
+            check_path(self.config.record)
         folder = resolve_checkpoint(
             model_path,
             revision=self.config.revision,
@@ -219,6 +222,9 @@ class AsyncEngine:
             media_limits=self.media_limits,
             grammars=self._grammars,
             is_encoded=core.is_encoded,
+        )
+        self._preparer.recorder = make_recorder(
+            self.config, self.model_path, model.checkpoint.revision_digest, self._preparer.answers.eos_token_ids
         )
         self._media_room = MediaRoom()
         self._delivery = Delivery(core, self._media_room)
@@ -599,9 +605,9 @@ class AsyncEngine:
         self._grammar_threads.close()
         self._threads.close()
         self._media_threads.close()
-        self._preparer.close()
         self.core.close()
         self._delivery.close()
+        self._preparer.close()
         return_memory()
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from seesay.engine.failures import explain
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
 from seesay.engine.front.live_answer import LiveAnswer, OutputSink
 from seesay.engine.front.prompt_builder import PromptBuilder
+from seesay.engine.front.recording import Recorder
 from seesay.engine.front.request_facts import wants_answer
 from seesay.engine.front.request_limits import check_limits
 from seesay.engine.front.shared_prompts import SharedPrompts
@@ -83,9 +84,12 @@ class RequestPreparer:
             takes_media=takes_media,
         )
         self.answers = AnswerOptionsReader(model, texts, grammars)
+        self.recorder: Recorder | None = None
 
     def close(self) -> None:
         self._media.close()
+        if self.recorder is not None:
+            self.recorder.close()
 
     def reset_caches(self) -> None:
         """Forget the media that were prepared before."""
@@ -137,6 +141,8 @@ class RequestPreparer:
                 raise
             except BaseException as error:
                 found[request_id] = explain(error)
+        if self.recorder is not None:
+            self.recorder.watch(asked, found, media)
         return found
 
     def _make(

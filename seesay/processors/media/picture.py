@@ -64,6 +64,11 @@ class Picture:
             image, self._header = self._header or open_image(self._content, self._name), None  # decoding fills it
         return to_rgb(image, self._limits, self._name, transparency=self._transparency)
 
+    @property
+    def file(self) -> bytes | None:
+        """The encoded file; None for pixels."""
+        return self._content if isinstance(self._content, bytes) else None
+
     @cached_property
     def content_key(self) -> bytes | None:
         """A hash of the encoded content and of how it is decoded. None for content that is decoded already, which its

@@ -51,13 +51,13 @@ class VideoReader(Protocol):
 
 
 class VideoFile(Video):
-    """An encoded video, as bytes or the path of a regular file. `name` is what messages call it.
+    """An encoded video, as bytes or the path of a regular file (`content`). `name` is what messages call it.
 
     Without PyAV the packets cannot be listed: `size` is None, and decord alone tells how many frames there are.
     """
 
     def __init__(self, content: VideoContent, sampling: FrameSampling, *, allowance: Allowance, name: str) -> None:
-        self._content = content
+        self.content = content
         self._sampling = sampling
         self._limits = allowance.limits
         self._allowance: Allowance | None = allowance  # None once the decoding is paid for
@@ -98,18 +98,18 @@ class VideoFile(Video):
 
     @cached_property
     def content_key(self) -> bytes | None:
-        if not isinstance(self._content, bytes):
+        if not isinstance(self.content, bytes):
             return None
-        return digest(b"video", self._content, repr(self._sampling).encode())
+        return digest(b"video", self.content, repr(self._sampling).encode())
 
     def _open(self, packets: PacketList | None) -> VideoReader:
         if packets is not None:
             from seesay.processors.media.video_av import AvReader
 
-            return AvReader(self._content, self._find_kind(), packets, max_pixels=self._limits.max_pixels)
+            return AvReader(self.content, self._find_kind(), packets, max_pixels=self._limits.max_pixels)
         from seesay.processors.media.video_decord import DecordReader
 
-        return DecordReader(self._content, self._find_kind())
+        return DecordReader(self.content, self._find_kind())
 
     def _read(self, reader: VideoReader, packets: PacketList | None) -> VideoFrames:
         """Read the sampled frames; of a video that breaks off, as many as are sampled from what can be read."""
@@ -137,7 +137,7 @@ class VideoFile(Video):
         kind = self._find_kind()
         if self._packets is None and has_pyav():
             try:
-                packets = list_packets(self._content, kind, check_header=self._check)
+                packets = list_packets(self.content, kind, check_header=self._check)
             except RequestError:
                 raise
             except Exception as error:  # any of FFmpeg's errors
@@ -148,7 +148,7 @@ class VideoFile(Video):
 
     def _find_kind(self) -> str:
         if self._kind is None:
-            self._kind = _container_kind(_read_head(self._content))
+            self._kind = _container_kind(_read_head(self.content))
         if self._kind is None:
             raise RequestError(
                 ErrorCode.INVALID_MEDIA,

@@ -70,6 +70,11 @@ class IncrementalDetokenizer:
         return self._stop
 
     @property
+    def stop_words(self) -> frozenset[str]:
+        """The words that stop it."""
+        return self._stop_words
+
+    @property
     def stops_at_words(self) -> bool:
         """Whether there are stop words."""
         return bool(self._stop_words)

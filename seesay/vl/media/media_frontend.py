@@ -156,6 +156,7 @@ class MediaFrontend:
             preprocessing_key = digest(b"salted", salt.encode(), preprocessing_key)
         plan = None if size is None else family.plan_media(modality, size, options)
         return OpenItem(
+            part=part,
             media=media,
             place=part.place,
             options=options,
@@ -204,6 +205,7 @@ class MediaFrontend:
             was_recalled=was_recalled,
             load_features=partial(self._load_features, item),
             fetch_s=item.fetch_s,
+            opened=item,
         )
 
     def _load_features(self, item: OpenItem) -> Features:
@@ -238,6 +240,7 @@ class MediaFrontend:
                 fetch_s=item.fetch_s,
                 decode_s=decode_done - started,
                 preprocess_s=time.perf_counter() - decode_done,
+                opened=item,
             )
 
     def _plan_of(self, item: OpenItem, size: MediaSize) -> MediaPlan:

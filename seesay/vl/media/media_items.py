@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from seesay.processors.media.allowance import Allowance
 from seesay.processors.media.open import OpenedMedia
-from seesay.values import MediaPlace, MediaSize, Modality
+from seesay.values import MediaPart, MediaPlace, MediaSize, Modality
 from seesay.vl.family import Features, MediaPlan, Wording
 
 
@@ -21,6 +21,7 @@ class PreparedMedia:
     the media and returns all features, for an embedding that is needed when the arrays are gone; it is None for content
     that its owner may change. `place` is named by errors. `timestamps_s` has
     the time in the video of each frame, also of one that became a picture of its own. `page`: its number in a document.
+    `opened` is what it was made of.
     """
 
     modality: Modality
@@ -36,17 +37,19 @@ class PreparedMedia:
     fetch_s: float = 0.0
     decode_s: float = 0.0
     preprocess_s: float = 0.0
+    opened: OpenItem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenItem:
-    """One picture or video that was read or fetched, and not decoded.
+    """One picture or video that was read or fetched, and not decoded. `part` is what the request says of it.
 
     `options` are the checked preprocessing options, `preprocessing_key` is what they, the family's settings and the
     request's salt add to the item's key. `size`, `plan` and `num_tokens`, its places in the prompt, are None where only
     decoding tells the size. `wording` is the plan's, as far as it is known. `place` is named by errors.
     """
 
+    part: MediaPart
     media: OpenedMedia
     place: MediaPlace | None
     options: Mapping[str, int]

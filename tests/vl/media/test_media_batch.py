@@ -9,7 +9,7 @@ from PIL import Image
 
 from seesay.config import MediaLimits
 from seesay.processors.media.picture import Picture
-from seesay.values import MediaSize, Modality
+from seesay.values import MediaPart, MediaSize, Modality
 from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_items import OpenItem, PreparedMedia
 from seesay.vl.media_plan import MediaPlan, make_expansion
@@ -17,6 +17,7 @@ from seesay.vl.media_plan import MediaPlan, make_expansion
 
 def make_item(image: Image.Image) -> OpenItem:
     return OpenItem(
+        part=MediaPart(modality=Modality.IMAGE, source=None),
         media=Picture(image, limits=MediaLimits(), name="picture"),
         place=None,
         options={},
