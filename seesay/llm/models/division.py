@@ -137,12 +137,12 @@ def make_division(
     grain = division.grain
     sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, division)]
     *others, last = map(str, sizes)
-    listed = f"{', '.join(others)} or {last}" if others else last
+    advice = f"can be divided among {', '.join(others)} or {last} ranks" if others else "cannot be divided: use tp=1"
     grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
     inner = min(spec.size for spec in _kinds(config))
     raise ConfigError(
         f"tp={size}: {config.num_heads} query heads and {config.num_kv_heads} KV heads of size {config.head_dim} with "
-        f"inner layers of {inner}{grouped} can be divided among {listed} ranks"
+        f"inner layers of {inner}{grouped} {advice}"
     )
 
 
