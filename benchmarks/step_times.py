@@ -37,7 +37,8 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
-from seesay.engine.core.loading import build_encoder, load_runner, resolve
+from seesay.engine.core.encoder_loading import build_encoder
+from seesay.engine.core.loading import load_runner, resolve
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import bytes_per_block
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -127,7 +128,7 @@ def load(model: str) -> tuple[Family, ModelRunner, Encoder | None]:
     config = EngineConfig()
     opened = open_model(resolve_checkpoint(model), config)
     resolved = resolve(config, opened.checkpoint, opened.backbone)
-    encoder = build_encoder(opened, config, resolved)
+    encoder = build_encoder(opened, config, device=resolved.device, dtype=resolved.dtype)
     runner = load_runner(opened, resolved, max_step_tokens=WARM_TOKENS, block_size=BLOCK_SIZE)
     return opened.family, runner, encoder
 

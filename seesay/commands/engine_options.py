@@ -101,6 +101,7 @@ _METAVARS = {
 _OF_VISION = {
     "max_batch_size": "--vision-max-batch-size",
     "device": "--encoder-device",
+    "own_process": "--encoder-process",
     "transparency": "--transparency",
 }
 """The fields of `VisionConfig` that are options."""

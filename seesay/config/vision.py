@@ -30,6 +30,8 @@ class VisionConfig:
     thread_num: threads that decode and preprocess media; by default one per processor core, between 4 and 16.
     device: the device of the vision encoder, such as 'cuda:1', which takes names as `EngineConfig.device_type` does;
         None is the language model's. On a GPU of its own it never slows answers down.
+    own_process: compute the vision encoder in a process of its own, which is started again when it dies or hangs. Its
+        weights cannot be replaced, and the engine cannot sleep.
     transparency: "white" puts transparent parts of pictures on white, as Transformers' processors do; "drop" ignores
         the alpha channel, as `convert("RGB")` of Pillow does. The option `transparency` of a media item takes
         precedence.
@@ -41,6 +43,7 @@ class VisionConfig:
     feature_cache_bytes: int = 256 << 20
     thread_num: int = _MEDIA_THREADS
     device: str | None = None
+    own_process: bool = False
     transparency: Transparency = "white"
 
     def __post_init__(self) -> None:

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from seesay.device.linear.loaded_weights import LoadedWeights
 
 
+class EncoderLostError(Exception):
+    """The process in which an encoder computes has ended. The next call has another one."""
+
+
 class Encoder(Protocol):
     """Turns preprocessed media into embeddings, on `device`."""
 

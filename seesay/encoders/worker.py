@@ -10,15 +10,16 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from seesay.device.activity import Activity
 from seesay.device.query import is_out_of_memory, is_same_device, synchronize
 from seesay.device.streams import make_stream, on_stream, record_done, traced
 from seesay.device.tower_pacer import TowerPacer
 from seesay.device.transfers import HostCopy
+from seesay.encoders.encoder import EncoderLostError
 from seesay.encoders.store import Lookup
 from seesay.errors import ErrorCode, RequestError, describe
 from seesay.values import EngineStats
@@ -331,7 +332,7 @@ class EncoderWorker:
         device = self._encoder.device
         is_traced = traced(f"encode {len(items)}", device)
         with self.activity, self._pacer.call(self._stream), torch.inference_mode(), is_traced:
-            embeddings = self._encoder.encode([item.features for item in items])
+            embeddings = self._encode_again(self._encoder, [item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
             for item, embedding in zip(items, embeddings, strict=True):
@@ -340,6 +341,15 @@ class EncoderWorker:
             owned = [_detach_memory(embedding, self._target) for embedding in embeddings]
         self.num_items += len(items)
         return owned, sums
+
+    def _encode_again(self, encoder: Encoder, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
+        """Call the tower; where its process ends, once more. Items in whose calls it has ended twice may be the
+        cause."""
+        try:
+            return encoder.encode(features)
+        except EncoderLostError:
+            self.num_restarts += 1
+        return encoder.encode(features)
 
     def _check_kind(self, item: MediaItem, embedding: Tensor, device: torch.device) -> None:
         expected = (item.num_rows, self._embedding_size)

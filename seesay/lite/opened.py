@@ -11,7 +11,8 @@ from seesay.checkpoint import Checkpoint, resolve_checkpoint, resolve_config
 from seesay.config import EngineConfig
 from seesay.device.query import pick_device
 from seesay.encoders.encoder import LoadedEncoder
-from seesay.engine.core.loading import ResolvedConfig, build_encoder, resolve
+from seesay.engine.core.encoder_loading import build_encoder
+from seesay.engine.core.loading import ResolvedConfig, resolve
 from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.plain_layer import Source
@@ -45,7 +46,7 @@ class Opened:
     def build_encoder(self) -> LoadedEncoder | None:
         """Return the vision tower with its weights; None for a model without one."""
         with self.model.checkpoint.blamed():
-            return build_encoder(self.model, self.config, self.resolved)
+            return build_encoder(self.model, self.config, device=self.device, dtype=self.resolved.dtype)
 
 
 def check_model(settings: LiteSettings) -> None:

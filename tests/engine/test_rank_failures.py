@@ -72,7 +72,10 @@ def test_a_follower_is_killed_under_load(engine: AsyncEngine, expected: list[lis
     assert running[1].get(timeout=120).finish_reason is None
     time.sleep(random.Random(seed).random() * 0.2)
     os.kill(follower, signal.SIGKILL)
-    check_lost(read(*running), "rank 1 of 2 died (signal 9)")
+    # On a busy machine, one may have ended just before.
+    lost = [one for one in read(*running) if one.finish_reason != "length"]
+    assert lost
+    check_lost(lost, "rank 1 of 2 died (signal 9)")
     assert ask(engine) == expected, "what waited for the next process is answered"
     second = wait_for_pid(engine, first)
     wait_until(lambda: is_over(first) and is_over(follower), "the processes of before have ended")

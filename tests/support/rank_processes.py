@@ -1,4 +1,4 @@
-"""The processes of an engine of several ranks, as tests see and end them."""
+"""The processes of an engine, as tests see and end them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from seesay.engine.process.ranks.executor import MODULE
 
 def find_followers(pid: int) -> list[int]:
     """Return the ids of the processes that follow the engine process `pid`, those that have ended left out."""
+    return find_children(pid, MODULE)
+
+
+def find_children(pid: int, module: str) -> list[int]:
+    """Return the ids of the children of a process that run a module, those that have ended left out."""
     children = {
         int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()
     }
-    return sorted(child for child in children if MODULE in _read_command(child))
+    return sorted(child for child in children if module in _read_command(child))
 
 
 def _read_command(pid: int) -> str:

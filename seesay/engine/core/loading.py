@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
-from seesay.device.query import is_same_device, measure_peak, pick_device
+from seesay.device.query import is_same_device, pick_device
 from seesay.device.ranks import Place, Ranks, Stages, Unconnected
-from seesay.device.streams import on_device
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
+from seesay.engine.core.encoder_loading import load_encoder, try_encoder
 from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.length_warning import warn_beyond_training
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
-    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.encoders.encoder import Encoder, LoadedEncoder
     from seesay.engine.commands import LoadedAdapter
     from seesay.engine.core.draft_model import DraftModel
-    from seesay.engine.core.rank_parts import JoinRanks, MakeRunner
+    from seesay.engine.core.rank_parts import JoinRanks, MakeRunner, OpenRemote
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.memory.kv_layout import KVFormat
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from seesay.llm.plans.step_times import StepCosts
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.step_policy import StepPolicy
-    from seesay.vl.family import Backbone, Family
+    from seesay.vl.family import Backbone
 
 
 logger = logging.getLogger("seesay")
@@ -124,9 +124,10 @@ def resolve(
 
 class _Parts(NamedTuple):
     """The parts of a core that compute, the adapters that its runner has, and the durations of its steps where they are
-    needed."""
+    needed. tower: the encoder whose weights are in this process."""
 
-    encoder: LoadedEncoder | None
+    encoder: Encoder | None
+    tower: LoadedEncoder | None
     runner: ModelRunner
     adapters: tuple[LoadedAdapter, ...]
     step_costs: StepCosts | None
@@ -142,21 +143,30 @@ def load_core(
     wait_for_kernels: Callable[[], None] = _nothing,
     make_runner: MakeRunner | None = None,
     join_ranks: JoinRanks | None = None,
+    open_remote: OpenRemote | None = None,
 ) -> EngineLoop:
     """Load the weights of `model` and build the core that computes with them; it is not started. What a frontend must
     know of it is in `EngineLoop.facts`. Where it `is_watched` by another process, it does not watch itself. Once the
     weights are loaded, `wait_for_kernels` is called. make_runner: makes the runner, in place of `ModelRunner`.
-    join_ranks: of a model that several ranks compute; this core is rank 0. Raises `CheckpointError` or
-    `ConfigError`."""
+    join_ranks: of a model that several ranks compute; this core is rank 0. open_remote: makes the encoder, in place of
+    `build_encoder`. Raises `CheckpointError` or `ConfigError`."""
     bound_allocators()
     with model.checkpoint.blamed():
         device = None if join_ranks is None else join_ranks.pick_device()
         resolved = resolve(config, model.checkpoint, model.backbone, device)
         ranks = None if join_ranks is None else join_ranks.join(resolved.device)
         compile_log = _listen_to_compiler(resolved.device)
-        encoder_device = pick_device(vision_config.device, "VisionConfig.device") if vision_config.device else None
+        name = vision_config.device
+        encoder_device = pick_device(name, "VisionConfig.device") if name else resolved.device
         parts = _build_parts(
-            model, config, resolved, wait_for_kernels, make_runner, encoder_device=encoder_device, ranks=ranks
+            model,
+            config,
+            resolved,
+            wait_for_kernels,
+            make_runner,
+            encoder_device=encoder_device,
+            open_remote=open_remote,
+            ranks=ranks,
         )
         scheduler = _build_scheduler(parts, config, resolved)
     if compile_log is not None:
@@ -171,7 +181,7 @@ def load_core(
         runner=parts.runner,
         encoder=parts.encoder,
         vision_config=vision_config,
-        weights=make_weights(model, config, parts.runner.decoder.weights, parts.encoder),
+        weights=None if open_remote else make_weights(model, config, parts.runner.decoder.weights, parts.tower),
         grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
         bad_words=CompiledBadWords(model.text_tokens),
         imports=ProcessorImports(config.logits_processor_pattern),
@@ -214,8 +224,10 @@ def rehearse(model: OpenedModel, config: EngineConfig) -> tuple[ModelRunner, Loa
     resolved = resolve(config, model.checkpoint, model.backbone, torch.device("meta"))
     longest = -(-resolved.session_len // config.block_size)
     config = replace(config, num_gpu_blocks=config.num_gpu_blocks or longest, num_cpu_blocks=0)
-    parts = _build_parts(model, config, resolved, _nothing, ranks=_rehearse_ranks(config))
-    return parts.runner, parts.encoder
+    parts = _build_parts(
+        model, config, resolved, _nothing, encoder_device=resolved.device, ranks=_rehearse_ranks(config)
+    )
+    return parts.runner, parts.tower
 
 
 def _rehearse_ranks(config: EngineConfig) -> RankParts | None:
@@ -240,23 +252,6 @@ def _timed(stage: str) -> Iterator[None]:
     started_s = time.perf_counter()
     yield
     logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
-
-
-def build_encoder(
-    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, device: torch.device | None = None
-) -> LoadedEncoder | None:
-    """Return the vision tower with its weights, on `device`, by default that of the language model; None for a model
-    without one, or where it is turned off."""
-    device = device or resolved.device
-    family = model.family
-    if not family.modalities or config.disable_vision_encoder:
-        return None
-    family.resizes_on_device = has_kernels(device)
-    with on_device(device):
-        encoder = family.build_encoder(device, resolved.dtype)
-    if config.eager_mode:
-        encoder.disable_graphs()
-    return encoder
 
 
 def load_runner(
@@ -353,13 +348,14 @@ def _build_parts(
     wait_for_kernels: Callable[[], None],
     make_runner: MakeRunner | None = None,
     *,
-    encoder_device: torch.device | None = None,
+    encoder_device: torch.device,
+    open_remote: OpenRemote | None = None,
     ranks: RankParts | None = None,
 ) -> _Parts:
     """Load tower and decoder, size the KV cache after the largest prefill and the largest encode were tried, and get
     ready for steps."""
     with _timed("loading the vision tower"):
-        encoder = build_encoder(model, config, resolved, encoder_device)
+        encoder, tower = load_encoder(model, config, open_remote, device=encoder_device, dtype=resolved.dtype)
     with _timed("loading the decoder"):
         runner, adapters = _load_first(model, config, resolved, make_runner, ranks)
     refuse_beside_states(runner, config)
@@ -371,10 +367,10 @@ def _build_parts(
     records_graphs = is_gpu and not config.eager_mode and runner.decoder.traits.has_graphs
     with _timed("measuring the largest prefill"):
         reserved = runner.profile(records_graphs=records_graphs)
-    if encoder is not None and encoder.device.type != "cpu":
+    if tower is not None and tower.device.type != "cpu":
         with _timed("measuring the largest encode"):
-            peak = _try_encoder(encoder, model.family)
-        reserved += peak if is_same_device(encoder.device, resolved.device) else 0
+            peak = try_encoder(tower, model.family)
+        reserved += peak if is_same_device(tower.device, resolved.device) else 0
     runner.allocate_cache(
         num_blocks=config.num_gpu_blocks,
         share=config.cache_max_entry_count,
@@ -391,19 +387,7 @@ def _build_parts(
     if resolved.max_step_ms is not None:
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
-    return _Parts(encoder, runner, adapters, step_costs, draft)
-
-
-def _try_encoder(encoder: LoadedEncoder, family: Family) -> int:
-    """Return the bytes that the largest encode takes, by trying it and some smaller ones."""
-    largest = family.largest_input()
-    if largest is None:
-        return 0
-    with on_device(encoder.device):
-        peak = measure_peak(encoder.device, lambda: encoder.encode([largest]))
-        for features in family.small_inputs():
-            encoder.encode([features])
-    return peak
+    return _Parts(encoder, tower, runner, adapters, step_costs, draft)
 
 
 def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:

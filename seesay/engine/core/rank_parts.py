@@ -1,4 +1,4 @@
-"""The parts of a core whose model several ranks compute together, of which it is the first."""
+"""The parts of a core that other processes have a share in: ranks that compute its model together, its encoder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from seesay.config import EngineConfig
     from seesay.device.linear.loaded_weights import LoadedWeights
     from seesay.device.ranks import Ranks, Stages
-    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.encoders.encoder import Encoder, LoadedEncoder
     from seesay.engine.core.adapters import AdapterStore
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import OpenedModel
@@ -24,7 +24,6 @@ MakeRunner = Callable[["Decoder", "RunnerLimits"], "ModelRunner"]
 """Makes a runner, as `ModelRunner` does."""
 MakeWeights = Callable[["OpenedModel", "EngineConfig", "LoadedWeights", "LoadedEncoder | None"], "ModelWeights"]
 """Makes the weights that may be replaced, as `ModelWeights` does."""
-
 
 MakeAdapterStore = Callable[["ModelRunner"], "AdapterStore"]
 """Makes what reads adapters, as `AdapterStore` does."""
@@ -40,6 +39,14 @@ class RankParts:
     make_weights: MakeWeights
     make_adapter_store: MakeAdapterStore
     wait_until_loaded: Callable[[], object]
+
+
+class OpenRemote(Protocol):
+    """Loads the vision tower of a model in another process."""
+
+    def __call__(
+        self, model: OpenedModel, config: EngineConfig, /, *, device: torch.device, dtype: torch.dtype
+    ) -> Encoder: ...
 
 
 class JoinRanks(Protocol):

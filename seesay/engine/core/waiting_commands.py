@@ -35,7 +35,10 @@ class WaitingCommands:
             command, done = self._waiting.pop(0)
             try:
                 if control is None:
-                    message = "this engine was made without weights that can be replaced"
+                    message = (
+                        "weights cannot be replaced, and the engine cannot sleep, while the vision encoder has a "
+                        "process of its own: load the model without VisionConfig(own_process=True) (--encoder-process)"
+                    )
                     raise RequestError(ErrorCode.INVALID_REQUEST, message)
                 assert isinstance(command, UpdateWeights | Sleep | WakeUp)
                 control.run(command)

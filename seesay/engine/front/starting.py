@@ -18,7 +18,7 @@ from seesay.errors import ConfigError
 from seesay.vl.plugins import make_absolute
 
 if TYPE_CHECKING:
-    from seesay.engine.core.rank_parts import MakeRunner
+    from seesay.engine.core.rank_parts import MakeRunner, OpenRemote
     from seesay.engine.process.origin import MakeOrigin
     from seesay.engine.process.remote_core import ProcessCore
 
@@ -51,6 +51,15 @@ def _place_draft(config: SpeculativeConfig | None) -> SpeculativeConfig | None:
     if config is None or not config.model:
         return config
     return replace(config, model=_make_absolute({"": config.model})[""])
+
+
+def _find_remote(config: VisionConfig) -> OpenRemote | None:
+    """Return what makes an encoder in a process of its own, if it is to have one."""
+    if not config.own_process:
+        return None
+    from seesay.engine.process.tower.remote_encoder import open_remote_encoder
+
+    return open_remote_encoder
 
 
 class CoreStart:
@@ -114,6 +123,7 @@ class CoreStart:
             self._vision_config,
             wait_for_kernels=self._precompile.wait,
             make_runner=self._parts.make_runner,
+            open_remote=_find_remote(self._vision_config),
         )
         self._precompile.finish()
         return core

@@ -85,21 +85,23 @@ def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
     from seesay.config import EngineConfig, VisionConfig
     from seesay.engine.process.precompile import Precompile
 
-    config = EngineConfig(**start.engine)
+    config, vision_config = EngineConfig(**start.engine), VisionConfig(**start.vision)
     precompile = Precompile(Path(start.folder), config)  # it imports while we do
     try:
         from seesay.engine.core.loading import load_core
         from seesay.engine.opened_model import open_model
         from seesay.engine.process.ranks.leading import Joining, watch
+        from seesay.engine.process.tower.remote_encoder import open_remote_encoder
 
         gc.freeze()  # the collection below would take 0.15 s to visit what was imported, and free nothing of it
         core = load_core(
             open_model(Path(start.folder), config),
             config,
-            VisionConfig(**start.vision),
+            vision_config,
             is_watched=True,
             wait_for_kernels=precompile.wait,
             join_ranks=None if followers is None else Joining(followers, config),
+            open_remote=open_remote_encoder if vision_config.own_process else None,
         )
         precompile.finish()
     finally:
