@@ -111,7 +111,7 @@ class TowerProcess:
                 self._child.link.send(messages.Encode.of(features))
             answer: messages.Encoded = self._receive(messages.Encoded, self._limit_s)
         except (EncoderLostError, TimeoutError) as error:
-            logger.error("%s: it is started again", error)
+            logger.error("%s: it is started again", str(error))  # a record that is kept does not keep frames
             self.end()
             raise
         if answer.failure is not None:
