@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from differential import Asked, Question, Setup, World, check_answers, make_question
+from differential import Asked, Question, Setup, World, check_answers, make_questions, write_adapters
 from faults import RATES, Faults
 from llm.backbones import Backbone, make_backbone
 
@@ -20,12 +20,12 @@ OF_TOWER = {"encode": 0.5, "slow tower": 0.3, "late message": 0.3}
 """Faults of the tower alone: a step that fails on one of several ranks ends the model."""
 SETUPS = {
     "sync": Setup(num_blocks=30),
-    "sync, host": Setup(num_blocks=24, num_host_slots=40, chunk=16),
+    "sync, host": Setup(adapter_slots=1, num_blocks=24, num_host_slots=40, chunk=16),
     "ahead, host, tiny": Setup(is_ahead=True, num_blocks=2, num_host_slots=8, chunk=4, max_live=1),
-    "ahead": Setup(is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
+    "ahead": Setup(adapter_slots=2, is_ahead=True, num_blocks=30, chunk=24, embedding_bytes=0),
     "ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000),
     "timed": Setup(num_blocks=30, max_step_s=0.001),
-    "ahead, host, timed": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, max_step_s=0.004),
+    "ahead, host, timed": Setup(adapter_slots=2, is_ahead=True, num_blocks=24, num_host_slots=40, max_step_s=0.004),
     "ahead, pictures": Setup(
         is_ahead=True,
         caching=False,
@@ -38,19 +38,32 @@ SETUPS = {
     "ahead, lends": Setup(
         is_ahead=True, lends=True, embedding_bytes=2000, few_pictures=True, rates={**RATES, "encode": 0.2}
     ),
-    "graphs, host": Setup(eager_graphs=True, num_blocks=20, num_host_slots=40, chunk=16, max_live=3),
-    "graphs, ahead": Setup(eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3),
+    "graphs, host": Setup(adapter_slots=1, eager_graphs=True, num_blocks=20, num_host_slots=40, chunk=16, max_live=3),
+    "graphs, ahead": Setup(adapter_slots=3, eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3),
     "ranks, host": Setup(num_ranks=2, num_blocks=20, num_host_slots=40, chunk=16, rates=OF_TOWER),
     "ranks, ahead, graphs": Setup(
-        num_ranks=2, is_ahead=True, eager_graphs=True, num_blocks=30, max_live=3, chunk=24, rates=OF_TOWER
+        adapter_slots=2,
+        num_ranks=2,
+        is_ahead=True,
+        eager_graphs=True,
+        num_blocks=30,
+        max_live=3,
+        chunk=24,
+        rates=OF_TOWER,
     ),
     "drafts": Setup(num_blocks=30, drafts=5, chunk=24),
-    "drafts, ahead, host": Setup(is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=15),
+    "drafts, ahead, host": Setup(adapter_slots=2, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=15),
     "drafts, ranks": Setup(num_ranks=2, is_ahead=True, num_blocks=30, chunk=24, drafts=3, rates=OF_TOWER),
     "drafts, graphs, ahead": Setup(eager_graphs=True, is_ahead=True, num_blocks=20, max_live=3, drafts=4),
     "process": Setup(own_process=True, num_blocks=30, chunk=24),
     "process, ahead, host": Setup(
-        own_process=True, is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, embedding_bytes=2000
+        adapter_slots=1,
+        own_process=True,
+        is_ahead=True,
+        num_blocks=24,
+        num_host_slots=40,
+        chunk=16,
+        embedding_bytes=2000,
     ),
 }
 SLOW_SETUPS = ("process",)
@@ -62,13 +75,14 @@ cuda = pytest.param(
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    return make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+    made = make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
+    write_adapters(made.path)
+    return made
 
 
 @pytest.fixture(scope="module")
 def questions() -> list[Question]:
-    rng = random.Random(7)
-    return [make_question(rng) for _ in range(NUM_QUESTIONS)]
+    return make_questions(random.Random(7), NUM_QUESTIONS)
 
 
 @pytest.fixture(scope="module", params=["cpu", cuda])
@@ -80,7 +94,7 @@ def device(request: pytest.FixtureRequest) -> str:
 def alone(backbone: Backbone, questions: list[Question], device: str) -> dict[Question, Asked]:
     """Each question's answer when nothing else is there, nothing is cached, nothing fails, and each step computes one
     token."""
-    world = World(backbone, Setup(device=device, caching=False, max_live=1, jumps=False), Faults())
+    world = World(backbone, Setup(device=device, caching=False, max_live=1, jumps=False, adapter_slots=1), Faults())
     try:
         asked = world.ask([(question, None) for question in questions], random.Random(0))
         world.check_idle()

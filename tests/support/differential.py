@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from adapter_folders import write_adapter
 from faults import RATES, Faults, Injected, inject_into
 from llm.backbones import VOCAB, Backbone, decoder_name
 from llm.eager_graphs import record_eagerly
@@ -26,10 +27,12 @@ from llm.fake_engine import check_row_table
 from thread_followers import ThreadFollowers, make_led_runner
 
 from seesay.checkpoint import Checkpoint
-from seesay.config import VisionConfig
+from seesay.checkpoint.adapter_folder import AdapterFolder
+from seesay.config import EngineConfig, VisionConfig
 from seesay.config.grammar import Grammar
 from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
+from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.speculation import SpeculationRule, TextSpeculation
@@ -54,6 +57,8 @@ from seesay.values.prompt_logprobs import PromptLogprobs
 HIDDEN = 60
 SESSION_LEN = 96
 NUM_PICTURES = 6
+ADAPTERS = {"all": r".*(self_attn|mlp)\.\w+_proj", "query": r".*\.q_proj", "down": r".*layers\.[12]\.mlp\.down_proj"}
+"""The modules that adapters change, by their names."""
 BEGINNINGS = (0, 0, 4, 4, 4, 9, 17)
 """Lengths of the texts with which prompts begin."""
 TIMEOUT_S = 60
@@ -71,13 +76,15 @@ REGEXES = ("abcdeabcdf[a-d]{1,3}edcba", "(abcde[gh]edcbag(abcdi)?){1,3}", "[a-e]
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt of one of `BEGINNINGS`, pictures and a text, with sampling options. Equal ones have equal answers."""
+    """A prompt of one of `BEGINNINGS`, pictures and a text, with sampling options, for the model with one of
+    `ADAPTERS` or none. Equal ones have equal answers."""
 
     beginning: int
     pictures: tuple[int, ...]
     tail: int
     params: SamplingParams
     grammar: Grammar | None = None
+    adapter: str | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -117,7 +124,16 @@ def make_item(number: int, start: int, rows: int) -> MediaItem:
     )
 
 
-def make_question(rng: random.Random) -> Question:
+def make_questions(rng: random.Random, number: int) -> list[Question]:
+    """Two thirds of them have no adapter."""
+    adapters = random.Random(number)
+    return [
+        replace(_make_question(rng), adapter=adapters.choice(list(ADAPTERS)) if adapters.random() < 1 / 3 else None)
+        for _ in range(number)
+    ]
+
+
+def _make_question(rng: random.Random) -> Question:
     """Few beginnings, pictures and tails, so that much is shared."""
     if rng.random() < 0.3:  # a few tokens, so that the smallest cache takes them
         params = SamplingParams(max_new_tokens=rng.choice((1, 2, 3)), eos_token_ids=tuple(range(3, 43)))
@@ -149,6 +165,16 @@ def spell(text: str) -> list[int]:
         token_ids.append(max(range(NUM_SILENT, len(TEXTS)), key=lambda i: len(TEXTS[i]) * text.startswith(TEXTS[i])))
         text = text[len(TEXTS[token_ids[-1]]) :]
     return token_ids
+
+
+def write_adapters(checkpoint: Path) -> None:
+    """Write `ADAPTERS` beside a checkpoint."""
+    for seed, (name, modules) in enumerate(ADAPTERS.items()):
+        write_adapter(checkpoint, _folder_of(checkpoint, name), modules, seed=seed)
+
+
+def _folder_of(checkpoint: Path, adapter: str) -> Path:
+    return checkpoint.with_name(f"{checkpoint.name} adapters") / adapter
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------
@@ -192,7 +218,7 @@ class Setup:
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
     questions a cache of their own. jumps: forced text is computed several tokens at a time. drafts: most tokens that a
     row proposes, of which many are wrong. num_ranks: so many threads compute the decoder together; no step may fail in
-    them."""
+    them. adapter_slots: adapters that may be in use at a time; 0: no question has one."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -214,9 +240,11 @@ class Setup:
     jumps: bool = True
     drafts: int = 0
     num_ranks: int = 1
+    adapter_slots: int = 0
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
+        fits = fits and (question.adapter is None or self.adapter_slots > 0)
         return fits and (not self.few_pictures or (bool(question.pictures) and max(question.pictures) < 2))
 
 
@@ -326,6 +354,9 @@ class Engine:
         else:
             self.runner = ModelRunner(load(None), runner_limits)
             runners = [self.runner]
+        folders = {name: str(_folder_of(path, name)) for name in ADAPTERS if setup.adapter_slots}
+        options = EngineConfig(adapters=folders, max_adapters=setup.adapter_slots)
+        loaded, *_ = [make_adapters(runner, options) for runner in runners]
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()
@@ -336,7 +367,10 @@ class Engine:
                 self.graph_steps = next(iter(threads.map(record_eagerly, runners)))
         pool = BlockPool(setup.num_blocks, setup.block_size, setup.caching, setup.num_host_slots)
         limits = SchedulerConfig(
-            max_batch_size=setup.max_live, max_prefill_token_num=setup.chunk, session_len=SESSION_LEN
+            max_batch_size=setup.max_live,
+            max_prefill_token_num=setup.chunk,
+            session_len=SESSION_LEN,
+            num_adapter_slots=self.runner.limits.num_adapter_slots,
         )
         policy: StepPolicy | None = None
         if setup.max_step_s is not None:
@@ -351,6 +385,7 @@ class Engine:
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
             grammars=CompiledGrammars(lambda: TOKENS, encode=spell),
+            adapters=AdapterControl(AdapterStore(self.runner), self.scheduler, loaded),
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         if setup.drafts:
@@ -438,6 +473,9 @@ class World:
         self.setup, self.faults = setup, faults
         self._arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
         self._num_asked = 0
+        self._adapter_ids: dict[str | None, int] = {None: 0}
+        if setup.adapter_slots:
+            self._adapter_ids |= {n: AdapterFolder.load(_folder_of(backbone.path, n)).make_id() for n in ADAPTERS}
         if setup.own_process:
             from differential_engine import start_process
 
@@ -515,6 +553,7 @@ class World:
             grammar=question.grammar,
             priority=(0, 0, 0, -1, 2)[request_id % 5] if self.setup.has_tenants else 0,
             cache_salt=b"tenant" if has_salt else b"",
+            adapter_id=self._adapter_ids[question.adapter],
             is_streamed=streams,
             defers_tokens=not streams,
             group_id=None if group is None else group.group_id,
