@@ -89,14 +89,16 @@ class WeightMap:
     decides.
 
     `decoder` and `tower` map a prefix to what replaces it in the decoder's names (`layers.0.self_attn.q_proj.weight`,
-    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored` are
-    not used, and neither are buffers (`is_buffer`). decoder_patterns, tower_patterns: regular expressions and what
-    replaces them in the decoder's and the tower's names, one after another.
+    `embed_tokens.weight`, `norm.weight`, `lm_head.weight`) and in the tower's. Tensors whose prefix is in `ignored`, or
+    in whose names one of `ignored_patterns` is found, are not used, and neither are buffers (`is_buffer`).
+    decoder_patterns, tower_patterns: regular expressions and what replaces them in the decoder's and the tower's names,
+    one after another.
     """
 
     decoder: Mapping[str, str]
     tower: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
+    ignored_patterns: tuple[str, ...] = ()
     decoder_patterns: tuple[tuple[str, str], ...] = ()
     tower_patterns: tuple[tuple[str, str], ...] = ()
 
@@ -122,6 +124,8 @@ class WeightMap:
     def _rename(self, name: str, owner: Mapping[str, str], patterns: tuple[tuple[str, str], ...]) -> str | None:
         prefix = self._prefix(name)
         if prefix is None or prefix not in owner or is_buffer(name):
+            return None
+        if any(re.search(pattern, name) for pattern in self.ignored_patterns):
             return None
         found = owner[prefix] + name[len(prefix) :]
         for pattern, replacement in patterns:

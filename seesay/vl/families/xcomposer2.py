@@ -43,7 +43,8 @@ class InternLMXComposer2(ProjectedTowerFamily):
     Models without learned rows take a picture of any shape as one square, the others cut it into
     tiles. Of these, 4KHD has additions to queries, keys and values of another rank than those to the attended values;
     it fills as many tiles as it may and centers the picture, where 2.5 does not enlarge it beyond whole tiles. Each
-    text between pictures begins with BOS, but for 2.5.
+    text between pictures begins with BOS, but for 2.5. This one has products for tasks beside its weights, which
+    `seesay lite extract_tasks` makes adapters of.
 
     Features: tiles [T, S, S, 3], S being the side of the tower's pictures, or frames; with tiles, `joined`, their
     (rows, columns), and the arrangement of their rows; and the plan's measures.
@@ -80,6 +81,7 @@ class InternLMXComposer2(ProjectedTowerFamily):
         },
         tower_patterns=(*CLIP_TOWER, *TWO_LAYERS),
         ignored=(f"{_FRONT}post_layernorm.",),
+        ignored_patterns=(r"\.lora_\w+_[AB]\.weight$",),
     )
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
