@@ -153,6 +153,21 @@ def _run_merge(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _add_extract_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="folder or hub id of InternLM-XComposer2.5")
+    parser.add_argument(
+        "--work-dir", default="./work_dir", metavar="FOLDER", help="for a folder per task (default: ./work_dir)"
+    )
+
+
+def _run_extract(arguments: argparse.Namespace) -> int:
+    from seesay import lite
+
+    for folder in lite.extract_tasks(arguments.model, arguments.work_dir):
+        sys.stdout.write(f"written to {folder}\n")
+    return 0
+
+
 def _make(name: str, summary: str, add_options: _AddOptions | None, example: str) -> Command:
     return Command(
         name=name,
@@ -205,6 +220,17 @@ COMMAND = Command(
             run=_run_merge,
             usage="MODEL ADAPTER [OPTIONS]",
             examples="  seesay lite merge Qwen/Qwen2.5-VL-7B-Instruct adapters/polite --work-dir qwen2.5-vl-polite\n",
+        ),
+        Command(
+            name="extract_tasks",
+            summary="write the adapters web and write that are in InternLM-XComposer2.5's checkpoint",
+            add_arguments=_add_extract_arguments,
+            run=_run_extract,
+            usage="MODEL [OPTIONS]",
+            examples="""\
+  seesay lite extract_tasks internlm/internlm-xcomposer2d5-7b --work-dir tasks
+  seesay lite merge internlm/internlm-xcomposer2d5-7b tasks/web --work-dir internlm-xcomposer2d5-7b-web
+""",
         ),
     ),
     examples="""\

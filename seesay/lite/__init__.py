@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from seesay.lite.api import auto_awq, auto_gptq, calibrate, fp8, merge, smooth_quant
+    from seesay.lite.api import auto_awq, auto_gptq, calibrate, extract_tasks, fp8, merge, smooth_quant
 
-__all__ = ["auto_awq", "auto_gptq", "calibrate", "fp8", "merge", "smooth_quant"]
+__all__ = ["auto_awq", "auto_gptq", "calibrate", "extract_tasks", "fp8", "merge", "smooth_quant"]
 
 
 def __getattr__(name: str) -> Any:

@@ -26,6 +26,7 @@ from seesay.lite.opened import check_model
 from seesay.lite.report import Report
 from seesay.lite.run import Score, quantize
 from seesay.lite.run_options import LiteSettings
+from seesay.lite.task_adapters import extract_tasks as extract_tasks
 
 _SCORED_SCENES = 20
 _SCORING_BLOCKS = 512

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from seesay.checkpoint.tensors import INDEX_FILE
 from seesay.config.checks import require
 from seesay.errors import CheckpointError
 from seesay.lite.output import SUFFIXES
+from seesay.lite.requantizing import check_parts, list_parts, requantize
 from seesay.lite.work_folder import copy_files, writing
 
 
@@ -26,17 +28,12 @@ def merge(
 ) -> Path:
     """Write the checkpoint of `model` with `adapter` added to its weights to `work_dir`, a new or an empty folder, and
     return that. Sums are computed in float32. Any linear layer may have an adapter, those of the vision tower, too,
-    also with magnitudes (DoRA).
-    Raises `CheckpointError` for an adapter that does not fit, and for a quantized model."""
+    also with magnitudes (DoRA). Quantized weights are rounded again, in the format that they have.
+    Raises `CheckpointError` for an adapter that does not fit."""
     target = Path(work_dir)
     has_files = target.exists() and (not target.is_dir() or any(target.iterdir()))
     require(not has_files, "work_dir", str(target), "must be a new or an empty folder")
     checkpoint = Checkpoint.load(resolve_checkpoint(model))
-    if checkpoint.quantization is not None:
-        raise CheckpointError(
-            f"{checkpoint.path}: its weights are quantized: merge the adapter into the plain checkpoint, and quantize "
-            "that again, or serve this one with --adapters"
-        )
     added = _find_weights(checkpoint, AdapterFolder.load(resolve_checkpoint(adapter)))
     files = sorted({tensor.file for tensor in checkpoint.stored.values()})
     with writing(target):
@@ -52,30 +49,93 @@ def merge(
     return target
 
 
-def _find_weights(checkpoint: Checkpoint, folder: AdapterFolder) -> Mapping[str, LowRank]:
-    """Return what is added to weights, by their stored names."""
-    found: dict[str, LowRank] = {}
+def _find_weights(checkpoint: Checkpoint, folder: AdapterFolder) -> Mapping[str, _Merged]:
+    """Return what is added to the weights of modules, by the stored names of these."""
+    found: dict[str, _Merged] = {}
     for module, low_rank in folder.modules.items():
-        names = [name for spelled in folder.spell(module) if (name := f"{spelled}.weight") in checkpoint.stored]
-        if not names:
+        merged = next(
+            (each for name in folder.spell(module) if (each := _Merged.find(checkpoint, name, low_rank))), None
+        )
+        if merged is None:
             raise CheckpointError(f"{folder.path}: {checkpoint.path} has no weight of {module!r}")
-        shape = checkpoint.stored[names[0]].shape
-        if shape != (len(low_rank.b), low_rank.a.shape[1]):
+        try:
+            merged.check(checkpoint)
+        except ValueError as error:
             raise CheckpointError(
-                f"{folder.path}: the adapter of {module!r} is for a weight {[len(low_rank.b), low_rank.a.shape[1]]}, "
-                f"{names[0]!r} of {checkpoint.path} is {list(shape)}"
-            )
-        found[names[0]] = low_rank
+                f"{folder.path}: the adapter of {module!r} is for a weight {list(merged.shape)}, "
+                f"{merged.module!r} of {checkpoint.path} has {error}"
+            ) from None
+        found[merged.module] = merged
     return found
 
 
-def _merge_file(checkpoint: Checkpoint, file: Path, added: Mapping[str, LowRank]) -> Iterator[tuple[str, Tensor]]:
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """A module of a checkpoint, and what is added to its weight. parts: the names of the tensors that stand for the
+    weight of a quantized module, behind that of the module; none for a plain one."""
+
+    module: str
+    low_rank: LowRank
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def find(cls, checkpoint: Checkpoint, module: str, low_rank: LowRank) -> _Merged | None:
+        """Return the module of this name, if the checkpoint has a weight of it."""
+        if checkpoint.quantization is not None:
+            names = list_parts(checkpoint.quantization)
+            if f"{module}.{names[0]}" in checkpoint.stored:
+                return cls(module, low_rank, tuple(name for name in names if f"{module}.{name}" in checkpoint.stored))
+        return cls(module, low_rank) if f"{module}.weight" in checkpoint.stored else None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.low_rank.b), self.low_rank.a.shape[1]
+
+    @property
+    def names(self) -> list[str]:
+        """The stored names of the tensors that change."""
+        return [f"{self.module}.{part}" for part in self.parts or ("weight",)]
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise `ValueError`, which says what there is, where the sizes of the weight are others."""
+        shapes = {name.removeprefix(f"{self.module}."): checkpoint.stored[name].shape for name in self.names}
+        if self.parts and checkpoint.quantization is not None:
+            check_parts(shapes, checkpoint.quantization, self.shape)
+        elif shapes["weight"] != self.shape:
+            raise ValueError(f"weight {list(shapes['weight'])}")
+
+    def add(self, weight: Tensor) -> Tensor:
+        """Return the sum, float32 [out, in]."""
+        low_rank = self.low_rank
+        total = weight.float().addmm_(low_rank.b.float(), low_rank.a.float(), alpha=low_rank.scale)
+        if low_rank.magnitude is not None:
+            total.mul_((low_rank.magnitude.float() / torch.linalg.vector_norm(total, dim=1))[:, None])
+        return total
+
+    def read(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
+        """Return the changed tensors by their stored names."""
+        stored = dict(zip(self.parts or ("weight",), _read(checkpoint, self.names).values(), strict=True))
+        if checkpoint.quantization is None or not self.parts:
+            return {self.names[0]: self.add(stored["weight"]).to(stored["weight"].dtype)}
+        try:
+            changed = requantize(stored, checkpoint.quantization, self.shape, self.add)
+        except ValueError as error:
+            raise CheckpointError(f"{checkpoint.path}: {self.module!r} has {error}") from None
+        return {f"{self.module}.{part}": tensor for part, tensor in (stored | changed).items()}
+
+
+def _merge_file(checkpoint: Checkpoint, file: Path, added: Mapping[str, _Merged]) -> Iterator[tuple[str, Tensor]]:
     names = [name for name, tensor in checkpoint.stored.items() if tensor.file == file]
-    for name, slices in checkpoint.slices(names, torch.device("cpu")):
-        weight = slices.read(tuple(map(range, checkpoint.stored[name].shape))).clone()
-        if (low_rank := added.get(name)) is not None:
-            total = weight.float().addmm_(low_rank.b.float(), low_rank.a.float(), alpha=low_rank.scale)
-            if low_rank.magnitude is not None:
-                total.mul_((low_rank.magnitude.float() / torch.linalg.vector_norm(total, dim=1))[:, None])
-            weight = total.to(weight.dtype)
-        yield name, weight
+    changed = {name: merged for merged in added.values() for name in merged.names}
+    yield from _read(checkpoint, [name for name in names if name not in changed]).items()
+    for merged in dict.fromkeys(changed[name].module for name in names if name in changed):
+        tensors = added[merged].read(checkpoint)  # of other files, too, where a module is in several
+        yield from ((name, tensor) for name, tensor in tensors.items() if name in names)
+
+
+def _read(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Tensor]:
+    found = {
+        name: slices.read(tuple(map(range, checkpoint.stored[name].shape))).clone()
+        for name, slices in checkpoint.slices(names, torch.device("cpu"))
+    }
+    return {name: found[name] for name in names}

@@ -90,6 +90,18 @@ def pack(numbers: Tensor, bits: int) -> Tensor:
     return _join(fields, bits)
 
 
+def unpack_awq(words: Tensor) -> Tensor:
+    """Return the 4-bit numbers [N, 8 · K] that `pack_awq` packs into words int32 [N, K]."""
+    fields = unpack(words, 4).unflatten(-1, (-1, len(_AWQ_FIELDS)))  # type: ignore[no-untyped-call]
+    return torch.empty_like(fields).index_copy_(-1, torch.tensor(_AWQ_FIELDS), fields).flatten(-2)
+
+
+def unpack(words: Tensor, bits: int) -> Tensor:
+    """Return the numbers int64 [N, 32 / bits · K] that `pack` packs into words int32 [N, K]."""
+    shifts = torch.arange(0, _WORD_BITS, bits)
+    return ((words.long()[..., None] >> shifts) & ((1 << bits) - 1)).flatten(-2)
+
+
 def _join(fields: Tensor, bits: int) -> Tensor:
     shifts = torch.arange(fields.shape[-1], device=fields.device) * bits
     words = (fields << shifts).sum(-1)
