@@ -16,3 +16,4 @@ def test_figures_without_and_with_adapters(
     records = run_benchmark(adapters, *options, model=str(tiny_checkpoint("qwen2_5_vl")))
     assert [record["adapters"] for record in records] == [0, 2]
     assert all(record["req_per_s"] > 0 and record["single_tpot_ms"] > 0 for record in records)
+    assert "share" not in records[0] and records[1]["share"] > 0 and records[1]["cpu_share"] > 0
