@@ -9,6 +9,9 @@ from typing import Any
 
 from seesay.grammars.rules import Node, Rules, find_alive
 
+_NEEDING = frozenset(["allOf", "$ref", "anyOf", "required", "minItems"])
+_NOTHING = Node("sequence")
+
 
 def find_dead_definition(schema: dict[str, Any]) -> str | None:
     """Return the name of one of a schema's `$defs`, or None. `schema` is in the compiler's form
@@ -21,9 +24,9 @@ def find_dead_definition(schema: dict[str, Any]) -> str | None:
 
 def _read(part: Any) -> Node:
     """Return what a value needs, as a rule: a sequence of all that it needs, a choice where one of several does."""
-    if not isinstance(part, dict):
-        return Node("sequence")
-    needed = [Node("sequence", [_read(inner) for inner in part.get("allOf", ())])]
+    if not isinstance(part, dict) or part.keys().isdisjoint(_NEEDING):
+        return _NOTHING
+    needed = [_read(inner) for inner in part.get("allOf", ())]
     if "$ref" in part:
         needed.append(Node("rule", name=part["$ref"].rpartition("/")[2]))
     if "anyOf" in part:
@@ -35,4 +38,5 @@ def _read(part: Any) -> Node:
         least, prefix = part.get("minItems", 0), part.get("prefixItems", [])
         needed += [_read(one) for one in prefix[:least]]
         needed += [_read(part.get("items", True))] if least > len(prefix) else []
-    return Node("sequence", needed)
+    needed = [node for node in needed if node is not _NOTHING]
+    return Node("sequence", needed) if needed else _NOTHING

@@ -68,8 +68,8 @@ def list_values(schema: Any, find: Find) -> list[Any] | None:
         return None
     if schema.keys() & {"anyOf", "allOf", "oneOf", "not", "if", "$ref", "pattern", "minLength", "maxLength", "minimum"}:
         return None
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if not isinstance(values, list):
+    values = _list_of(schema)
+    if values is None:
         return None
     kinds = types_of(schema)
     kept = {_key(value): value for value in values if kinds is None or _type_of(value) in kinds}
@@ -82,8 +82,8 @@ def types_of(schema: Mapping[str, Any]) -> set[Any] | None:
     kinds = given if isinstance(given, list) else [given]
     if all(isinstance(kind, str) for kind in kinds):
         return {"number" if kind == "integer" else kind for kind in kinds}
-    values = _values_of(schema)
-    return None if values is None else {_type_of(json.loads(value)) for value in values}
+    values = _list_of(schema)
+    return None if values is None else {_type_of(value) for value in values}
 
 
 def _type_of(value: Any) -> str:
@@ -170,12 +170,19 @@ def _property(schema: Mapping[str, Any], name: str) -> Any:
 
 
 def _values_of(schema: Mapping[str, Any]) -> set[str] | None:
+    values = _list_of(schema)
+    return None if values is None else {_key(value) for value in values}
+
+
+def _list_of(schema: Mapping[str, Any]) -> list[Any] | None:
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return {_key(value) for value in values} if isinstance(values, list) else None
+    return values if isinstance(values, list) else None
 
 
 def _key(value: Any) -> str:
-    """A spelling that equal values share."""
+    """A spelling that equal values share. That of a text is no JSON, as is that of nothing else."""
+    if isinstance(value, str):
+        return f'"{value}'
     return json.dumps(_as_float(value), sort_keys=True)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,7 @@ MAX_NODES = 50_000
 MAX_DEPTH = 64
 MAX_TEXT = 20_000
 """Characters of a constant text: all that is forced is looked at in one step."""
+_CONTROL = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 _MAX_EXCLUSIVE = 8
 """Most schemas of a `oneOf` of which each is written without the others."""
 _ARRAY = frozenset(
@@ -60,10 +62,16 @@ _OBJECT = frozenset(
         "maxProperties",
     ]
 )
-_NESTED = _ARRAY | _OBJECT
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _PLAIN = frozenset(["type", "enum", "const", "minLength", "maxLength", *_NUMBERS, "multipleOf", "pattern", "format"])
 """Keywords that have no schemas in them."""
+_HAS_PLAIN, _HAS_IN_PLACE, _HAS_ARRAY, _HAS_OBJECT = 1, 2, 4, 8
+_KINDS = {
+    **dict.fromkeys(_PLAIN, _HAS_PLAIN),
+    **dict.fromkeys(IN_PLACE, _HAS_IN_PLACE),
+    **dict.fromkeys(_ARRAY, _HAS_ARRAY),
+    **dict.fromkeys(_OBJECT, _HAS_OBJECT),
+}
 
 
 def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> tuple[Schema, tuple[str, ...]]:
@@ -156,14 +164,18 @@ class SchemaWriter:
         """Return a schema as the keywords that llguidance takes together, and others that hold beside these."""
         written: SchemaObject = {}
         beside: list[Schema] = []
-        in_place = schema.keys() & IN_PLACE
-        if not in_place and schema.keys().isdisjoint(_NESTED):
-            beside += [self._write_plain(key, schema, written, spot) for key in schema if key in _PLAIN]
-            return _combine(written, beside)
-        is_alone = len(in_place) == 1 and not schema.keys() & (_OBJECT | {"if"}) and not _joins_several(schema)
-        named = find_named(schema, spot.base, self.references) if in_place and spot.closes and not is_alone else None
-        inner = spot if not in_place or is_alone else spot._replace(closes=False)
-        groups = {_first(schema, "properties", _OBJECT): write_object, _first(schema, "items", _ARRAY): write_array}
+        kinds = 0
+        for key in schema:
+            kinds |= _KINDS.get(key, 0)
+        if kinds <= _HAS_PLAIN:
+            for key in schema:
+                if key in _PLAIN and (found := self._write_plain(key, schema, written, spot)) is not True:
+                    beside.append(found)
+            return _combine(written, beside) if beside else written or True
+        named, inner = self._find_closing(schema, spot, kinds) if kinds & _HAS_IN_PLACE else (None, spot)
+        groups = {_first(schema, "properties", _OBJECT): write_object} if kinds & _HAS_OBJECT else {}
+        if kinds & _HAS_ARRAY:
+            groups[_first(schema, "items", _ARRAY)] = write_array
         for key in schema:  # properties come in the order of the keywords
             if key in IN_PLACE:
                 written.setdefault("allOf", [])
@@ -174,9 +186,17 @@ class SchemaWriter:
                 beside += others
             elif key in _PLAIN:
                 beside.append(self._write_plain(key, schema, written, inner))
-        if named is not None and not schema.keys() & _OBJECT:
+        if named is not None and not kinds & _HAS_OBJECT:
             beside.append({"properties": dict.fromkeys(named, True), "additionalProperties": False})
         return _combine(written, beside)
+
+    def _find_closing(self, schema: SchemaObject, spot: Spot, kinds: int) -> tuple[list[str] | None, Spot]:
+        """Return (all properties that values of a schema with others in place may have, the spot of its parts)."""
+        is_alone = len(schema.keys() & IN_PLACE) == 1 and not kinds & _HAS_OBJECT and "if" not in schema
+        if is_alone and not _joins_several(schema):
+            return None, spot
+        named = find_named(schema, spot.base, self.references) if spot.closes else None
+        return named, spot._replace(closes=False)
 
     def _write_plain(self, key: str, schema: SchemaObject, written: SchemaObject, spot: Spot) -> Schema:
         """Write a keyword that has no schemas in it. Returns what else must hold."""
@@ -235,7 +255,7 @@ class SchemaWriter:
                     raise refuse(
                         spot.place, f"{key} has a text of {len(value)} characters; at most {MAX_TEXT} are taken"
                     )
-                if bad := [char for char in value if char == "\x7f" or (char < " " and char not in "\n\r\t\b\f")]:
+                if bad := _CONTROL.search(value):
                     raise refuse(spot.place, f"{key} with the control character U+{ord(bad[0]):04X} is not supported")
             elif isinstance(value, int | float) and not isinstance(value, bool) and not is_exact(value):
                 raise refuse(spot.place, f"{key} with a number above 2 ** 53 is not supported, got {show(value)}")
@@ -360,8 +380,8 @@ def _joins_several(schema: SchemaObject) -> bool:
 
 
 def _first(schema: SchemaObject, key: str, others: frozenset[str]) -> str:
-    """The keyword at whose place those of a type are written."""
-    if key in schema or schema.keys().isdisjoint(others):
+    """The keyword at whose place those of a type are written. There is one of them."""
+    if key in schema:
         return key
     return next(other for other in schema if other in others)
 

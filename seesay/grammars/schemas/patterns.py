@@ -16,7 +16,8 @@ _MAX_CHARS = 20_000
 _PIECE = re.compile(
     r"\\(?:u\{[0-9A-Fa-f]+\}|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|c[A-Za-z]|[pP]\{[^}]*\}|k<[^>]*>|.)|[^\\]", re.DOTALL
 )
-_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_"}
+_SPACES = r" \x{9}-\x{d}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
+_CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACES}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
 _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
@@ -61,7 +62,7 @@ def _write_escape(piece: str, place: str, key: str, *, in_class: bool) -> str:
     if letter.lower() in _CLASSES:
         inner = _CLASSES[letter.lower()]
         return inner if in_class and letter.islower() else f"[{'^' * letter.isupper()}{inner}]"
-    if letter in "sS" or (letter in "pP" and rest):
+    if letter in "pP" and rest:
         return piece
     if letter in "xu" and rest:
         code = int(rest.strip("{}"), 16)

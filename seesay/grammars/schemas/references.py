@@ -13,6 +13,8 @@ _NO_SCHEMAS = frozenset({"enum", "const", "default", "examples", "example"})
 _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09": 2019}
 
 
+_NAMING = frozenset(["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"])
+"""Keywords that name a schema."""
 _NAMES = ('"$id"', 'Anchor"', '"$anchor"', "\\u")
 """One of them is in a document where a schema may have a name of its own."""
 
@@ -49,11 +51,16 @@ class References:
         while stack:
             value, base = stack.pop()
             if isinstance(value, dict):
-                base = self.base_of(value, base)
-                yield value, base
-                stack += [(inner, base) for key, inner in value.items() if key not in _NO_SCHEMAS]
+                if not value.keys().isdisjoint(_NAMING):
+                    base = self.base_of(value, base)
+                    yield value, base
+                stack += [
+                    (inner, base)
+                    for key, inner in value.items()
+                    if isinstance(inner, dict | list) and key not in _NO_SCHEMAS
+                ]
             elif isinstance(value, list):
-                stack += [(inner, base) for inner in value]
+                stack += [(inner, base) for inner in value if isinstance(inner, dict | list)]
 
     def _note(self, schema: SchemaObject, base: str) -> None:
         own = schema.get("$id", schema.get("id") if self.draft <= 4 else None)

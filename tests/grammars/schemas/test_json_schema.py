@@ -436,7 +436,8 @@ def test_texts_of_a_format_are_valid(name: str) -> None:
             ["*", "\\", "(a", "a)", "[z-a]", "a{3,2}", "a{16,3}", "a{20,10}"],
         ),
         ("uri-template", ["http://x.y/{id}?a={b,c}"], ["{", "a}b{"]),
-        ("uri-reference", ["/a/b?c#d", "a/b", "http://x.y:80/", "", "#x"], ["://", "a b", "\\\\"]),
+        ("uri-reference", ["/a/b?c#d", "a/b", "http://x.y:80/", "//x.y//a", "", "#x"], ["://", "a b", "\\\\"]),
+        ("uri-reference", ["/", "/a//b", "?q", "mailto:a@b.c"], ["//a@b@c.de/", "//c.de:x/p", "//", "///a"]),
         ("iri", ["http://x.y/"], ["not-an-iri"]),
     ],
 )
@@ -444,3 +445,15 @@ def test_formats(name: str, good: list[str], bad: list[str]) -> None:
     compiled = compile_schema({"type": "string", "format": name})
     assert [text for text in good if not accepts(compiled, json.dumps(text))] == []
     assert [text for text in bad if accepts(compiled, json.dumps(text))] == []
+
+
+@pytest.mark.parametrize("pattern", [r"^\s$", r"^[\s]$", r"^[^\S]$"])
+def test_spaces_are_those_of_ecmascript(pattern: str) -> None:
+    """The byte order mark is one, the control character U+0085 is none."""
+    spaces, others = [" ", "\n", "\u00a0", "\u2003", "\ufeff"], ["a", "é", "\x85", '"', "\\"]
+    compiled = compile_schema({"type": "string", "pattern": pattern})
+    negated = compile_schema({"type": "string", "pattern": pattern.swapcase()})
+    for text in [*spaces, *others]:
+        data = json.dumps(text, ensure_ascii=False)
+        assert accepts(compiled, data) == (text in spaces), repr(text)
+        assert accepts(negated, data) == (text in others), repr(text)
