@@ -148,7 +148,9 @@ class _Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C in the terminal is for the parent, whose end ends the process
+                # Ctrl-C in the terminal is for the parent, whose end ends the process. It stays in our session:
+                # Linux shares the processors among sessions, and a niceness counts within one alone.
+                process_group=0,
                 env={**environment, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             )
         except (OSError, ValueError) as error:

@@ -363,3 +363,10 @@ def test_the_compiler_collects_no_stack_traces() -> None:
             timeout=60,
         )
         assert run.stdout.strip() == expected
+
+
+def test_the_process_is_of_our_session_but_not_of_our_group(trials: GrammarTrials) -> None:
+    """Linux shares the processors among sessions first, so in one of its own no niceness would yield to the server."""
+    trials.check(Grammar(kind="regex", source="session"))
+    pid = trials._find_child()._process.pid
+    assert os.getsid(pid) == os.getsid(0) and os.getpgid(pid) == pid
