@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 
 from seesay.config.grammar import Grammar
 from seesay.errors import ErrorCode, MissingExtraError, RequestError
-from seesay.system.liveness import HELPER_LIMIT_S, Silence
+from seesay.system.liveness import HELPER_LIMIT_S, STOPPED_LIMIT_S, Silence, is_stopped
 
 if TYPE_CHECKING:
     from seesay.grammars.verdicts import SharedVerdicts
@@ -162,6 +162,7 @@ class _Child:
         self._lock = threading.Lock()
         self._hang_limit_s = hang_limit_s
         self._silence = Silence(START_S)
+        self._silence.hear()
         self._has_hung = False
         self.has_ended = False
         self._thread = threading.Thread(target=self._listen, name="seesay-grammar-trials", daemon=True)
@@ -222,12 +223,15 @@ class _Child:
         while not poll.poll(int(1000 * min(1.0, self._hang_limit_s / 4))):
             if not self._waiting:
                 self._silence.hear()
-            elif self._silence.find_hung():
-                limit_s = self._silence.limit_s
-                logger.error("the process that compiles grammars is killed: it has said nothing for %.0f s", limit_s)
+            elif self._silence.look()[0] > self._find_limit_s():
+                logger.error("the process that compiles grammars does not respond and is killed")
                 self._has_hung = True
                 return False
         return True
+
+    def _find_limit_s(self) -> float:
+        limit_s = self._silence.limit_s
+        return min(limit_s, STOPPED_LIMIT_S) if is_stopped(self._process.pid) else limit_s
 
     def end(self) -> None:
         """End the process; what was asked raises."""

@@ -17,6 +17,8 @@ LIMIT_S = 30.0
 """A server process that has been silent for so long is killed."""
 HELPER_LIMIT_S = 10.0
 """A process that holds no state, such as one that renders templates, is replaced after this silence."""
+STOPPED_LIMIT_S = 2.0
+"""One that a signal has stopped is replaced after this time: no load on the machine explains it."""
 _MAX_GAP_S = 1.0
 """Processes are looked at more often than this. A longer gap counts as no more: the machine was suspended, or a
 container or the terminal's job stopped, and the children with it."""
@@ -63,17 +65,20 @@ class Progress:
 
     def __init__(self, pid: int, limit_s: float = HELPER_LIMIT_S) -> None:
         self._pid = pid
+        self._limit_s = limit_s
         self._silence = Silence(limit_s)
         self._silence.hear()
         self._num_ticks = -1
 
     def is_stuck(self) -> bool:
         """Return whether the process has neither computed nor waited for a processor or a disk for longer than the
-        limit. Call it more often than once a second."""
+        limit, or than `STOPPED_LIMIT_S` where a signal has stopped it. Call it more often than once a second."""
         work = _read_work(self._pid)
         if work is None or work.state in "RD" or work.num_ticks != self._num_ticks:
             self._silence.hear()
         self._num_ticks = -1 if work is None else work.num_ticks
+        is_stopped = work is not None and work.state == "T"
+        self._silence.limit_s = min(self._limit_s, STOPPED_LIMIT_S) if is_stopped else self._limit_s
         return bool(self._silence.find_hung())
 
 

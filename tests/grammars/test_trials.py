@@ -27,6 +27,7 @@ from seesay.grammars.program import make_program
 from seesay.grammars.trial_child import CPU_S
 from seesay.grammars.trials import GrammarTrials
 from seesay.system.fair_threads import FairThreads
+from seesay.system.liveness import HELPER_LIMIT_S
 from seesay.system.python import python_command
 
 TOKENS = [*(bytes([i]) for i in range(256)), b""]
@@ -190,13 +191,22 @@ def test_a_process_that_hangs_is_replaced_and_the_new_one_asked(is_large: bool) 
         trials.check(Grammar(kind="regex", source="c"))
         first = trials._child
         assert first is not None
-        first._silence.limit_s = 0.2
         os.kill(first._process.pid, signal.SIGSTOP)
         trials.check(Grammar(kind="ebnf", source='root ::= "' + "d" * (100_000 if is_large else 1) + '"'))
         first._thread.join()
+        assert first._silence.look()[0] < HELPER_LIMIT_S, "it was stopped, which no load explains"
         assert first._process.returncode == -signal.SIGKILL
         trials.check(Grammar(kind="regex", source="e"))
         assert trials._child is not first
+    finally:
+        trials.close()
+
+
+def test_a_process_that_does_not_start_is_given_up() -> None:
+    trials = GrammarTrials(lambda: TOKENS, (["sh", "-c", "kill -STOP $$"], {}))
+    try:
+        with pytest.raises(RequestError, match="has ended: send the request again"):
+            trials.check(Grammar(kind="regex", source="a"))
     finally:
         trials.close()
 

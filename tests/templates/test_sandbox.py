@@ -15,14 +15,13 @@ import time
 import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from waiting import wait_until
 
-from seesay.system.liveness import Progress
+from seesay.system.liveness import HELPER_LIMIT_S, STOPPED_LIMIT_S, Progress
 from seesay.templates import sandbox
 from seesay.templates.sandbox import BoundedTemplate, RenderError, RenderLimits, RenderPool
 
@@ -220,7 +219,8 @@ def test_one_that_hangs_does_not_stop_others(pool: RenderPool) -> None:
             slow.result()
 
 
-def test_the_clock_bounds_one_that_only_waits() -> None:
+def test_the_clock_bounds_one_that_only_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("seesay.system.liveness.STOPPED_LIMIT_S", 60.0)
     pool = RenderPool(RenderLimits(wall_s=5.0))
     template = BoundedTemplate("{{ x }}", pool)
     [pid] = processes(pool)
@@ -235,13 +235,16 @@ def test_the_clock_bounds_one_that_only_waits() -> None:
 def test_one_that_does_not_respond_is_replaced_and_the_new_one_asked(
     pool: RenderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that a signal has stopped is replaced soon: no load on the machine explains it."""
     patient = RenderPool(RenderLimits(wall_s=60.0))
-    monkeypatch.setattr(sandbox, "Progress", partial(Progress, limit_s=1.0))
+    limits: list[Progress] = []
+    monkeypatch.setattr(sandbox, "Progress", lambda pid: limits.append(Progress(pid)) or limits[-1])
     template = BoundedTemplate("{{ x }}", patient)
     [pid] = processes(patient)
     os.kill(pid, signal.SIGSTOP)
     assert template.render({"x": "a"}) == "a"
     wait_until_gone([pid])
+    assert STOPPED_LIMIT_S < max(each._silence.look()[0] for each in limits) < HELPER_LIMIT_S
     slow = "{% for i in range(3000) %}{% for j in range(3000) %}{% endfor %}{% endfor %}{{ x }}"
     assert BoundedTemplate(slow, patient).render({"x": "b"}) == "b", "one that computes is left alone"
     patient.close()
