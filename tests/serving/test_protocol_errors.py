@@ -38,6 +38,7 @@ def say(server: LiveServer, request: bytes) -> tuple[int, dict[bytes, bytes], An
         (b"GET /health HTTP/9.9\r\n\r\n", 400, "invalid_http"),
         (b"GET /health HTTP/1.1\r\nbad header\r\n\r\n", 400, "invalid_http"),
         (b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_http"),
+        (b"GET /health HTTP/1.1\r\nHost: a b/\r\n\r\n", 400, "invalid_http"),
         (POST + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n{}", 400, "invalid_http"),
         (POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n", 400, "invalid_http"),
         (b"GET /health HTTP/1.1\r\na: " + b"x" * 70_000 + b"\r\n\r\n", 431, "headers_too_large"),
@@ -58,6 +59,16 @@ def test_they_have_the_envelope_of_their_path(server: LiveServer) -> None:
     assert status == 400 and body["type"] == "error" and body["error"]["type"] == "invalid_request_error"
     status, _, body = say(server, b"GET /v1/messages?x HTTP/1.1\r\na: " + b"x" * 70_000 + b"\r\n\r\n")
     assert status == 431 and body["type"] == "error" and "65536 bytes" in body["error"]["message"]
+
+
+def test_a_request_that_the_parser_refuses_has_no_second_answer(
+    server: LiveServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The route refuses its head, and the parser its body: an answer behind the closed side was an exception."""
+    request = POST + b"Transfer-Encoding: xchunked\r\n\r\nno request"
+    assert say(server, request)[0] in (400, 501)
+    assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_a_web_socket_is_answered_as_http(server: LiveServer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from http import HTTPStatus
 from socket import SO_ERROR, SOL_SOCKET
 from typing import Any
@@ -21,6 +22,7 @@ _LINGER_S = 1.0
 _MAX_DISCARDED_BYTES = 1 << 20
 
 
+_HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
 _MIN_BODY_BYTES = 16 << 10
 """A body that brings less in `HEAD_TIMEOUT_S`, although it is read, is not waited for."""
 _PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
@@ -29,7 +31,7 @@ _PROBE_LOOKS_S = (0.05, 0.2, 1.0, 5.0)
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answer 431 to a head of more than `MAX_HEAD_BYTES`, and 400 to one without exactly one Host. Close a connection
+    """Answer 431 to a head of more than `MAX_HEAD_BYTES`, and 400 to one without one valid Host. Close a connection
     whose head is not complete `HEAD_TIMEOUT_S` after its first byte, and answer 408 to a body that only drips. A client
     that shuts its side down behind a request still gets the answer."""
 
@@ -73,9 +75,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._is_head_too_large = True
             raise ValueError("head too large")  # ends in `send_400_response`
-        num_hosts = sum(name == b"host" for name, _ in self.headers)
-        if num_hosts > 1 or (not num_hosts and self.parser.get_http_version() != "1.0"):
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if len(hosts) > 1 or (not hosts and self.parser.get_http_version() != "1.0"):
             raise ValueError("a request must have one Host header")
+        if hosts and not _HOST.fullmatch(hosts[0]):
+            raise ValueError("the Host header is not a host")
         super().on_headers_complete()
         self._num_body_bytes = 0
         self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
@@ -137,6 +141,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 f"x-request-id: {request_id}\r\nrequest-id: {request_id}\r\nconnection: close\r\n\r\n"
             )
             self.transport.write(head.encode() + body)
+            if self.cycle is not None:  # the request whose body is refused gets no other answer
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
             if self.transport.can_write_eof():
                 # Closing with unread bytes would reset the connection, and the client would not see the answer.
                 self._is_refused = True
