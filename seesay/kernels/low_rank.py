@@ -14,16 +14,27 @@ import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
 
 MULTIPLE = 16
 """The least size of a tile of tensor cores: the largest rank is a multiple of it."""
 _MAX_RANK_TILE = 64
 _INPUT_BYTES = 256
-"""Inputs of a row that are multiplied at once."""
-_PART = 1024
-"""Inputs per program of the first kernel where there are few tiles."""
-_MAX_TILES_IN_PARTS = 64
+"""Inputs of a row that are multiplied at once; of few rows twice as many."""
+_MIN_PART, _MAX_PARTS = 512, 16
+_MAX_WAITING_TILES = 8
+"""Most tiles for whose kernels it is worth starting before the kernel before has ended."""
+_WANTED_PROGRAMS = 512
+"""Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
+
+
+@triton.jit
+def _wait(IS_DEPENDENT: tl.constexpr):
+    """Wait for the kernel before. All programs do, so that none of the next kernel begins before that one has ended."""
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
 
 @triton.jit(do_not_specialize=["part_stride", "ranks_stride", "part"])
@@ -45,8 +56,10 @@ def shrink_kernel(
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     INPUTS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
-    """Make RANKS components of A x for the rows of a tile, from one part of the inputs."""
+    """Make RANKS components of A x for the rows of a tile, from one part of the inputs. The kernel starts while the one
+    before runs, which makes x, and reads its first factors."""
     tile, index, number = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
@@ -64,24 +77,37 @@ def shrink_kernel(
         components = start + tl.arange(0, RANKS)
         is_used = components < rank
         own = a_ptr + slot * slot_stride + (source * MAX_RANK + components)[:, None].to(tl.int64) * num_inputs
-        total = tl.zeros((ROWS, RANKS), dtype=tl.float32)
-        stop = tl.minimum(number * part + part, num_inputs)
-        for place in range(number * part, stop, INPUTS):
+        begin = number * part
+        stop = tl.minimum(begin + part, num_inputs)
+        inputs = begin + tl.arange(0, INPUTS)
+        a = tl.load(own + inputs[None, :], mask=is_used[:, None] & (inputs < stop)[None, :], other=0.0)
+        _wait(IS_DEPENDENT)
+        places = x_ptr + tokens[:, None] * x_stride
+        x = tl.load(places + inputs[None, :], mask=is_row[:, None] & (inputs < stop)[None, :], other=0.0)
+        total = tl.dot(x, tl.trans(a), tl.zeros((ROWS, RANKS), dtype=tl.float32), input_precision="ieee")
+        for place in range(begin + INPUTS, stop, INPUTS):
             inputs = place + tl.arange(0, INPUTS)
             is_input = inputs < stop
-            x = tl.load(
-                x_ptr + tokens[:, None] * x_stride + inputs[None, :],
-                mask=is_row[:, None] & is_input[None, :],
-                other=0.0,
-            )
+            x = tl.load(places + inputs[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
             a = tl.load(own + inputs[None, :], mask=is_used[:, None] & is_input[None, :], other=0.0)
             total = tl.dot(x, tl.trans(a), total, input_precision="ieee")
-        places = number * part_stride + (first + rows)[:, None] * (SOURCES * MAX_RANK)
-        made = made_ptr + places + (source * MAX_RANK + components)[None, :]
+        made = made_ptr + number * part_stride + (first + rows)[:, None] * (SOURCES * MAX_RANK)
+        made += (source * MAX_RANK + components)[None, :]
         tl.store(made, total, mask=is_row[:, None] & is_used[None, :])
+    else:
+        _wait(IS_DEPENDENT)
 
 
-@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"])
+@triton.jit
+def _add_parts(made_ptr, is_inside, part_stride, PARTS: tl.constexpr):
+    """Return the sum of all parts of a tile of A x, in their order. All of them are read at once."""
+    total = tl.load(made_ptr, mask=is_inside, other=0.0)
+    for number in tl.static_range(1, PARTS):
+        total += tl.load(made_ptr + number * part_stride, mask=is_inside, other=0.0)
+    return total
+
+
+@triton.jit(do_not_specialize=["part_stride", "ranks_stride"])
 def expand_kernel(
     made_ptr,
     b_ptr,
@@ -95,14 +121,16 @@ def expand_kernel(
     slot_stride,
     ranks_stride,
     part_stride,
-    num_parts,
     SOURCES: tl.constexpr,
     MAX_RANK: tl.constexpr,
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
 ):
-    """Add B A x to some outputs of one source, in the rows of a tile."""
+    """Add B A x, of which there are PARTS, to some outputs of one source, in the rows of a tile. The kernel starts
+    while the one before runs, and reads its first factors."""
     tile, index = tl.program_id(0), tl.program_id(1)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
@@ -117,22 +145,30 @@ def expand_kernel(
         rows = tl.arange(0, ROWS)
         is_row = rows < count
         tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
-        total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
-        for start in range(0, rank, RANKS):
-            components = start + tl.arange(0, RANKS)
-            is_used = components < rank
-            made = made_ptr + (first + rows)[:, None] * (SOURCES * MAX_RANK)
-            made += (source * MAX_RANK + components)[None, :]
-            inner = tl.zeros((ROWS, RANKS), dtype=tl.float32)
-            for number in range(num_parts):
-                inner += tl.load(made + number * part_stride, mask=is_row[:, None] & is_used[None, :], other=0.0)
-            own = b_ptr + slot * slot_stride + components[:, None].to(tl.int64) * num_outputs + columns[None, :]
-            b = tl.load(own, mask=is_used[:, None] & is_column[None, :], other=0.0)
-            total = tl.dot(inner.to(b.dtype), b, total, input_precision="ieee")
-        y_ptrs = y_ptr + tokens[:, None] * y_stride + columns[None, :]
+        components = tl.arange(0, RANKS)
+        is_used = components < rank
+        own = b_ptr + slot * slot_stride + columns[None, :]
+        b = tl.load(
+            own + components[:, None].to(tl.int64) * num_outputs, mask=is_used[:, None] & is_column[None, :], other=0.0
+        )
+        _wait(IS_DEPENDENT)
         is_inside = is_row[:, None] & is_column[None, :]
+        y_ptrs = y_ptr + tokens[:, None] * y_stride + columns[None, :]
         y = tl.load(y_ptrs, mask=is_inside, other=0.0).to(tl.float32)
+        made = made_ptr + (first + rows)[:, None] * (SOURCES * MAX_RANK) + (source * MAX_RANK + components)[None, :]
+        is_there = is_row[:, None] & is_used[None, :]
+        inner = _add_parts(made, is_there, part_stride, PARTS)
+        total = tl.dot(inner.to(b.dtype), b, tl.zeros((ROWS, COLUMNS), dtype=tl.float32), input_precision="ieee")
+        for start in range(RANKS, rank, RANKS):
+            is_used = start + components < rank
+            is_there = is_row[:, None] & is_used[None, :]
+            inner = _add_parts(made + start, is_there, part_stride, PARTS)
+            places = own + (start + components)[:, None].to(tl.int64) * num_outputs
+            b = tl.load(places, mask=is_used[:, None] & is_column[None, :], other=0.0)
+            total = tl.dot(inner.to(b.dtype), b, total, input_precision="ieee")
         tl.store(y_ptrs, (y + total).to(y_ptr.dtype.element_ty), mask=is_inside)
+    else:
+        _wait(IS_DEPENDENT)
 
 
 def add_low_rank(
@@ -162,10 +198,13 @@ def add_low_rank(
     if not len(tokens):
         return
     tile = min(_MAX_RANK_TILE, power_of_2_from(max_rank))
-    in_parts = len(tiles) <= _MAX_TILES_IN_PARTS
-    inputs = _INPUT_BYTES // x.itemsize
-    part = _PART if in_parts else -(-num_inputs // inputs) * inputs
+    inputs = _INPUT_BYTES // x.itemsize * (2 if tile_rows * tile <= MULTIPLE * MULTIPLE else 1)
+    num_tiles = len(tiles) * num_sources * -(-max_rank // tile)
+    num_parts = max(1, min(_WANTED_PROGRAMS // num_tiles, num_inputs // _MIN_PART, _MAX_PARTS))
+    part = -(-num_inputs // (num_parts * inputs)) * inputs
     num_parts = -(-num_inputs // part)
+    is_dependent = len(tiles) <= _MAX_WAITING_TILES and has_dependent_launch(x.get_device())
+    dependence = {"IS_DEPENDENT": is_dependent, **nvidia_options(launch_pdl=is_dependent)}
     made = torch.empty(num_parts, len(tokens), num_sources * max_rank, dtype=torch.float32, device=x.device)
     sizes = {"SOURCES": num_sources, "MAX_RANK": max_rank, "RANKS": tile, "ROWS": tile_rows}
     shrink_kernel[(len(tiles), num_sources * -(-max_rank // tile), num_parts)](
@@ -184,6 +223,7 @@ def add_low_rank(
         INPUTS=inputs,
         num_warps=4,
         **sizes,
+        **dependence,
     )
     expand_kernel[(len(tiles), len(spans))](
         made,
@@ -198,8 +238,9 @@ def add_low_rank(
         b.stride(0),
         ranks.stride(0),
         made.stride(0),
-        num_parts,
         COLUMNS=columns,
+        PARTS=num_parts,
         num_warps=4,
         **sizes,
+        **dependence,
     )
