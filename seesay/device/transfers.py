@@ -58,6 +58,13 @@ def upload_stacked(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> 
     return host.to(device, non_blocking=True)
 
 
+def empty_words(num_rows: int, num_words: int, device: torch.device) -> npt.NDArray[np.int32]:
+    """Return int32 [num_rows, num_words] of memory from which `device` copies while the host goes on."""
+    import torch
+
+    return torch.empty((num_rows, num_words), dtype=torch.int32, pin_memory=accelerator_of(device).has_pins).numpy()
+
+
 @cache
 def _torch_type(kind: np.dtype[Any]) -> torch.dtype:
     import numpy as np

@@ -23,7 +23,6 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.compile import TokenTable, compile_program
 from seesay.grammars.matcher import Matcher
 from seesay.system.fair_threads import FairThreads
-from seesay.system.thread_pool import ThreadPool
 
 MAX_KEPT = 256
 """Most compiled grammars that are kept: 0.1 MB each, and what their answers needed."""
@@ -31,8 +30,6 @@ MAX_SOURCE_CHARS = 16 << 20
 """Most characters of their programs together."""
 _COMPILE_THREADS = 4
 _MAX_THREADS = 16
-_ROWS_TOGETHER = 64
-"""Rows of a group, whose masks are filled at once: several for each thread."""
 
 _Wanted = tuple[Any, int]
 """A matcher of llguidance, and the row of the mask that it fills."""
@@ -159,6 +156,15 @@ class CompiledGrammars:
 class MaskMaker(Protocol):
     """Follows one sequence and makes the masks of its next tokens."""
 
+    def next_token(self, generated_ids: npt.NDArray[np.int64]) -> tuple[Any, int] | None:
+        """Return a matcher of llguidance, and the token that it consumes before `note_consumed` and `follow`; None
+        where `follow` does all."""
+        ...
+
+    def note_consumed(self, is_allowed: bool) -> None:
+        """Tell whether the matcher of `next_token` allowed the token."""
+        ...
+
     def follow(self, generated_ids: npt.NDArray[np.int64]) -> Any:
         """Follow the generated tokens. Returns what is to fill the row (`LLMatcher`) before `finish`, or None."""
         ...
@@ -188,53 +194,53 @@ class MaskRow:
     error: RequestError | None = None
 
 
+def _make_bits(num_rows: int, num_words: int) -> npt.NDArray[np.int32]:
+    return np.empty((num_rows, num_words), np.int32)
+
+
 class MaskThreads:
     """Fills the masks of a step. Used by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_bits: Callable[[int, int], npt.NDArray[np.int32]] = _make_bits) -> None:
+        """`make_bits` returns memory for so many rows of so many words."""
         self._executor: Any = None
-        self._beside: ThreadPool | None = None
+        self._make_bits = make_bits
 
     def fill(self, rows: Sequence[MaskRow], vocab_size: int) -> npt.NDArray[np.int32]:
-        """Return bits int32 [len(rows), ceil(vocab_size / 32)], and set `is_masked` or `error` of each row.
+        """Return bits int32 [len(rows), ceil((vocab_size + 1) / 32)], and set `is_masked` or `error` of each row. Bits
+        from `vocab_size` on have no meaning."""
+        bits = self._make_bits(len(rows), -(-(vocab_size + 1) // 32))  # llguidance has a token more: the end
+        if len(rows) > 1:
+            self._consume(rows)
+        self._fill(_follow(rows), bits)
+        _finish(rows, bits)
+        return bits
 
-        Many rows go in groups: while llguidance fills the masks of one, the tokens of the next are followed, and the
-        masks of those before are completed.
-        """
-        num_words = -(-vocab_size // 32)
-        filled_words = -(-(vocab_size + 1) // 32)  # llguidance has a token more: the end
-        bits = np.empty((len(rows), filled_words), dtype=np.int32)
-        if len(rows) <= _ROWS_TOGETHER:
-            self._fill(_follow(rows, 0), bits)
-            _finish(rows, 0, bits)
-        else:
-            self._fill_groups(rows, bits)
-        return np.ascontiguousarray(bits[:, :num_words])
-
-    def _fill_groups(self, rows: Sequence[MaskRow], bits: npt.NDArray[np.int32]) -> None:
-        if self._beside is None:
-            self._beside = ThreadPool(1, name="seesay-masks")
-        starts = range(0, len(rows), _ROWS_TOGETHER)
-        filled = [self._beside.submit(self._fill, _follow(rows, start), bits) for start in starts]
-        for start, future in zip(starts, filled, strict=True):
-            future.result()
-            _finish(rows, start, bits)
+    def _consume(self, rows: Sequence[MaskRow]) -> None:
+        """Let the grammars of rows with one new token consume it, all at once."""
+        found = [(row.rule, next_) for row in rows if (next_ := row.rule.next_token(row.generated_ids)) is not None]
+        if found:
+            are_allowed = self._find_executor().consume_token_par([next_ for _, next_ in found])
+            for (rule, _), is_allowed in zip(found, are_allowed, strict=True):
+                rule.note_consumed(is_allowed)
 
     def _fill(self, wanted: list[_Wanted], bits: npt.NDArray[np.int32]) -> None:
-        if not wanted:
-            return
-        from llguidance import LLExecutor
+        if wanted:
+            num_rows, num_words = bits.shape
+            self._find_executor().unsafe_compute_mask_ptr(wanted, bits.ctypes.data, 4 * num_words, num_rows)
 
+    def _find_executor(self) -> Any:
         if self._executor is None:
+            from llguidance import LLExecutor
+
             self._executor = LLExecutor(max(1, min(_MAX_THREADS, (os.cpu_count() or 2) - 1)))
-        num_rows, num_words = bits.shape
-        self._executor.unsafe_compute_mask_ptr(wanted, bits.ctypes.data, 4 * num_words, num_rows)
+        return self._executor
 
 
-def _follow(rows: Sequence[MaskRow], start: int) -> list[_Wanted]:
-    """Follow the tokens of a group of rows. Returns what is to fill their masks."""
+def _follow(rows: Sequence[MaskRow]) -> list[_Wanted]:
+    """Follow the tokens of rows. Returns what is to fill their masks."""
     wanted: list[_Wanted] = []
-    for index, row in enumerate(rows[start : start + _ROWS_TOGETHER], start):
+    for index, row in enumerate(rows):
         try:
             inner = row.rule.follow(row.generated_ids)
         except Exception as error:
@@ -245,9 +251,9 @@ def _follow(rows: Sequence[MaskRow], start: int) -> list[_Wanted]:
     return wanted
 
 
-def _finish(rows: Sequence[MaskRow], start: int, bits: npt.NDArray[np.int32]) -> None:
-    """Complete the masks of a group of rows."""
-    for row, words in zip(rows[start : start + _ROWS_TOGETHER], bits[start:], strict=False):
+def _finish(rows: Sequence[MaskRow], bits: npt.NDArray[np.int32]) -> None:
+    """Complete the masks of rows."""
+    for row, words in zip(rows, bits, strict=True):
         if row.error is None:
             try:
                 row.is_masked = row.rule.finish(words)

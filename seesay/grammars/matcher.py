@@ -42,6 +42,7 @@ class Matcher:
         self._forces = forces
         self._on_error = on_error
         self._num_accepted = 0
+        self._is_consumed: bool | None = None
         self.forced: tuple[int, ...] = ()
 
     def fork(self) -> Matcher:
@@ -50,17 +51,34 @@ class Matcher:
         other._inner = self._inner.deep_copy()
         return other
 
+    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
+        """What `LLExecutor.consume_token_par` may do of the next `follow`: (`LLMatcher`, the one new token), of which
+        `note_consumed` must be told. None: `follow` does all."""
+        if len(generated_ids) != self._num_accepted + 1:
+            return None
+        token_id = generated_ids.item(-1)
+        return None if token_id == self._end else (self._inner, token_id)
+
+    def note_consumed(self, is_allowed: bool) -> None:
+        """Whether the grammar allowed the token of `next_token`. `follow` comes next."""
+        self._is_consumed = is_allowed
+
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
+        inner, forced = self._inner, self.forced
         for token_id in generated_ids[self._num_accepted :].tolist():
-            if token_id == self._end or not self._inner.consume_token(token_id):
+            is_consumed, self._is_consumed = self._is_consumed, None
+            if is_consumed is None:
+                is_consumed = token_id != self._end and inner.consume_token(token_id)
+            if not is_consumed:
                 raise ValueError(f"the grammar does not allow token {token_id} after {self._num_accepted} tokens")
             self._num_accepted += 1
-            self.forced = self.forced[1:] if self.forced[:1] == (token_id,) else ()
-        if self._forces and not self.forced:
-            self.forced = tuple(self._inner.compute_ff_tokens()[:_MAX_FORCED])
-        return None if self.forced else self._inner
+            if forced:
+                self.forced = forced = forced[1:] if forced[0] == token_id else ()
+        if self._forces and not forced:
+            self.forced = forced = tuple(inner.compute_ff_tokens()[:_MAX_FORCED])
+        return None if forced else inner
 
     def finish(self, words: Words) -> bool:
         """Complete the mask of the next token, int32 [words of the table]. Returns whether it forbids any. Raises
@@ -69,18 +87,17 @@ class Matcher:
             words[:] = 0
             set_bits(words, self.forced[:1], allowed=True)
             return True
-        if self._inner.is_error():
+        inner = self._inner
+        if inner.is_error():
             self._on_error()
-            why = explain(self._inner.get_error())
+            why = explain(inner.get_error())
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
                 f"response_format: the grammar takes too much for one token, make it less ambiguous: {why}",
                 "response_format",
             )
-        unsigned, place, bit = words.view(np.uint32), self._end // 32, 1 << self._end % 32
-        word = int(unsigned[place])
-        if word & bit:  # the answer is complete
-            unsigned[place] = word & ~bit
+        if words.item(self._end >> 5) >> (self._end & 31) & 1:  # the answer is complete
+            set_bits(words, (self._end,), allowed=False)
             set_bits(words, self._stop_token_ids, allowed=True)
         return True
 

@@ -22,6 +22,10 @@ Words = npt.NDArray[np.int32]
 class GrammarMatcher(Protocol):
     """Follows a grammar: see `seesay.grammars.matcher.Matcher`."""
 
+    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None: ...
+
+    def note_consumed(self, is_allowed: bool) -> None: ...
+
     def follow(self, generated_ids: Ids) -> Any: ...
 
     def finish(self, words: Words) -> bool: ...
@@ -77,6 +81,18 @@ class RowRule:
             return True
         limit = None if self._thought is None else self._thought.rule.max_tokens
         return limit is not None and num_generated >= limit and not self.is_over
+
+    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
+        """See `Matcher.next_token`: a token of a thought is none of the grammar's."""
+        thought = self._thought
+        if self._matcher is None or (thought is not None and not thought.is_over):
+            return None
+        return self._matcher.next_token(generated_ids[0 if thought is None else thought.stop :])
+
+    def note_consumed(self, is_allowed: bool) -> None:
+        """Whether the grammar allowed the token of `next_token`. `follow` comes next."""
+        assert self._matcher is not None
+        self._matcher.note_consumed(is_allowed)
 
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what fills the mask of the next one before `finish`, or None. Raises

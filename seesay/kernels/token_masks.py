@@ -25,11 +25,11 @@ def mask_kernel(scores_ptr, rows_ptr, bits_ptr, row_stride, num_words, num_token
 
 
 def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
-    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores [N, V]: token i
-    where bit i % 32 of word i // 32 is 0."""
+    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32) or more] forbid in `rows` int64 [R] of scores [N, V]:
+    token i where bit i % 32 of word i // 32 is 0."""
     num_rows, num_words = bits.shape
     num_tokens = scores.shape[1]
-    assert scores.stride(1) == 1 and bits.is_contiguous() and num_words == triton.cdiv(num_tokens, 32)
+    assert scores.stride(1) == 1 and bits.is_contiguous() and num_words >= triton.cdiv(num_tokens, 32)
     mask_kernel[(triton.cdiv(num_tokens, BLOCK), num_rows)](
         scores, rows, bits, scores.stride(0), num_words, num_tokens, BLOCK=BLOCK, num_warps=8
     )

@@ -70,8 +70,9 @@ def test_masks_are_computed_without_the_gil() -> None:
     assert watched.num_beside
 
 
-def test_groups_of_rows_get_the_masks_that_each_gets_alone() -> None:
-    """More rows than are followed at once: some complete, some at an error, some without a mask."""
+def test_rows_together_get_the_masks_that_each_gets_alone() -> None:
+    """Some rows are complete, some at an error, some without a mask. Then each has one more token, which all consume at
+    once and one alone does not, and which some may not."""
     grammars = CompiledGrammars(lambda: TOKENS)
     sources = ("[a-z]{2,9}( [a-z]+)*", "(abc|abd)*", "a{3}")
     compiled = [grammars.find(make_program(Grammar(kind="regex", source=one))).result(60) for one in sources]
@@ -85,14 +86,25 @@ def test_groups_of_rows_get_the_masks_that_each_gets_alone() -> None:
 
     together, alone = make_rows(), make_rows()
     threads = MaskThreads()
-    bits = threads.fill(together, len(TOKENS))
-    num_errors = 0
-    for index, row in enumerate(alone):
-        [own] = threads.fill([row], len(TOKENS))
-        assert str(row.error) == str(together[index].error)
-        num_errors += row.error is not None
-        if row.error is None:
-            assert row.is_masked == together[index].is_masked
-            assert (own == bits[index]).all()
+    counts = []
+    for _ in range(2):
+        bits = threads.fill(together, len(TOKENS))
+        errors = 0
+        for index, row in enumerate(alone):
+            [own] = threads.fill([row], len(TOKENS))
+            assert str(row.error) == str(together[index].error)
+            errors += row.error is not None
+            if row.error is None:
+                assert row.is_masked == together[index].is_masked
+                assert (own == bits[index]).all()
+        counts.append(errors)
+        together, alone = (
+            [
+                MaskRow(row.rule, np.append(row.generated_ids, b"abc"[number % 3]))
+                for number, row in enumerate(rows)
+                if row.error is None
+            ]
+            for rows in (together, alone)
+        )
     grammars.close()
-    assert 0 < num_errors < len(alone)
+    assert 0 < counts[0] < 200 and 0 < counts[1] < 200 - counts[0]

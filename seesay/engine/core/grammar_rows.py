@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from seesay.device.transfers import empty_words
 from seesay.engine.core.draft_masks import make_mask_rows
 from seesay.engine.core.jumps import JumpRule, can_force, can_jump
 from seesay.engine.core.live_request import LiveRequest
@@ -25,6 +26,8 @@ from seesay.llm.plans.step_plan import Row, StepPlan, TokenMasks
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+
+    import torch
 
     from seesay.config.grammar import Grammar
     from seesay.grammars.bad_words import BadWords, CompiledBadWords
@@ -45,16 +48,17 @@ class GrammarRows:
         spell: Callable[[int], bytes] | None = None,
         bad_words: CompiledBadWords | None = None,
         jumps: JumpRule | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """`spell`: see `ThoughtTracker`; without it requests have no thoughts. `jumps`: without it each step brings one
-        token of a row."""
+        token of a row. `device`: masks go there."""
         self._grammars = grammars
         self._vocab_size = vocab_size
         self._spell = spell
         self._bad_words = bad_words
         self._resume = resume
         self._jumps = jumps
-        self._threads = MaskThreads()
+        self._threads = MaskThreads() if device is None else MaskThreads(partial(empty_words, device=device))
         self._rules: dict[int, tuple[RowRule | RowMatcher, Sequence]] = {}
         self.held: dict[int, LiveRequest] = {}
 

@@ -142,6 +142,7 @@ class EngineLoop:
             vocab_size=runner.decoder.traits.vocab_size,
             spell=spell,
             jumps=jumps,
+            device=runner.device,
             resume=lambda request_id, failure: self._inbox.put(partial(self._resume, request_id, failure)),
         )
         self._speculation = speculation

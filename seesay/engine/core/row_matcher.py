@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Ids = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.int32]
+_WORDS_AT_ONCE = 64
+"""Words that are looked at first: they have the tokens of single characters in most vocabularies."""
 
 
 class RowMatcher:
@@ -48,9 +50,10 @@ class RowMatcher:
             self._is_token[-1] = (1 << (vocab_size % 32)) - 1
         self._vocab_size = vocab_size
         self._generated_ids: Ids = np.empty(0, np.int64)
-        self._choosable: tuple[bool, Bits] | None = None
+        self._bans: tuple[bool, Ids, Bits] | None = None
+        self._has_restrictions = params.has_restrictions
         ids = np.array(params.allowed_token_ids, np.int64)
-        self._allowed = self._gather(ids) if params.allowed_token_ids else None
+        self._allowed = _gather(ids, vocab_size) if params.allowed_token_ids else None
 
     def fork(self) -> RowMatcher:
         """Return a copy that follows other tokens from here on."""
@@ -73,20 +76,29 @@ class RowMatcher:
         """Whether masks may forbid a token behind so many generated ones: always with restrictions that need them."""
         return self._params.needs_masks or (self._rule is not None and self._rule.may_forbid(num_generated))
 
+    def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
+        """See `Matcher.next_token`."""
+        return None if self._rule is None else self._rule.next_token(generated_ids)
+
+    def note_consumed(self, is_allowed: bool) -> None:
+        """Whether the rule allowed the token of `next_token`. `follow` comes next."""
+        assert self._rule is not None
+        self._rule.note_consumed(is_allowed)
+
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the generated tokens. Returns what is to fill the mask of the next one before `finish`, or None."""
         self._generated_ids = generated_ids
         return None if self._rule is None else self._rule.follow(generated_ids)
 
     def finish(self, words: Bits) -> bool:
-        """Complete the mask of the next token, behind `follow`. Returns whether it forbids any. Raises `RequestError`
-        where all tokens are forbidden, by the mask or by the sampler."""
+        """Complete the mask of the next token, behind `follow`: what options ban is not allowed either. Returns whether
+        it forbids any. Raises `RequestError` where all tokens are forbidden, by the mask or by the sampler."""
         generated_ids = self._generated_ids
         is_masked = self._rule is not None and self._rule.finish(words)
         bits = words[: len(self._is_token)]
         if not is_masked:
             bits[:] = -1
-        if not self._params.has_restrictions and (bits & self._find_choosable(len(generated_ids))).any():
+        if not self._has_restrictions and self._ban(bits, len(generated_ids)):
             return is_masked
         own = "response_format" if self._has_grammar else "max_thinking_tokens"
         allowed = {own: bits.copy()} if is_masked else {}
@@ -98,36 +110,33 @@ class RowMatcher:
             allowed["allowed_token_ids"] = self._allowed
             bits &= self._allowed
         if self._params.no_repeat_ngram_size:
-            allowed["no_repeat_ngram_size"] = self._allow_others(self._find_followers(generated_ids))
+            allowed["no_repeat_ngram_size"] = self._allow_others(
+                _find_followers(self._params, np.concatenate([self._prompt_ids, generated_ids]))
+            )
             bits &= allowed["no_repeat_ngram_size"]
         self._check_left(bits, allowed, len(generated_ids))
+        self._ban(bits, len(generated_ids))
         return is_masked or self._params.needs_masks
 
-    def _find_choosable(self, num_generated: int) -> Bits:
-        """A mask of the tokens that the sampler does not forbid behind so many generated ones."""
+    def _ban(self, bits: Bits, num_generated: int) -> bool:
+        """Take away the tokens that options ban behind so many generated ones, unless nothing is left then. Returns
+        whether something is."""
         is_held_back = num_generated < self._params.min_new_tokens
-        if self._choosable is None or self._choosable[0] != is_held_back:
-            banned = np.array(self._params.banned_token_ids(num_generated), np.int64)
-            self._choosable = is_held_back, self._is_token & self._allow_others(banned)
-        return self._choosable[1]
-
-    def _find_followers(self, generated_ids: Ids) -> Ids:
-        """The tokens that would complete an n-gram which was there before, and may not."""
-        params = self._params
-        token_ids = np.concatenate([self._prompt_ids, generated_ids])
-        found = find_followers(token_ids, params.no_repeat_ngram_size, window=params.ngram_window)
-        return np.setdiff1d(found, params.whitelist_token_ids) if params.whitelist_token_ids else found
+        if self._bans is None or self._bans[0] != is_held_back:
+            others = self._allow_others(np.array(self._params.banned_token_ids(num_generated), np.int64))
+            places = np.flatnonzero(others != -1)
+            self._bans = is_held_back, places, others[places]
+        _, places, others = self._bans
+        before = bits[places]
+        bits[places] = before & others
+        if bits[:_WORDS_AT_ONCE].any() or (bits & self._is_token).any():
+            return True
+        bits[places] = before
+        return False
 
     def _allow_others(self, token_ids: Ids) -> Bits:
         """A mask of all tokens but these."""
-        return ~self._gather(token_ids)
-
-    def _gather(self, token_ids: Ids) -> Bits:
-        """A mask of these tokens."""
-        words = np.zeros(len(self._is_token), np.uint32)
-        known = token_ids[token_ids < self._vocab_size]
-        np.bitwise_or.at(words, known >> 5, np.uint32(1) << (known & 31).astype(np.uint32))
-        return words.view(np.int32)
+        return ~_gather(token_ids, self._vocab_size)
 
     def _check_left(self, bits: Bits, allowed: dict[str, Bits], num_generated: int) -> None:
         """Raise `RequestError` where no token is left, with the fewest options that together forbid all of them."""
@@ -146,3 +155,17 @@ class RowMatcher:
                 names.remove(name)
         if names:
             raise make_no_token_error(names, num_generated=num_generated)
+
+
+def _find_followers(params: SamplingParams, token_ids: Ids) -> Ids:
+    """Return the tokens that would complete an n-gram which was there before, and may not."""
+    found = find_followers(token_ids, params.no_repeat_ngram_size, window=params.ngram_window)
+    return np.setdiff1d(found, params.whitelist_token_ids) if params.whitelist_token_ids else found
+
+
+def _gather(token_ids: Ids, vocab_size: int) -> Bits:
+    """Return a mask of these tokens."""
+    words = np.zeros(-(-vocab_size // 32), np.uint32)
+    known = token_ids[token_ids < vocab_size]
+    np.bitwise_or.at(words, known >> 5, np.uint32(1) << (known & 31).astype(np.uint32))
+    return words.view(np.int32)

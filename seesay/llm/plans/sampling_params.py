@@ -83,12 +83,15 @@ class SamplingParams:
     """Whether the sampler only has to return the most likely token."""
     is_plainly_drawn: bool = field(init=False, repr=False, compare=False)
     """Whether the sampler only has to draw a token."""
+    is_plainly_masked: bool = field(init=False, repr=False, compare=False)
+    """Whether the sampler only has to do one of these with what a mask allows, where there is one."""
 
     def __post_init__(self) -> None:
         is_held_back = self.min_new_tokens > 0 and self.ending_token_ids
         asks_more = self.logprobs is not None or self.changes_logits or is_held_back
         object.__setattr__(self, "is_plain", not (asks_more or self.is_drawn))
         object.__setattr__(self, "is_plainly_drawn", self.is_drawn and not asks_more)
+        object.__setattr__(self, "is_plainly_masked", self.logprobs is None and not self.changes_scores)
 
     @property
     def changes_logits(self) -> bool:

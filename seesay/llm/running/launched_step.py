@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -170,6 +171,8 @@ def take_choices(
     """Take the choices for a row that samples. Returns its new tokens, which are one and one more for each draft that
     is accepted, their log-probabilities where they were asked for, and the error of the first one. Behind a later error
     nothing is taken: it comes again with the next step."""
+    if not row.drafts:
+        return _take_choice(next(choices))
     first, *others = [next(choices) for _ in range(1 + len(row.drafts))]
     if first.token_id is None:
         return (), (), first.error
@@ -178,8 +181,13 @@ def take_choices(
         if accepted[-1].token_id != draft or choice.error is not None:
             break
         accepted.append(choice)
-    token_ids = tuple(choice.token_id for choice in accepted if choice.token_id is not None)
-    return token_ids, tuple(choice.logprobs for choice in accepted if choice.logprobs is not None), None
+    token_ids, logprobs, _ = zip(*map(_take_choice, accepted), strict=True)
+    return tuple(chain.from_iterable(token_ids)), tuple(chain.from_iterable(logprobs)), None
+
+
+def _take_choice(choice: Sampled) -> tuple[tuple[int, ...], tuple[Mapping[int, float], ...], RequestError | None]:
+    token_ids = () if choice.token_id is None else (choice.token_id,)
+    return token_ids, () if choice.logprobs is None else (choice.logprobs,), choice.error
 
 
 def _has_nan(logprobs: PromptLogprobs | None) -> bool:

@@ -190,8 +190,20 @@ def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
     masked = [index for index, row in enumerate(rows) if row.mask is not None]
     if not masked:
         return
-    [at] = upload([np.array(masked)], scores.device)
-    bits = upload_stacked([mask for row in rows if (mask := row.mask) is not None], scores.device)
+    _mask_places(
+        scores, masked, upload_stacked([mask for row in rows if (mask := row.mask) is not None], scores.device)
+    )
+
+
+def mask_rows(scores: torch.Tensor, at: Sequence[int], bits: npt.NDArray[np.int32]) -> torch.Tensor:
+    """Forbid, in place, what `bits` int32 [R, ceil(V / 32) or more] do not allow in the rows `at` of scores [N, V]; and
+    return these. `bits` must not change before the device is done: it copies them where they are pinned."""
+    _mask_places(scores, at, torch.from_numpy(bits).to(scores.device, non_blocking=True))
+    return scores
+
+
+def _mask_places(scores: torch.Tensor, places: Sequence[int], bits: torch.Tensor) -> None:
+    [at] = upload([np.array(places)], scores.device)
     if has_kernels(scores.device):
         from seesay.kernels import token_masks
 
@@ -201,7 +213,7 @@ def _mask(scores: torch.Tensor, rows: Sequence[SamplingRow]) -> None:
 
 
 def mask_tokens(scores: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor) -> None:
-    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32)] forbid in `rows` int64 [R] of scores [N, V].
+    """Set to -inf, in place, what `bits` int32 [R, ceil(V / 32) or more] forbid in `rows` int64 [R] of scores [N, V].
 
     Bits are read a byte at a time (CPUs and GPUs are little-endian), for a few rows at a time, so that little memory is
     needed beside the scores.

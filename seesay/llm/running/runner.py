@@ -387,17 +387,18 @@ class ModelRunner:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
             assert launched.slots is not None
-            rows, drawn = sort_rows(launched.step, masks, processors, vocab_size=self.decoder.traits.vocab_size)
+            rows, masked, drawn = sort_rows(launched.step, masks, processors, vocab_size=self.decoder.traits.vocab_size)
             launched.draws = choose_tokens(
                 launched.logits,
                 rows,
+                masked=masked,
                 previous=self.device_rows.words,
                 greedy_ids=launched.greedy,
                 draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
             )
             self._put_tokens(launched, launched.draws.token_ids)
             # A graph's `best` tells of faults; where logits are changed, it is found anew.
-            if launched.greedy is not None and not rows:
+            if launched.greedy is not None and not rows and masked is None:
                 return
         if launched.faults is not None:
             launched.faults_copy = HostCopy(launched.faults)

@@ -24,8 +24,8 @@ from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.no_token_error import make_no_token_error
 from seesay.llm.plans.sampling_params import SamplingParams
-from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values
-from seesay.llm.running.sampling_row import SamplingRow
+from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values, mask_rows
+from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
 
 WEIGHT_OF_BEST = 1 << 40
 """The likeliest token's share in a draw. Shares are whole numbers: their sums are exact, so that no order of adding,
@@ -59,10 +59,12 @@ class Draws:
         best: torch.Tensor,
         *,
         dtype: torch.dtype,
+        masked: MaskedRows | None = None,
         errors: Mapping[int, RequestError] | None = None,
         logprobs: tuple[torch.Tensor, ...] = (),
     ) -> None:
         self.token_ids = token_ids
+        self._masked = masked
         self._rows = rows
         self._dtype = dtype
         self._errors = errors or {}
@@ -76,58 +78,77 @@ class Draws:
         errors = dict(self._errors)
         for index, value in enumerate(best):
             if not math.isfinite(value) and index not in errors:
-                errors[index] = _explain_best(self._rows.get(index), value, self._dtype)
+                errors[index] = _explain_best(self._find_row(index), value, self._dtype)
         report = _report_logprobs(self._rows, token_ids, *logprobs) if logprobs else {}
         return [
             Sampled(token_id=None, error=errors[i]) if i in errors else Sampled(token_id=t, logprobs=report.get(i))
             for i, t in enumerate(token_ids)
         ]
 
+    def _find_row(self, index: int) -> SamplingRow | None:
+        """The options of a row that has any."""
+        if self._masked is not None and index in self._masked.at:
+            return self._masked.find(self._masked.at.index(index))
+        return self._rows.get(index)
+
 
 def choose_tokens(
     logits: torch.Tensor,
     rows: Mapping[int, SamplingRow],
     *,
+    masked: MaskedRows | None = None,
     previous: torch.Tensor | None = None,
     greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
     draws: torch.Tensor | None = None,
 ) -> Draws:
     """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
-    rows: by index, in ascending order, those of which more is asked than the most likely token, or a draw.
-    draws: of rows of which a draw is all that is asked (see `make_draws`), on the device.
+    rows: by index, in ascending order, those of which more is asked than the most likely token, or a draw, of all or of
+    those that a mask allows (`masked`).
+    draws: of rows of which no more than a draw is asked (see `make_draws`), on the device.
     previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
     where they are known already. Waits for the device only when a row has logits processors.
     """
     num_rows = logits.shape[0]
     adjusted, avoiding, drawn = _sort_out(rows, has_kernels=has_kernels(logits.device))
     errors: dict[int, RequestError] = {}
+    scores = logits if masked is None else mask_rows(logits.clone(), masked.at, masked.bits)
     if adjusted and len(adjusted) == num_rows:
-        scores = logits.to(_pick_dtype(rows.values(), logits), copy=True)
-        best, token_ids = _choose_adjusted(scores, list(rows.values()), previous, errors)
-    elif greedy_ids is None:
-        best, token_ids = logits.max(dim=-1)
+        best, token_ids = _choose_adjusted(logits.clone(), list(rows.values()), previous, errors)
+    elif greedy_ids is None or masked is not None:
+        best, token_ids = scores.max(dim=-1)
     else:
         best, token_ids = greedy_ids[0], greedy_ids[1].clone()
     if drawn:
-        _choose_drawn(logits, best, _draw_rows(rows, drawn, logits.device), token_ids)
+        _choose_drawn(scores, best, _draw_rows(rows, drawn, logits.device), token_ids)
     if draws is not None:
-        _choose_drawn(logits, best, draws, token_ids)
+        _choose_drawn(scores, best, draws, token_ids)
     if avoiding:
         best = best.clone()
         avoid_tokens(logits, best, token_ids, rows, avoiding)
     if 0 < len(adjusted) < num_rows:
-        own_errors: dict[int, RequestError] = {}
-        own_rows = [rows[i] for i in adjusted]
-        [at] = upload([np.array(adjusted)], logits.device)
-        own_best, own_ids = _choose_adjusted(
-            logits.index_select(0, at).to(_pick_dtype(own_rows, logits)), own_rows, previous, own_errors
-        )
-        best = best.float().index_copy(0, at, own_best.float())
-        token_ids.index_copy_(0, at, own_ids)
-        errors = {adjusted[i]: error for i, error in own_errors.items()}
+        best = _choose_some(logits, rows, adjusted, previous, best, token_ids, errors)
     logprobs = _compute_logprobs(logits, rows, token_ids)
-    return Draws(rows, token_ids, best, dtype=logits.dtype, errors=errors, logprobs=logprobs)
+    return Draws(rows, token_ids, best, dtype=logits.dtype, masked=masked, errors=errors, logprobs=logprobs)
+
+
+def _choose_some(
+    logits: torch.Tensor,
+    rows: Mapping[int, SamplingRow],
+    adjusted: list[int],
+    previous: torch.Tensor | None,
+    best: torch.Tensor,
+    token_ids: torch.Tensor,
+    errors: dict[int, RequestError],
+) -> torch.Tensor:
+    """Write the choices of the rows `adjusted` to `token_ids`. Returns `best` with theirs."""
+    own_errors: dict[int, RequestError] = {}
+    [at] = upload([np.array(adjusted)], logits.device)
+    own_rows = [rows[i] for i in adjusted]
+    own_best, own_ids = _choose_adjusted(logits.index_select(0, at), own_rows, previous, own_errors)
+    token_ids.index_copy_(0, at, own_ids)
+    errors |= {adjusted[i]: error for i, error in own_errors.items()}
+    return best.float().index_copy(0, at, own_best.float())
 
 
 def _pick_dtype(rows: Iterable[SamplingRow], logits: torch.Tensor) -> torch.dtype:
@@ -141,7 +162,8 @@ def _choose_adjusted(
     previous: torch.Tensor | None,
     errors: dict[int, RequestError],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The greatest logit of each row and its choice, after `scores` [N, V] were adjusted in place."""
+    """The greatest logit of each row and its choice, after `scores` [N, V], a copy of its own, were adjusted."""
+    scores = scores.to(_pick_dtype(rows, scores))
     errors |= adjust_logits(scores, rows, previous)
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
@@ -211,7 +233,10 @@ def make_draws(
     rows: Sequence[int], points: Iterable[float], params: Sequence[SamplingParams]
 ) -> npt.NDArray[np.float64]:
     """float64 [N, 2 + DRAW_OPTIONS], for each draw its row, its uniform number and its options."""
-    return np.array([(row, point, *draw_options(p)) for row, point, p in zip(rows, points, params, strict=True)])
+    draws = np.empty((len(rows), 2 + DRAW_OPTIONS))
+    draws[:, 0], draws[:, 1] = rows, np.fromiter(points, np.float64, count=len(rows))
+    draws[:, 2:] = [draw_options(p) for p in params]
+    return draws
 
 
 def _count_ordered(draws: torch.Tensor, size: int) -> int:

@@ -16,6 +16,18 @@ LogitsProcessor = Callable[[Any, Any], Any]
 """f(token_ids [T], logits [V]) -> logits [V]: a request's own change of its logits."""
 
 
+class MaskedRows(NamedTuple):
+    """Rows that ask for the most likely of the tokens that a mask allows, or for a draw of these, and for no more.
+
+    at: by index of their logits, ascending. bits: int32 [len(at), ceil(V / 32) or more] (see `TokenMasks`); in use
+    until the choices are collected. find(i): return row i of these as a `SamplingRow`, to explain why nothing is left.
+    """
+
+    at: list[int]
+    bits: npt.NDArray[np.int32]
+    find: Callable[[int], SamplingRow]
+
+
 class SamplingRow(NamedTuple):
     """The sampler's input for a row that needs more than the most likely token.
 
@@ -24,7 +36,7 @@ class SamplingRow(NamedTuple):
     pending: where the ids of the step before have the row's last token, when the host does not know it yet and
         `token_ids` lacks it; else -1.
     counts: of its tokens so far, where it has penalties; may lag behind, and is brought up to date.
-    mask: int32 [ceil(V / 32)], one bit per token, 1 where it is allowed (see `TokenMasks`); None allows all.
+    mask: int32 [ceil(V / 32) or more], one bit per token, 1 where it is allowed (see `TokenMasks`); None allows all.
     processors: called in order, when all else is done to the logits.
     """
 

@@ -2,65 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import Row, TokenMasks
 from seesay.llm.running.device_rows import token_place
 from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.row_table import RowState
-from seesay.llm.running.sampling_row import LogitsProcessor, SamplingRow
+from seesay.llm.running.sampling_row import LogitsProcessor, MaskedRows, SamplingRow
 from seesay.llm.running.step_input import StepRows
 
-_Masks = Mapping[int, Sequence[npt.NDArray[np.int32]]]
 _Processors = Mapping[int, tuple[LogitsProcessor, ...]]
+_Masks = Mapping[int, Sequence[int]]
+"""By sequence id, the numbers of its rows in `TokenMasks.bits`, in the order of its tokens."""
 
 
-def sort_rows(
-    step: StepRows, masks: TokenMasks | None, processors: _Processors, *, vocab_size: int
-) -> tuple[dict[int, SamplingRow], list[int]]:
-    """Return, of the places of a step behind which a token is chosen (`StepRows.find_sampled`), by index in these: the
-    ones that ask for more than the most likely token or a draw, and the ones that ask for a draw alone."""
-    allowed = _sort_masks(masks, vocab_size)
+class SortedRows(NamedTuple):
+    """What rows ask of the sampler, by index among the places of a step behind which a token is chosen
+    (`StepRows.find_sampled`), ascending.
+
+    rows: those that ask for more than the most likely token, a draw, or one of these from what a mask allows.
+    masked: those with such a mask. drawn: those that ask for a draw, `rows` aside.
+    """
+
+    rows: dict[int, SamplingRow]
+    masked: MaskedRows | None
+    drawn: list[int]
+
+
+def sort_rows(step: StepRows, masks: TokenMasks | None, processors: _Processors, *, vocab_size: int) -> SortedRows:
+    """Sort the rows of a step."""
+    allowed = _number_masks(masks, vocab_size)
     rows: dict[int, SamplingRow] = {}
     drawn: list[int] = []
-    index = 0
-    for at in step.sampling.tolist():
-        row, member = step.rows[at], step.members[at]
-        params = member.params
-        is_changed = row.seq_id in allowed or row.seq_id in processors
-        if params.is_plain and not is_changed:
-            index += 1 + len(row.drafts)
-        elif params.is_plainly_drawn and not is_changed and not step.has_drafts:
-            drawn.append(index)
-            index += 1
-        else:
-            for sampling_row in _make_rows(row, member, allowed, processors, vocab_size):
-                rows[index] = sampling_row
+    masked: list[tuple[int, int, Callable[[], list[SamplingRow]]]] = []
+    index, has_drafts = 0, step.has_drafts
+    for place in step.sampling.tolist():
+        row, member = step.rows[place], step.members[place]
+        own, changes = allowed.get(row.seq_id, ()), processors.get(row.seq_id, ())
+        if changes or not _is_simple(member.params, own, has_drafts=has_drafts):
+            for made in _make_rows(row, member, masks, own, changes, vocab_size):
+                rows[index] = made
                 index += 1
-    return rows, drawn
+            continue
+        if own:
+            masked.append((index, own[0], partial(_make_rows, row, member, masks, own, changes, vocab_size)))
+        if member.params.is_drawn:
+            drawn.append(index)
+        index += 1 + len(row.drafts)
+    return SortedRows(rows, _join_masked(masks, masked), drawn)
 
 
-def _sort_masks(masks: TokenMasks | None, vocab_size: int) -> _Masks:
-    """Return the masks by sequence id, those of one in the order of its tokens."""
-    found: dict[int, list[npt.NDArray[np.int32]]] = {}
-    if masks is not None:
-        assert masks.bits.shape == (len(masks.seq_ids), -(-vocab_size // 32)), masks.bits.shape
-        for seq_id, bits in zip(masks.seq_ids, masks.bits, strict=True):
-            found.setdefault(seq_id, []).append(bits)
+def _is_simple(params: SamplingParams, own: Sequence[int], *, has_drafts: bool) -> bool:
+    """Whether no more is asked than the most likely token, a draw, or, with `own` masks, one of these from what they
+    allow."""
+    if own:
+        return params.is_plainly_masked and not has_drafts
+    return params.is_plain or (params.is_plainly_drawn and not has_drafts)
+
+
+def _join_masked(
+    masks: TokenMasks | None, masked: Sequence[tuple[int, int, Callable[[], list[SamplingRow]]]]
+) -> MaskedRows | None:
+    """Return rows that are masked alone, by (index, number of the mask, what makes the row)."""
+    if masks is None or not masked:
+        return None
+    indices, numbers, makers = (list(parts) for parts in zip(*masked, strict=True))
+    bits = masks.bits if numbers == list(range(len(masks.bits))) else masks.bits[numbers]
+    return MaskedRows(indices, bits, lambda number: makers[number]()[0])
+
+
+def _number_masks(masks: TokenMasks | None, vocab_size: int) -> _Masks:
+    if masks is None:
+        return {}
+    num_rows, num_words = masks.bits.shape
+    assert num_rows == len(masks.seq_ids) and num_words >= -(-vocab_size // 32), masks.bits.shape
+    if len(set(masks.seq_ids)) == num_rows:
+        return {seq_id: (number,) for number, seq_id in enumerate(masks.seq_ids)}
+    found: dict[int, list[int]] = {}
+    for number, seq_id in enumerate(masks.seq_ids):
+        found.setdefault(seq_id, []).append(number)
     return found
 
 
 def _make_rows(
-    row: Row, member: RowState, allowed: _Masks, processors: _Processors, vocab_size: int
+    row: Row,
+    member: RowState,
+    masks: TokenMasks | None,
+    numbers: Sequence[int],
+    processors: tuple[LogitsProcessor, ...],
+    vocab_size: int,
 ) -> list[SamplingRow]:
-    """Return what the sampler needs for the next token of a row, and for the one behind each of its drafts."""
+    """Return what the sampler needs for the next token of a row, and for the one behind each of its drafts. numbers:
+    those of its masks."""
     params = member.params
     if member.counts is None and params.has_penalties:
         member.counts = start_counts(member.token_ids[: member.num_prompt_tokens], params, vocab_size)
-    masks = allowed.get(row.seq_id, ())
+    own: list[npt.NDArray[np.int32]] = [] if masks is None else [masks.bits[number] for number in numbers]
     found = []
     for num_drafts in range(1 + len(row.drafts)):
         stop = row.start + row.num_known + num_drafts
@@ -75,8 +118,8 @@ def _make_rows(
                 num_generated=stop - member.num_prompt_tokens,
                 pending=token_place(member.slot) if stop > member.num_known else -1,
                 counts=counts,
-                mask=masks[num_drafts] if num_drafts < len(masks) else None,
-                processors=processors.get(row.seq_id, ()),
+                mask=own[num_drafts] if num_drafts < len(own) else None,
+                processors=processors,
             )
         )
     return found

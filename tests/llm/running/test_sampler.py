@@ -16,7 +16,7 @@ from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running import sampler
 from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.sampler import Sampled, choose_tokens, draw_tokens, make_draws, make_uniform
-from seesay.llm.running.sampling_row import SamplingRow
+from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
 
 VOCAB = 50
 
@@ -544,3 +544,34 @@ def test_repeats_are_banned_with_a_token_that_the_device_alone_knows(dtype: torc
         assert any(len(ids) for ids in forbidden)
         for each, ids in zip(found, forbidden, strict=True):
             assert each.token_id not in set(ids.tolist()) - set(whitelist)
+
+
+def test_rows_with_masks_alone_are_as_among_all_options() -> None:
+    """What is only masked takes a shorter way, beside rows without a mask and rows with other options."""
+    logits = make_logits(8)
+    bits = np.random.default_rng(0).integers(-(1 << 31), 1 << 31, (4, -(-VOCAB // 32) + 1)).astype(np.int32)
+    options: dict[int, dict[str, Any]] = {
+        0: {"greedy": True},
+        1: {},
+        4: {"top_k": 5, "temperature": 0.7},
+        6: {"greedy": True},
+    }
+    named = {i: make_row(seed=i, mask=bits[n], **given) for n, (i, given) in enumerate(options.items())}
+    others = {3: make_row(seed=3, presence_penalty=1.0), 5: make_row(seed=5)}
+    expected = choose_tokens(logits, dict(sorted((named | others).items()))).collect()
+    drawn = [i for i, row in named.items() if row.params.is_drawn]
+    seeds = np.array(drawn, np.uint64)
+    points = make_uniform(seeds, np.array([named[i].num_tokens for i in drawn], np.uint64)).tolist()
+    draws = torch.from_numpy(make_draws(drawn, points, [named[i].params for i in drawn]))
+    masked = MaskedRows(list(named), bits, lambda number: list(named.values())[number])
+    before = logits.clone()
+    best, ids = logits.max(dim=-1)
+    greedy_ids = best, ids
+    found = choose_tokens(logits, others, masked=masked, draws=draws, greedy_ids=greedy_ids).collect()
+    assert found == expected
+    assert torch.equal(logits, before)
+    bits[1:3] = 0
+    failed = choose_tokens(logits, others, masked=masked, draws=draws).collect()
+    assert [i for i, choice in enumerate(failed) if choice.error] == [1, 4]
+    assert failed[1].error is not None and "response_format" in str(failed[1].error)
+    assert [failed[i] for i in (0, 2, 3, 5, 6, 7)] == [expected[i] for i in (0, 2, 3, 5, 6, 7)]
