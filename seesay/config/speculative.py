@@ -14,7 +14,6 @@ MAX_TOKENS = 15
 _OTHER_METHODS = (
     "eagle",
     "eagle3",
-    "mtp",
     "deepseek_mtp",
     "medusa",
     "mlp_speculator",
@@ -29,23 +28,24 @@ class SpeculativeConfig:
     would have chosen itself are kept, so answers are the same. See docs/speculation.md.
 
     method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before;
-        'draft' what a smaller model of the same vocabulary would choose.
+        'draft' what a smaller model of the same vocabulary would choose; 'mtp' what a layer of the checkpoint predicts
+        that was trained for it.
     model: that model, for 'draft': a folder, or the id of one on the hub.
     num_speculative_tokens: most tokens that are proposed at a time for one answer.
     """
 
-    method: Literal["ngram", "draft"] = "ngram"
+    method: Literal["ngram", "draft", "mtp"] = "ngram"
     model: str = ""
     num_speculative_tokens: int = 7
 
     def __post_init__(self) -> None:
         method, most = self.method, self.num_speculative_tokens
-        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram' and 'draft' are")
+        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram', 'draft' and 'mtp' are")
         check_types(self)
-        if method == "ngram":
-            require(not self.model, "model", self.model, "must be empty with method='ngram', which needs none")
-        else:
+        if method == "draft":
             require(bool(self.model), "model", self.model, "must name the model that proposes with method='draft'")
+        else:
+            require(not self.model, "model", self.model, f"must be empty with method={method!r}, which needs none")
         require(1 <= most <= MAX_TOKENS, "num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
 
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from seesay.device.ranks import Ranks, Stages
     from seesay.llm.models.decoder import Decoder
 
+_MOST_PREDICTING = 64
+"""Layers that predict further tokens; published are one to three."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backbone:
@@ -57,6 +60,17 @@ class Backbone:
             use_logn_attn=use_logn_attn,
         )
 
+    def _name_layers(self, num_layers: int) -> Callable[[str], str | None]:
+        """Return `decoder_name` without layers behind the last one that predict further tokens."""
+        count = getattr(self.text_config, "num_nextn_predict_layers", None) or 0
+        behind = tuple(f"layers.{num_layers + index}." for index in range(min(count, _MOST_PREDICTING)))
+
+        def find(name: str) -> str | None:
+            found = self.decoder_name(name)
+            return None if found is None or found.startswith(behind) else found
+
+        return find if behind else self.decoder_name
+
     def load_decoder(
         self,
         checkpoint: Checkpoint,
@@ -86,7 +100,7 @@ class Backbone:
         return kind.load(
             checkpoint,
             config,
-            decoder_name=self.decoder_name,
+            decoder_name=self._name_layers(config.num_layers),
             device=device,
             dtype=dtype,
             ranks=ranks,

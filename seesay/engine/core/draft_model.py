@@ -5,7 +5,8 @@ sequence when it is asked, and knows nothing of pictures: what it proposes may b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,15 +17,17 @@ from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 
 if TYPE_CHECKING:
     from seesay.llm.plans.sampling_params import SamplingParams
+    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.launched_step import LaunchedStep
     from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.running.splices import Splices
     from seesay.llm.scheduling.sequence import Sequence
 
 
 @dataclass(slots=True)
-class _Text:
-    """A sequence as this model has it: its first `num_computed` tokens have keys and values, if they still are those of
-    the sequence: `proposed` tokens were computed behind the first `num_known`. blocks: those it holds."""
+class DraftText:
+    """A sequence as a draft model has it: its first `num_computed` tokens have keys and values, if they still are those
+    of the sequence: `proposed` tokens were computed behind the first `num_known`. blocks: those it holds."""
 
     seq: Sequence
     blocks: list[int]
@@ -46,20 +49,23 @@ class _Text:
 class DraftModel:
     """Continues sequences by `runner`, whose cache is allocated. Used by the engine loop's thread.
 
-    A sequence that does not fit into the cache takes the blocks of the one that was asked for longest ago.
+    A sequence that does not fit into the cache takes the blocks of the one that was asked for longest ago. states:
+    those of the model that it proposes for, if it needs them.
     """
+
+    states: KeptStates | None = None
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
         self._vocab_size = runner.decoder.traits.vocab_size
-        self._texts: OrderedDict[int, _Text] = OrderedDict()
+        self._texts: OrderedDict[int, DraftText] = OrderedDict()
         self._free = list(range(runner.num_blocks))
         self._begun: list[BegunSequence] = []
         self._ended: list[int] = []
         self._added: list[AddedBlocks] = []
 
     def drop(self, seq_id: int) -> None:
-        """A sequence has ended."""
+        """Free the blocks of a sequence."""
         text = self._texts.pop(seq_id, None)
         if text is None:
             return
@@ -79,20 +85,20 @@ class DraftModel:
             self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
         return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
 
-    def _continue(self, texts: list[_Text], most: int) -> dict[int, list[int]]:
+    def _continue(self, texts: list[DraftText], most: int) -> dict[int, list[int]]:
         """Return `most` tokens for texts whose last known one is not computed yet, by id. Each step is launched before
         the one before is collected."""
         found: dict[int, list[int]] = {text.seq.seq_id: [] for text in texts}
-        before = self._launch(texts, -1)
+        before = self._launch(texts, -1, None)
         for index in range(most):
-            behind = self._launch(texts, index) if index + 1 < most else None
+            behind = self._launch(texts, index, before) if index + 1 < most else None
             if before is not None:
                 for seq_id, token_ids in self._runner.collect(before).token_ids.items():
                     found[seq_id] += token_ids
             before = behind
         return found
 
-    def _take(self, seq: Sequence, most: int) -> _Text | None:
+    def _take(self, seq: Sequence, most: int) -> DraftText | None:
         """Return a sequence with blocks for its tokens and `most` more; None where there are not as many."""
         limits = self._runner.limits
         num_tokens = seq.num_tokens + most
@@ -104,7 +110,7 @@ class DraftModel:
         if text is None:
             while len(self._texts) >= limits.max_batch_size:
                 self.drop(next(iter(self._texts)))
-            text = self._texts[seq.seq_id] = _Text(seq, [], num_known=seq.num_tokens)
+            text = self._texts[seq.seq_id] = DraftText(seq, [], num_known=seq.num_tokens)
             self._begun.append(_begin(seq, self._clip(seq.token_ids)))
         else:
             text.settle()
@@ -120,7 +126,7 @@ class DraftModel:
             self._added.append(AddedBlocks(seq.seq_id, tuple(more)))
         return text
 
-    def _catch_up(self, texts: list[_Text]) -> list[_Text]:
+    def _catch_up(self, texts: list[DraftText]) -> list[DraftText]:
         """Compute what is missing of some sequences, as much as fits into a step, up to their last token. Returns those
         of which nothing else is missing."""
         self._runner.apply(self._take_deltas())
@@ -128,7 +134,7 @@ class DraftModel:
         for text in texts:
             seq = text.seq
             start = text.num_known
-            self._runner.rows[seq.seq_id].record(start, tuple(self._clip(seq.token_ids[start:]).tolist()))
+            self._runner.rows[seq.seq_id].record(start, tuple(self._clip(seq.token_ids[start:], start).tolist()))
             text.num_known = seq.num_tokens
             count = min(room, seq.num_tokens - 1 - text.num_computed)
             if count > 0:
@@ -136,21 +142,31 @@ class DraftModel:
                 text.num_computed += count
                 room -= count
         if rows:
-            self._runner.run(StepPlan(rows=tuple(rows)), {})
+            self._runner.collect(self._compute(rows, None))
         return [text for text in texts if text.num_computed == text.seq.num_tokens - 1]
 
-    def _launch(self, texts: list[_Text], index: int) -> LaunchedStep | None:
+    def _compute(self, rows: Sequence_[Row], before: LaunchedStep | None) -> LaunchedStep:
+        """Compute rows, whose first tokens `before` has chosen if it is there, and choose the tokens behind them."""
+        plan = StepPlan(rows=tuple(rows))
+        launched = self._runner.launch(plan, self._find_embeddings(plan.rows, before))
+        self._runner.sample(launched)
+        return launched
+
+    def _find_embeddings(self, rows: Sequence_[Row], before: LaunchedStep | None) -> Mapping[int, Splices]:
+        """Return what takes the places of tokens in rows, by sequence id: nothing in a model of its own."""
+        del rows, before
+        return {}
+
+    def _launch(self, texts: list[DraftText], index: int, before: LaunchedStep | None) -> LaunchedStep | None:
         """Compute the token of each text that is `index` places behind its known ones, and choose the next one."""
         if not texts:
             return None
-        rows = tuple(Row(text.seq.seq_id, text.num_known + index, 1, True) for text in texts)
-        launched = self._runner.launch(StepPlan(rows=rows), {})
-        self._runner.sample(launched)
+        launched = self._compute([Row(text.seq.seq_id, text.num_known + index, 1, True) for text in texts], before)
         for text in texts:
             text.num_computed = text.num_known + index + 1
         return launched
 
-    def _forget_proposed(self, text: _Text, proposed: list[int]) -> None:
+    def _forget_proposed(self, text: DraftText, proposed: list[int]) -> None:
         """Know the tokens of the sequence alone again."""
         row = self._runner.rows[text.seq.seq_id]
         row.record(text.num_known, ())
@@ -163,8 +179,10 @@ class DraftModel:
         self._begun, self._ended, self._added = [], [], []
         return plan
 
-    def _clip(self, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return tokens without those that this model does not have: placeholders of media, say."""
+    def _clip(self, token_ids: npt.NDArray[np.int64], start: int = 0) -> npt.NDArray[np.int64]:
+        """Return the tokens from place `start` on, without those that this model does not have, such as places of
+        media."""
+        del start
         return np.where(token_ids < self._vocab_size, token_ids, 0)
 
 

@@ -360,7 +360,7 @@ def _build_parts(
         runner, adapters = _load_first(model, config, resolved, make_runner, ranks)
     refuse_beside_states(runner, config)
     is_gpu = resolved.device.type != "cpu"
-    draft = load_draft(model, config, resolved)
+    draft = load_draft(model, config, resolved, runner)
     if is_gpu:
         with _timed("waiting for kernels"):
             wait_for_kernels()

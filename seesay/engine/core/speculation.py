@@ -166,6 +166,8 @@ class ModelSpeculation:
     def begin(self, seq: Sequence) -> None:
         """Take a sequence that was admitted."""
         if self._draft is not None and can_propose(seq.params):
+            if self._draft.states is not None:
+                self._draft.states.begin(seq.seq_id)
             self._live[seq.seq_id] = _Proposals(seq)
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
@@ -184,6 +186,8 @@ class ModelSpeculation:
         """A sequence has ended."""
         if self._live.pop(seq_id, None) is not None and self._draft is not None:
             self._draft.drop(seq_id)
+            if self._draft.states is not None:
+                self._draft.states.drop(seq_id)
 
     def clear(self) -> None:
         """All sequences have ended."""
@@ -204,6 +208,8 @@ class ModelSpeculation:
             found = self._draft.propose([one.seq for one in willing], most)
         except Exception:
             logger.exception("the model that proposes tokens failed: nothing is proposed any more")
+            if self._draft.states is not None:
+                self._draft.states.clear()
             self._draft = None
             self._live.clear()
             return {}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.engine.core.draft_model import DraftModel
+from seesay.engine.core.layer_draft import LayerDraft
 from seesay.engine.core.speculation import ModelSpeculation, SpeculationRule, TextSpeculation
 from seesay.errors import ConfigError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from seesay.engine.core.loading import ResolvedConfig
     from seesay.engine.core.speculation import Speculation
     from seesay.engine.opened_model import OpenedModel
+    from seesay.llm.running.runner import ModelRunner
 
 MOST_VERIFIED = 128
 """Most tokens of a step in which proposed tokens are computed: on a large GPU, more of them take longer."""
@@ -23,6 +25,10 @@ _DRAFT_ROWS = MOST_VERIFIED // 2
 _DRAFT_STEP_TOKENS = 2048
 _DRAFT_CACHE_TOKENS = 1 << 16
 """Tokens of the cache of a model that proposes, unless one sequence may have more."""
+
+
+_KEPT_STATES_BYTES = 512 << 20
+"""Most hidden states that wait for a layer that predicts from them."""
 
 
 def make_speculation(
@@ -37,31 +43,75 @@ def make_speculation(
     return ModelSpeculation(rule, draft, vocab_size=vocab_size)
 
 
-def load_draft(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig) -> DraftModel | None:
-    """Load the model that proposes tokens for `model`, on the same device, if the options name one. Raises
-    `ConfigError` for one of another vocabulary, and `CheckpointError`."""
+def load_draft(
+    model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, main: ModelRunner
+) -> DraftModel | None:
+    """Load what proposes tokens for `model`, on the same device, if the options name something that is loaded. `main`
+    computes the model. Raises `ConfigError` for what does not fit, and `CheckpointError`."""
+    speculation = config.speculation
+    if speculation is None or resolved.device.type == "meta":
+        return None
+    if speculation.method == "mtp":
+        return _load_layer(model, config, resolved, main)
+    return _load_model(model, speculation.model, config, resolved) if speculation.model else None
+
+
+def _load_model(model: OpenedModel, name: str, config: EngineConfig, resolved: ResolvedConfig) -> DraftModel:
     from seesay.checkpoint.model_path import resolve_checkpoint
     from seesay.engine.core.loading import load_runner
     from seesay.engine.opened_model import open_model
 
-    speculation = config.speculation
-    if speculation is None or not speculation.model or resolved.device.type == "meta":
-        return None
     own = replace(config, hf_overrides=None, model_format=None, speculative=None, adapters=None, quantization=None)
-    opened = open_model(resolve_checkpoint(speculation.model), own)
-    _check_vocabulary(model, opened, speculation.model)
+    opened = open_model(resolve_checkpoint(name), own)
+    _check_vocabulary(model, opened, name)
     limits = replace(resolved, max_batch_size=_DRAFT_ROWS, kv_format="plain", unpacked_copy=False)
     with opened.checkpoint.blamed():
         runner = load_runner(
             opened, limits, max_step_tokens=_DRAFT_STEP_TOKENS, block_size=config.block_size, make_runner=None
         )
-    num_tokens = max(_DRAFT_CACHE_TOKENS, resolved.session_len)
-    runner.allocate_cache(num_blocks=-(-num_tokens // config.block_size), share=1.0)
-    if resolved.device.type != "cpu":
-        runner.warm_up()
-        if runner.decoder.traits.has_graphs and not config.eager_mode:
-            runner.record_graphs()
+    _start(runner, config, has_graphs=True)
     return DraftModel(runner)
+
+
+def _load_layer(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, main: ModelRunner) -> DraftModel:
+    from seesay.llm.models.composed_decoder import ComposedDecoder
+    from seesay.llm.models.predicting_decoder import PredictingDecoder, make_predicting_config, make_predicting_names
+    from seesay.llm.running.kept_states import KeptStates
+    from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.running.runner_limits import RunnerLimits
+
+    if config.num_ranks > 1 or not isinstance(main.decoder, ComposedDecoder):
+        what = f"{config.num_ranks} ranks" if config.num_ranks > 1 else "a model that is computed by its own modules"
+        raise ConfigError(f"speculative.method='mtp' is not supported with {what}: use 'ngram' or 'draft'")
+    checkpoint, whole = model.checkpoint, main.decoder.config
+    decoder = PredictingDecoder.load(
+        checkpoint,
+        make_predicting_config(whole),
+        decoder_name=make_predicting_names(checkpoint.tensor_names(), model.backbone.decoder_name, whole.num_layers),
+        device=resolved.device,
+        dtype=resolved.dtype,
+    )
+    limits = RunnerLimits(
+        max_batch_size=_DRAFT_ROWS,
+        max_step_tokens=_DRAFT_STEP_TOKENS,
+        session_len=resolved.session_len,
+        block_size=config.block_size,
+        kv_format="plain",
+    )
+    runner = ModelRunner(decoder, limits)
+    _start(runner, config, has_graphs=False)
+    main.kept_states = KeptStates(_KEPT_STATES_BYTES)
+    return LayerDraft(runner, decoder, main.kept_states)
+
+
+def _start(runner: ModelRunner, config: EngineConfig, *, has_graphs: bool) -> None:
+    """Allocate the cache of what proposes, and get ready for its steps."""
+    num_tokens = max(_DRAFT_CACHE_TOKENS, runner.limits.session_len)
+    runner.allocate_cache(num_blocks=-(-num_tokens // config.block_size), share=1.0)
+    if runner.device.type != "cpu":
+        runner.warm_up()
+        if has_graphs and runner.decoder.traits.has_graphs and not config.eager_mode:
+            runner.record_graphs()
 
 
 def _check_vocabulary(model: OpenedModel, draft: OpenedModel, name: str) -> None:

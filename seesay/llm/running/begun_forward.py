@@ -30,9 +30,10 @@ class BegunForward(NamedTuple):
     wanted: torch.Tensor | None
 
     @classmethod
-    def make(cls, step: StepRows, step_input: StepInput) -> BegunForward:
+    def make(cls, step: StepRows, step_input: StepInput, *, keeps_all: bool = False) -> BegunForward:
+        """`keeps_all`: the hidden states of all tokens are needed."""
         inputs, sampled, slots = step_input
-        wanted = sampled if is_plain(step) and not step.samples_all else None
+        wanted = sampled if is_plain(step) and not (step.samples_all or keeps_all) else None
         return cls(step, inputs, sampled, slots, wanted)
 
     @property

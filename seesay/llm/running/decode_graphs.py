@@ -26,9 +26,10 @@ from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOutput:
-    """Logits [n, vocab], and the largest one of each row [n] with its token id int64 [n]; faults [n] (see
-    `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph computes."""
+    """Hidden states [n, hidden], logits [n, vocab], and the largest one of each row [n] with its token id int64 [n];
+    faults [n] (see `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph computes."""
 
+    hidden: torch.Tensor
     logits: torch.Tensor
     best: torch.Tensor
     token_ids: torch.Tensor
@@ -100,10 +101,11 @@ class DecodeGraphs:
             state_slots=self._rows.state[self._rows.slots[:size], STATE] if traits.has_states else None,
             adapters=self._adapters.rows(size) if self._adapters is not None and is_adapted else None,
         )
-        logits = self._decoder.logits(self._decoder.forward(inputs, self._caches))
+        hidden = self._decoder.forward(inputs, self._caches)
+        logits = self._decoder.logits(hidden)
         best, token_ids = logits.max(dim=-1)
         best.add_(given.faults)  # so that what is collected anyway tells of them
-        return DecodeOutput(logits=logits, best=best, token_ids=token_ids, faults=given.faults)
+        return DecodeOutput(hidden=hidden, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows: none attends to media."""
@@ -131,6 +133,7 @@ class DecodeGraphs:
         self._rows.end_decode(slots, places)
         output = graph.output
         return DecodeOutput(
+            hidden=output.hidden[:count],
             logits=output.logits[:count],
             best=output.best[:count],
             token_ids=output.token_ids[:count],

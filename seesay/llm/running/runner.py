@@ -44,6 +44,7 @@ from seesay.llm.running.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
     from seesay.llm.memory.kv_layout import KVLayout, LayerCache
+    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000
@@ -55,7 +56,8 @@ class ModelRunner:
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
-    device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `has_graphs`: whether
+    device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `kept_states` takes the
+    hidden states of all tokens, if it is there. `has_graphs`: whether
     CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled only when the next one
     is launched, or none follows, as its hidden states come from elsewhere meanwhile.
     """
@@ -67,6 +69,7 @@ class ModelRunner:
         self.limits = limits
         self.rows = RowTable()
         self.adapters: Adapters | None = None
+        self.kept_states: KeptStates | None = None
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = self._num_host_slots = self.num_states = 0
@@ -348,6 +351,8 @@ class ModelRunner:
             self._cache.clear_states(step.fresh_states)
         if self._graphs is not None and is_plain(step) and self._graphs.takes(step):
             output = self._graphs.run(step)
+            if self.kept_states is not None:
+                self.kept_states.keep(step, output.hidden.clone())
             return LaunchedStep(
                 step=step,
                 dtype=self.dtype,
@@ -366,12 +371,16 @@ class ModelRunner:
             embeddings=self._join_embeddings(step),
             padding=self._padding,
         )
-        return self._compute(BegunForward.make(step, step_input), self._cache.layers)
+        begun = BegunForward.make(step, step_input, keeps_all=self.kept_states is not None)
+        return self._compute(begun, self._cache.layers)
 
     def _compute(self, begun: BegunForward, caches: Sequence[LayerCache]) -> LaunchedStep:
         """Launch the forward pass of a step that no graph computes."""
         launched = begun.launched(self.dtype)
-        begun.finish(launched, self.decoder, self.decoder.forward(begun.inputs, caches, begun.wanted))
+        hidden = self.decoder.forward(begun.inputs, caches, begun.wanted)
+        if self.kept_states is not None:
+            self.kept_states.keep(begun.step, hidden)
+        begun.finish(launched, self.decoder, hidden)
         return launched
 
     def _join_embeddings(self, step: StepRows) -> torch.Tensor | None:

@@ -121,7 +121,7 @@ def arrange_rows(plan: StepPlan, table: RowTable, splices: Mapping[int, Splices]
     assert (starts[pending] == num_known[pending]).all(), plan
     in_prompt = np.flatnonzero(starts < num_prompt)
     spliced = {}
-    for index in in_prompt.tolist():
+    for index in range(len(rows)) if splices else ():
         if rows[index].start < members[index].media_end and (found := splices[rows[index].seq_id]).offsets:
             spliced[index] = found
     return StepRows(

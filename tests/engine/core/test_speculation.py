@@ -229,9 +229,11 @@ def test_requests_that_need_each_step_propose_nothing(options: dict[str, Any], c
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["eagle3", "mtp", "medusa"])
+@pytest.mark.parametrize("method", ["eagle3", "medusa"])
 def test_other_methods_are_refused_by_name(method: Any) -> None:
-    with pytest.raises(ConfigError, match=f"method is not supported, only 'ngram' and 'draft' are, got '{method}'"):
+    with pytest.raises(
+        ConfigError, match=f"method is not supported, only 'ngram', 'draft' and 'mtp' are, got '{method}'"
+    ):
         SpeculativeConfig(method=method)
 
 

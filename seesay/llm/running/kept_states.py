@@ -1,0 +1,70 @@
+"""Hidden states of sequences, for what predicts further tokens of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from seesay.llm.running.step_input import StepRows
+
+
+class _Piece(NamedTuple):
+    """The hidden states [n, hidden] of n positions from `start` on."""
+
+    start: int
+    states: torch.Tensor
+
+
+class KeptStates:
+    """The hidden states behind the last norm of the sequences that were begun, by position, until they are taken. Of
+    more than `max_bytes` all are dropped. Used by the engine loop's thread."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._pieces: dict[int, list[_Piece]] = {}
+
+    def begin(self, seq_id: int) -> None:
+        """Keep the states of a sequence."""
+        self._pieces[seq_id] = []
+
+    def drop(self, seq_id: int) -> None:
+        """A sequence has ended."""
+        self._num_bytes -= sum(piece.states.nbytes for piece in self._pieces.pop(seq_id, ()))
+
+    def clear(self) -> None:
+        """Keep nothing of any sequence."""
+        self._num_bytes = 0
+        self._pieces.clear()
+
+    def keep(self, step: StepRows, hidden: torch.Tensor) -> None:
+        """Take the states [T, hidden] of all tokens of a step, in the order of its rows."""
+        first = 0
+        for row in step.rows:
+            if (pieces := self._pieces.get(row.seq_id)) is not None:
+                states = hidden[first : first + row.num_tokens]
+                pieces.append(_Piece(row.start, states))
+                self._num_bytes += states.nbytes
+            first += row.num_tokens
+        if self._num_bytes > self._max_bytes:
+            self._num_bytes = 0
+            self._pieces = {seq_id: [] for seq_id in self._pieces}
+
+    def take(self, seq_id: int, start: int, stop: int) -> torch.Tensor | None:
+        """Return the states [stop - start, hidden] of these positions, zeros for those that were not kept; None where
+        none was. Those before `stop` are then forgotten. A position that was computed twice has its last one."""
+        pieces = self._pieces.get(seq_id, [])
+        found = None
+        for piece in pieces:
+            first, end = max(start, piece.start), min(stop, piece.start + len(piece.states))
+            if first < end:
+                if found is None:
+                    found = piece.states.new_zeros(stop - start, piece.states.shape[1])
+                found[first - start : end - start] = piece.states[first - piece.start : end - piece.start]
+        left = [piece for piece in pieces if piece.start + len(piece.states) > stop]
+        if seq_id in self._pieces:
+            self._num_bytes -= sum(piece.states.nbytes for piece in pieces) - sum(one.states.nbytes for one in left)
+            self._pieces[seq_id] = left
+        return found

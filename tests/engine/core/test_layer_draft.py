@@ -1,0 +1,152 @@
+"""A layer of the checkpoint that predicts further tokens proposes them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
+from seesay.engine.core.layer_draft import LayerDraft
+from seesay.errors import ConfigError
+
+PROMPTS = ["say one two three", "red green blue", "a b c d e f g"]
+CONFIGS = {
+    "greedy": GenerationConfig(max_new_tokens=30, ignore_eos=True),
+    "drawn": GenerationConfig(max_new_tokens=30, ignore_eos=True, do_sample=True, temperature=0.8, random_seed=3),
+    "penalized": GenerationConfig(max_new_tokens=20, ignore_eos=True, repetition_penalty=1.1, frequency_penalty=0.2),
+    "scored": GenerationConfig(max_new_tokens=20, ignore_eos=True, logprobs=3),
+}
+
+
+def add_layer(source: Path, target: Path, *, shares: bool = False) -> Path:
+    """Copy a checkpoint, with a random layer behind its last one, as published; with `shares`, without a table and a
+    head of its own."""
+    shutil.copytree(source, target)
+    config = json.loads((target / "config.json").read_text())
+    number = config["num_hidden_layers"]
+    (target / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    tensors = load_file(target / "model.safetensors")
+    torch.manual_seed(11)
+    last, new = f"model.layers.{number - 1}.", f"model.layers.{number}."
+    layer = {name.replace(last, new): 0.05 * torch.randn_like(t) for name, t in tensors.items() if last in name}
+    layer |= {name: torch.ones_like(t) for name, t in layer.items() if "norm" in name}
+    size = config["hidden_size"]
+    layer |= {f"{new}{name}.weight": torch.ones(size) for name in ("enorm", "hnorm", "shared_head.norm")}
+    layer[f"{new}eh_proj.weight"] = 0.05 * torch.randn(size, 2 * size)
+    if not shares:
+        layer[f"{new}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        layer[f"{new}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
+    save_file(tensors | layer, target / "model.safetensors")
+    return target
+
+
+def load(path: Path, **options: Any) -> Pipeline:
+    return pipeline(str(path), backend_config=EngineConfig(device_type="cpu", session_len=200, **options))
+
+
+def ask(pipe: Pipeline, config: GenerationConfig) -> list[Any]:
+    answers = pipe(PROMPTS, gen_config=config)
+    return [(each.token_ids, [sorted(entry) for entry in each.logprobs or ()]) for each in answers]
+
+
+@pytest.mark.parametrize("name", ["glm4_moe", "deepseek_v3"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_random_layer_changes_nothing(
+    name: str, ahead: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """It proposes, and what is accepted is counted. The checkpoint loads without speculation, too."""
+    path = add_layer(tiny_checkpoint(name), tmp_path / "model", shares=ahead)
+    with load(path) as pipe:
+        expected = {kind: ask(pipe, config) for kind, config in CONFIGS.items()}
+    with load(path, speculative={"method": "mtp", "num_speculative_tokens": 3}, async_scheduling=ahead) as pipe:
+        for kind, config in CONFIGS.items():
+            assert ask(pipe, config) == expected[kind], kind
+        stats = pipe.engine.stats()
+    assert stats.total_draft_tokens > 20
+
+
+def test_a_checkpoint_without_such_a_layer_is_refused(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="method='mtp': the checkpoint has no layer 2 that predicts further tokens"):
+        load(tiny_checkpoint("glm4_moe"), speculative={"method": "mtp"})
+
+
+class Reference:
+    """The layer as Transformers computes one of its kind, without a cache."""
+
+    def __init__(self, path: Path) -> None:
+        self.model: Any = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        config = self.model.config
+        number = config.num_hidden_layers
+        tensors, prefix = load_file(path / "model.safetensors"), f"model.layers.{number}."
+        own = {name.removeprefix(prefix): t.float() for name, t in tensors.items() if name.startswith(prefix)}
+        self.layer = copy.deepcopy(self.model.model.layers[-1])
+        state = self.layer.state_dict()
+        stacked = {name: own[name] for name in state if name in own}
+        experts = range(state["mlp.experts.down_proj"].shape[0])
+        stacked["mlp.experts.down_proj"] = torch.stack([own[f"mlp.experts.{i}.down_proj.weight"] for i in experts])
+        stacked["mlp.experts.gate_up_proj"] = torch.stack(
+            [torch.cat([own[f"mlp.experts.{i}.{part}_proj.weight"] for part in ("gate", "up")]) for i in experts]
+        )
+        self.layer.load_state_dict(stacked)
+        self.own, self.eps = own, config.rms_norm_eps
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.own[f"{name}.weight"], self.eps)
+
+    @torch.inference_mode()
+    def find_gaps(self, token_ids: list[int], proposed: tuple[int, ...]) -> list[float]:
+        """How much less likely proposed tokens are than the likeliest, by their logits, behind tokens of which the
+        last is not computed by the model."""
+        states = self.model.model(torch.tensor([token_ids[:-1]])).last_hidden_state[0]
+        known, gaps = list(token_ids), []
+        for token_id in proposed:
+            inputs = torch.tensor([known[1], *known[1:]])
+            embedded = self.model.model.embed_tokens(inputs)
+            states_in = torch.cat((states[:1], states))
+            joined = torch.cat((self.norm(embedded, "enorm"), self.norm(states_in, "hnorm")), dim=-1)
+            x = (joined @ self.own["eh_proj.weight"].T)[None]
+            places = torch.arange(len(known))[None]
+            turned = self.model.model.rotary_emb(x, places)
+            mask = torch.full((len(known), len(known)), -torch.inf).triu(1)[None, None]
+            out = self.layer(x, attention_mask=mask, position_ids=places, position_embeddings=turned)
+            out = (out[0] if isinstance(out, tuple) else out)[0]
+            states = torch.cat((states, out[-1:]))
+            logits = self.model.lm_head(self.norm(out[-1], "shared_head.norm"))
+            gaps.append(float(logits.max() - logits[token_id]))
+            known.append(token_id)
+        return gaps
+
+
+@pytest.mark.parametrize("name", ["glm4_moe", "deepseek_v3"])
+def test_it_proposes_what_a_plain_layer_would(
+    name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of prompts in chunks, behind accepted and refused tokens, for several sequences at once."""
+    path = add_layer(tiny_checkpoint(name), tmp_path / "model")
+    propose, seen = LayerDraft.propose, list[tuple[list[int], tuple[int, ...]]]()
+
+    def watch(self: LayerDraft, sequences: Any, most: int) -> dict[int, tuple[int, ...]]:
+        texts = {seq.seq_id: seq.token_ids.tolist() for seq in sequences}
+        found = propose(self, sequences, most)
+        seen.extend((texts[seq_id], proposed) for seq_id, proposed in found.items())
+        return found
+
+    monkeypatch.setattr(LayerDraft, "propose", watch)
+    speculative = {"method": "mtp", "num_speculative_tokens": 3}
+    with load(path, speculative=speculative, max_prefill_token_num=8, block_size=4) as pipe:
+        pipe(PROMPTS, gen_config=replace(CONFIGS["greedy"], max_new_tokens=8))
+    assert len(seen) >= 6
+    reference = Reference(path)
+    gaps = [reference.find_gaps(text, proposed) for text, proposed in seen]
+    assert max(map(max, gaps)) < 1e-4, gaps
