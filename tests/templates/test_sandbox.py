@@ -238,7 +238,12 @@ def test_one_that_does_not_respond_is_replaced_and_the_new_one_asked(
     """One that a signal has stopped is replaced soon: no load on the machine explains it."""
     patient = RenderPool(RenderLimits(wall_s=60.0))
     limits: list[Progress] = []
-    monkeypatch.setattr(sandbox, "Progress", lambda pid: limits.append(Progress(pid)) or limits[-1])
+
+    def watch(pid: int) -> Progress:
+        limits.append(Progress(pid))
+        return limits[-1]
+
+    monkeypatch.setattr(sandbox, "Progress", watch)
     template = BoundedTemplate("{{ x }}", patient)
     [pid] = processes(patient)
     os.kill(pid, signal.SIGSTOP)
