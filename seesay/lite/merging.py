@@ -112,13 +112,20 @@ class _Merged:
             total.mul_((low_rank.magnitude.float() / torch.linalg.vector_norm(total, dim=1))[:, None])
         return total
 
+    def _check_finite(self, weight: Tensor) -> Tensor:
+        if not weight.isfinite().all():
+            raise CheckpointError(f"the adapter of {self.module!r} makes numbers that {weight.dtype} does not have")
+        return weight
+
     def read(self, checkpoint: Checkpoint) -> dict[str, Tensor]:
         """Return the changed tensors by their stored names."""
         stored = dict(zip(self.parts or ("weight",), _read(checkpoint, self.names).values(), strict=True))
         if checkpoint.quantization is None or not self.parts:
-            return {self.names[0]: self.add(stored["weight"]).to(stored["weight"].dtype)}
+            return {self.names[0]: self._check_finite(self.add(stored["weight"]).to(stored["weight"].dtype))}
         try:
-            changed = requantize(stored, checkpoint.quantization, self.shape, self.add)
+            changed = requantize(
+                stored, checkpoint.quantization, self.shape, lambda weight: self._check_finite(self.add(weight))
+            )
         except ValueError as error:
             raise CheckpointError(f"{checkpoint.path}: {self.module!r} has {error}") from None
         return {f"{self.module}.{part}": tensor for part, tensor in (stored | changed).items()}

@@ -84,6 +84,10 @@ def test_what_cannot_be_merged(tiny_checkpoint: Callable[[str], Path], tmp_path:
     with pytest.raises(CheckpointError, match=r"has no weight of 'model.layers.7.self_attn.q_proj'"):
         lite.merge(path, tmp_path / "a", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    large = {f"{name}.lora_A.weight": torch.full((4, 64), 1e30), f"{name}.lora_B.weight": torch.full((64, 4), 1e30)}
+    write_folder(tmp_path / "a", large)
+    with pytest.raises(CheckpointError, match=r"q_proj' makes numbers that torch\.\w+ does not have"):
+        lite.merge(path, tmp_path / "a", tmp_path / "other")
     with pytest.raises(ConfigError, match="work_dir must be a new or an empty folder"):
         lite.merge(path, tmp_path / "a", tmp_path / "a")
 
