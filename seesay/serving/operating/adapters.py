@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
+from seesay.checkpoint.adapter_folder import CONFIG_FILE, WEIGHTS_FILE
 from seesay.engine.commands import Command, LoadAdapter, UnloadAdapter
 from seesay.errors import CheckpointError
 from seesay.serving.errors import ApiError, bad_request
@@ -95,7 +96,9 @@ def _find_folder(name: str, allowed: Sequence[str]) -> str:
     for root in (Path(each).resolve() for each in allowed):
         try:
             folder = (root / name).resolve()
-            if folder.is_relative_to(root) and folder != root and folder.is_dir():
+            files = [(folder / file).resolve() for file in (CONFIG_FILE, WEIGHTS_FILE)]
+            is_inside = all(path.is_relative_to(root) for path in (folder, *files))  # links may lead out
+            if is_inside and folder != root and folder.is_dir():
                 return str(folder)
         except (OSError, ValueError, RuntimeError):  # such as a name with a NUL, or a loop of links
             continue

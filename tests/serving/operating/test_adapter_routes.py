@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def root(path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed, name in enumerate(("allowed/one", "allowed/two", "secret")):
         write_adapter(path, folder / name, MODULES, seed=seed)
     (folder / "allowed" / "link").symlink_to(folder / "secret")
+    for name, file in (("weights", "adapter_model.safetensors"), ("config", "adapter_config.json")):
+        shutil.copytree(folder / "secret", folder / "allowed" / name)
+        (folder / "allowed" / name / file).unlink()
+        (folder / "allowed" / name / file).symlink_to(folder / "secret" / file)
     return folder / "allowed"
 
 
@@ -94,7 +99,18 @@ async def test_what_is_refused(http: httpx.AsyncClient, root: Path) -> None:
         return answer.status_code, answer.json()["error"]["message"]
 
     outside = str(root.parent / "secret")
-    for place in ("../secret", "link", outside, "nothing", ".", str(root), "\0", "one/../../secret"):
+    for place in (
+        "../secret",
+        "link",
+        "weights",
+        "config",
+        outside,
+        "nothing",
+        ".",
+        str(root),
+        "\0",
+        "one/../../secret",
+    ):
         status, message = await refused(LOAD, lora_name="own", lora_path=place)
         assert status == 400 and "must be a folder inside --allowed-adapter-folders" in message, place
     assert (await refused(LOAD, lora_name=MODEL, lora_path="one"))[1].endswith("is the name of the model itself")
