@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
 _MAX_PATTERNS = 4096
-_MATCH_TIMEOUT_S = 1.0
+_MATCH_TIMEOUT_S, _ALL_MATCHES_S = 1.0, 10.0
 _PREFIX = "base_model.model."
 _KEY = re.compile(r"(?P<module>.+)\.lora_(?:(?P<factor>[AB])\.weight|(?P<magnitude>magnitude_vector)(?:\.weight)?)")
 _MAGNITUDE = "magnitude_vector"
@@ -239,6 +240,7 @@ class _Scales:
 
     def __init__(self, file: Path, config: Mapping[str, Any]) -> None:
         self._file, self._config = file, config
+        self._seconds_left = _ALL_MATCHES_S
         self._alphas, self._ranks = config.get("alpha_pattern") or {}, config.get("rank_pattern") or {}
 
     def find(self, module: str, rank: int) -> float:
@@ -254,7 +256,11 @@ class _Scales:
         return alpha / (math.sqrt(rank) if self._config.get("use_rslora") else rank)
 
     def _options(self, patterns: Mapping[str, object], module: str, name: str) -> Mapping[str, object]:
+        begun_s = time.thread_time()
         key = next((key for key in patterns if _matches(key, module)), None)
+        self._seconds_left -= time.thread_time() - begun_s
+        if self._seconds_left < 0:
+            raise CheckpointError(f"its patterns take more than {_ALL_MATCHES_S:g} s for all modules")
         return self._config if key is None else {name: patterns[key]}
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from seesay.checkpoint import adapter_folder
 from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.errors import CheckpointError
 
@@ -73,6 +74,7 @@ def test_ids_follow_the_content(tmp_path: Path) -> None:
         ({"r": "2"}, "r must be an integer from 1 to 512"),
         ({"r": 3}, "'model.layers.0.self_attn.q_proj' has rank 2, the configuration says 3"),
         ({"lora_alpha": float("nan")}, "lora_alpha must be a number above 0"),
+        ({"lora_alpha": 10**400}, "lora_alpha must be a number above 0"),
         ({"lora_alpha": "x"}, "lora_alpha must be a number above 0"),
         ({"alpha_pattern": [1]}, "alpha_pattern must be an object"),
         ({"alpha_pattern": {"(": 1}}, r"the pattern '\(' cannot be used"),
@@ -86,6 +88,14 @@ def test_configurations_that_are_refused(tmp_path: Path, config: dict[str, Any],
     with pytest.raises(CheckpointError, match=message) as caught:
         AdapterFolder.load(write(tmp_path / "a", **config))
     assert str(caught.value).startswith(str(tmp_path))
+
+
+def test_patterns_that_take_long_together(tmp_path: Path) -> None:
+    scales = adapter_folder._Scales(tmp_path, CONFIG | {"alpha_pattern": {"x": 1}})
+    assert scales.find("model.layers.0.self_attn.q_proj", 2) == 3.0
+    scales._seconds_left = 0.0
+    with pytest.raises(CheckpointError, match="its patterns take more than 10 s for all modules"):
+        scales.find("model.layers.0.self_attn.q_proj", 2)
 
 
 @pytest.mark.parametrize(
