@@ -2,11 +2,14 @@
 
     python benchmarks/proxy.py added [--rate 500] [--seconds 20]
     python benchmarks/proxy.py affinity [--nodes 4] [--pictures 16] [--turns 8]
+    python benchmarks/proxy.py clients
 
 `added` sends requests at a rate, for a second to four echo nodes directly and for the next one through the distributor.
 It prints the percentiles of both in milliseconds, their differences, and the distributor's processor time of a request.
 `affinity` asks servers of the built-in model on the CPU about few pictures, many times, with the strategies `random`
 and `cache_affinity`, and prints how many pictures the vision towers encoded.
+`clients` asks an echo node with the distributor's own client and with httpx, httpcore and, where it is installed,
+aiohttp, in turns, and prints the processor time of a request in microseconds: the least of three turns.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
+import importlib
 import io
 import itertools
 import json
@@ -24,9 +28,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import httpcore
 import httpx
 from server_process import running_server
 
@@ -37,6 +43,9 @@ ECHO_NODE = Path(__file__).parents[1] / "tests" / "support" / "echo_node.py"
 BODY = json.dumps({"model": "echo", "messages": [{"role": "user", "content": "word " * 200}]}).encode()
 HEADERS = [(b"content-type", b"application/json")]
 NUM_AT_ONCE = 8
+NUM_TURNS, NUM_IN_TURN = 3, 1000
+
+Ask = Callable[[], Awaitable[int]]
 
 
 @contextlib.contextmanager
@@ -109,6 +118,63 @@ def _percentiles_ms(values_s: Sequence[float]) -> dict[str, float]:
     return {f"p{percent}": round(1000 * cuts[percent - 1], 2) for percent in (50, 90, 99)}
 
 
+async def measure_clients(node: str) -> None:
+    url = f"{node}/v1/chat/completions"
+    own, pool = Connections(node), httpcore.AsyncConnectionPool()
+    length = (b"content-length", b"%d" % len(BODY))
+
+    async def ask_own() -> int:
+        status, _ = await own.fetch(b"/v1/chat/completions", HEADERS, "POST", BODY)
+        return status
+
+    async def ask_httpcore() -> int:
+        async with pool.stream("POST", url, headers=[(b"host", b"node"), length, *HEADERS], content=BODY) as answer:
+            async for _ in answer.aiter_stream():
+                pass
+            return answer.status
+
+    async with contextlib.AsyncExitStack() as stack:
+        client = await stack.enter_async_context(httpx.AsyncClient())
+
+        async def ask_httpx() -> int:
+            async with client.stream("POST", url, headers=HEADERS, content=BODY) as answer:
+                async for _ in answer.aiter_raw():
+                    pass
+                return answer.status_code
+
+        clients: dict[str, Ask] = {"own": ask_own, "httpx": ask_httpx, "httpcore": ask_httpcore}
+        with contextlib.suppress(ModuleNotFoundError):
+            aiohttp: Any = importlib.import_module("aiohttp")
+            session = await stack.enter_async_context(aiohttp.ClientSession(auto_decompress=False))
+
+            async def ask_aiohttp() -> int:
+                async with session.post(url, headers={"content-type": "application/json"}, data=BODY) as answer:
+                    async for _ in answer.content.iter_any():
+                        pass
+                    status: int = answer.status
+                    return status
+
+            clients["aiohttp"] = ask_aiohttp
+        turns = [{name: await _measure_client(ask) for name, ask in clients.items()} for _ in range(NUM_TURNS)]
+    least = {name: min(turn[name] for turn in turns) for name in clients}
+    by_own = {name: round(value / least["own"], 1) for name, value in least.items()}
+    print(json.dumps({"cpu_us": {name: round(value) for name, value in least.items()}, "by_own": by_own}))
+
+
+async def _measure_client(ask: Ask) -> float:
+    """Return the processor time of a request in microseconds."""
+    places = asyncio.Semaphore(NUM_AT_ONCE)
+
+    async def ask_in_turn() -> None:
+        async with places:
+            assert await ask() == 200
+
+    await asyncio.gather(*(ask_in_turn() for _ in range(NUM_AT_ONCE)))
+    used_s = time.process_time()
+    await asyncio.gather(*(ask_in_turn() for _ in range(NUM_IN_TURN)))
+    return 1e6 * (time.process_time() - used_s) / NUM_IN_TURN
+
+
 def _make_body(request: Request) -> bytes:
     buffer = io.BytesIO()
     request.images[0].save(buffer, "PNG")
@@ -147,7 +213,7 @@ async def measure_affinity(proxy: str, nodes: Sequence[str], strategy: str, bodi
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("added", "affinity"))
+    parser.add_argument("part", choices=("added", "affinity", "clients"))
     parser.add_argument("--rate", type=float, default=500.0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--nodes", type=int, default=4)
@@ -157,6 +223,10 @@ def main() -> None:
     if arguments.part == "added":
         with running_nodes(arguments.nodes) as nodes, running_proxy(nodes, "cache_affinity") as (proxy, pid):
             asyncio.run(measure_added(proxy, pid, nodes, arguments.rate, arguments.seconds))
+        return
+    if arguments.part == "clients":
+        with running_nodes(1) as nodes:
+            asyncio.run(measure_clients(nodes[0]))
         return
     requests = shared_image_requests(arguments.pictures, num_turns=arguments.turns, side_px=224, num_output_tokens=4)
     bodies = [_make_body(request) for request in requests]

@@ -1,4 +1,8 @@
-"""HTTP/1.1 to a node, over asyncio and httptools: connections are kept, and answers are read as they come."""
+"""HTTP/1.1 to a node, over asyncio and httptools: connections are kept, and answers are read as they come.
+
+A request takes 0.1 ms of processor time. aiohttp takes two to three times as much, httpcore ten times and httpx twenty
+times (`benchmarks/proxy.py clients`), and none of them says whether a node may have begun a request that failed.
+"""
 
 from __future__ import annotations
 
