@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,10 +14,12 @@ from typing import Any
 
 import pytest
 from adapter_folders import write_adapter, write_folder
+from leftovers import end_renderers, list_children, list_files, wait_until_no_more
 from pairs import mark_after
 from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
+from seesay.device.transfers import PinnedMemory
 from seesay.errors import CheckpointError, RequestError
 
 TEXTS = ["the game is in the frame", "what is it? the thing of the other", "go on"]
@@ -24,6 +27,8 @@ OPTIONS = GenerationConfig(max_new_tokens=8, ignore_eos=True, temperature=0.0)
 LONG = GenerationConfig(max_new_tokens=1500, ignore_eos=True, temperature=0.0)
 ALL = r".*(self_attn|mlp)\.\w+_proj"
 NAMES = "abcd"
+MOST_MB = 64
+"""By which a process may grow after the first rounds."""
 
 
 def load(path: Path, **options: Any) -> Pipeline:
@@ -184,6 +189,11 @@ def test_loading_and_unloading_under_load(
     with load(checkpoint, adapters={"a": str(folders["a"]), "b": str(folders["b"])}, num_gpu_blocks=64) as pipe:
         core: Any = pipe.engine.core
         is_over = threading.Event()
+        pipe.load_adapter("new", folders["c"])
+        pipe.unload_adapter("new")
+        end_renderers()
+        memories, files, children = count_memories(), list_files(), list_children()
+        rss_mb = [read_rss_mb()]
 
         def keep_asking(name: str | None) -> int:
             count = 0
@@ -201,6 +211,8 @@ def test_loading_and_unloading_under_load(
                     if index % 3:
                         assert pipe(TEXTS[1], OPTIONS, adapter_name="new").token_ids == expected[name][1]
                     pipe.unload_adapter("new", running="abort" if index % 2 else "finish")
+                    if index % 50 == 49:
+                        rss_mb.append(read_rss_mb())
             finally:
                 is_over.set()
             assert all(each.result(120) for each in others)
@@ -209,3 +221,19 @@ def test_loading_and_unloading_under_load(
         assert len(adapters._adapters) == 2 and len(core.adapters.loaded) == 2
         slots = core._scheduler._live.adapters
         assert not slots._num_users and slots._waiting.check_integrity(set()) == {}.keys()
+        assert len(slots._slot_of) + len(slots._free) == 2 and slots._slot_of.keys() <= adapters._adapters.keys()
+        assert count_memories() == memories, "host memory of adapters that are gone"
+        end_renderers()
+        wait_until_no_more(list_files, files)
+        assert list_children() <= children
+        print(f"{rounds} rounds, MB of this process now and then: {rss_mb}")
+        assert rss_mb[-1] - rss_mb[min(1, len(rss_mb) - 1)] < MOST_MB, rss_mb
+
+
+def count_memories() -> int:
+    gc.collect()
+    return sum(isinstance(each, PinnedMemory) for each in gc.get_objects())
+
+
+def read_rss_mb() -> int:
+    return int(re.findall(r"VmRSS:\s*(\d+)", Path("/proc/self/status").read_text())[0]) >> 10
