@@ -132,12 +132,13 @@ class _Merged:
 
 
 def _merge_file(checkpoint: Checkpoint, file: Path, added: Mapping[str, _Merged]) -> Iterator[tuple[str, Tensor]]:
-    names = [name for name, tensor in checkpoint.stored.items() if tensor.file == file]
-    changed = {name: merged for merged in added.values() for name in merged.names}
-    yield from _read(checkpoint, [name for name in names if name not in changed]).items()
-    for merged in dict.fromkeys(changed[name].module for name in names if name in changed):
-        tensors = added[merged].read(checkpoint)  # of other files, too, where a module is in several
-        yield from ((name, tensor) for name, tensor in tensors.items() if name in names)
+    names = {name for name, tensor in checkpoint.stored.items() if tensor.file == file}
+    for merged in added.values():
+        if own := names.intersection(merged.names):  # the others lie in other files
+            tensors = merged.read(checkpoint)
+            yield from ((name, tensors[name]) for name in own)
+            names -= own
+    yield from _read(checkpoint, sorted(names)).items()
 
 
 def _read(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Tensor]:
