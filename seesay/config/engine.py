@@ -95,6 +95,9 @@ class EngineConfig:
         `pp`.
     jump_ahead: compute text that a grammar leaves no choice about several tokens at a time, cut into tokens as the
         tokenizer cuts it; False lets the model cut it, token by token. None turns it on on the CPU.
+    deterministic: compute the same bits of logits, tokens and log-probabilities, whatever the batch, the order, chunks
+        of prompts, hits in the caches and preemption; steps take longer. Not with `tp`, `pp` or adapters. See
+        docs/deterministic.md.
     speculative: propose tokens, and compute several of them in one step; None proposes none. Answers are the same. See
         docs/speculation.md.
     record: a file to which each request that was computed is appended, with its answer, as a line that `seesay replay`
@@ -150,6 +153,7 @@ class EngineConfig:
     eager_mode: bool = False
     async_scheduling: bool | None = None
     jump_ahead: bool | None = None
+    deterministic: bool = False
     speculative: SpeculativeConfig | Mapping[str, Any] | None = None
     record: str | os.PathLike[str] | None = None
     record_media: bool = False
@@ -208,6 +212,7 @@ class EngineConfig:
         self._check_ranks()
         self._check_adapters()
         self._check_record()
+        self._check_deterministic()
         _check_pattern(self.logits_processor_pattern)
         step_ms = self.max_step_ms
         require(
@@ -230,6 +235,12 @@ class EngineConfig:
 
     def _check_record(self) -> None:
         require(self.record is not None or not self.record_media, "record_media", self.record_media, "needs record")
+
+    def _check_deterministic(self) -> None:
+        for name, only in (("tp", 1), ("pp", 1), ("adapters", None), ("max_adapters", 0)):
+            value = getattr(self, name)
+            is_off = not self.deterministic or value == only or value == {}
+            require(is_off, name, value, f"must be {only} with deterministic=True: sums would depend on the batch")
 
     def _check_kv_format(self) -> None:
         named = _DTYPE_OF_POLICY[self.quant_policy]

@@ -92,7 +92,7 @@ def _add_tile(
 
 
 @triton.jit
-def _attend(
+def attend_keys(
     query_places,
     is_inside,
     cache_ptr,
@@ -288,7 +288,7 @@ def decode_kernel(
     if slopes_ptr is not None:
         slopes = tl.load(slopes_ptr + heads, mask=is_head, other=0.0)
     own_table = table_ptr + row * table_stride
-    output, _, top, total = _attend(
+    output, _, top, total = attend_keys(
         query_places, is_inside, cache_ptr, own_table, start, full, stop, positions, positions, kv_len, kv_head, top,
         total, slopes, scale, window, soft_cap, "plain", NUM_KV_HEADS, DIM, BLOCK_SIZE, 0, 0, BLOCK_M, BLOCK_N, BLOCK_D,
         HAS_WINDOW, HAS_CAP, False,
@@ -459,7 +459,7 @@ def prefill_kernel(
     if slopes_ptr is not None:
         slopes = tl.load(slopes_ptr + heads)
     own_table = table_ptr + low.to(tl.int64) * table_stride
-    output, output_high, _, _ = _attend(
+    output, output_high, _, _ = attend_keys(
         query_places, is_inside, cache_ptr, own_table, 0, full, stop, positions, reaches, kv_len, kv_head, top, total,
         slopes, scale, window, soft_cap, KV, NUM_KV_HEADS, DIM, BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT, BLOCK_M, BLOCK_N,
         BLOCK_D, HAS_WINDOW, HAS_CAP, HAS_PTX,

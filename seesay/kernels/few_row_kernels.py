@@ -218,7 +218,7 @@ def few_rows_kernel(
 
 
 @triton.jit
-def _prefetch(places, NUM_BYTES: tl.constexpr):
+def prefetch(places, NUM_BYTES: tl.constexpr):
     """Bring NUM_BYTES, a multiple of 16, from each of these places on into the second-level cache."""
     sizes = tl.full(places.shape, NUM_BYTES, tl.int32)
     code: tl.constexpr = "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;"
@@ -271,7 +271,7 @@ def parted_inputs_kernel(
         if PREFETCHED > 0:
             own_rows = tl.minimum(tl.minimum(outputs, tl.program_id(0) * OUTPUTS + OUTPUTS - 1), num_outputs - 1)
             heads = weight_ptr + own_rows.to(tl.int64)[None, :] * SIZE + parts[:, None]
-            _prefetch(heads, PREFETCHED)
+            prefetch(heads, PREFETCHED)
         tl.extra.cuda.gdc_wait()
     for first in tl.range(0, PART, SPAN, num_stages=STAGES):
         is_x, is_weight = is_row[None, None, :], is_output[None, :, None]

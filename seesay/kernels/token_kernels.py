@@ -324,7 +324,7 @@ def norm(
     if not num_rows:
         return out
     block, is_dependent = power_of_2_from(size), has_dependent_launch(x.get_device())
-    rows = 1 if 2 * block > MAX_NORM_TILE else min(MAX_NORM_TILE // block, power_of_2_from(num_rows))
+    rows = 1 if 2 * block > MAX_NORM_TILE else MAX_NORM_TILE // block
     norm_kernel[(-(-num_rows // rows),)](
         x,
         x if residual is None else residual,

@@ -164,8 +164,10 @@ def attend(
     slopes: torch.Tensor | None = None,
     format: KVFormat = "plain",
     has_runs: bool = False,
+    ops: Any = None,
 ) -> None:
-    """Rows of `lengths` new tokens behind 100 others. has_runs: the layout says which see each other."""
+    """Rows of `lengths` new tokens behind 100 others. has_runs: the layout says which see each other. ops: by default
+    those of Triton."""
     from seesay.llm.ops import RowLayout
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -177,10 +179,40 @@ def attend(
         num_decode=lengths.count(1),
         runs=np.zeros((2, sum(lengths)), dtype=np.int64) if has_runs else None,
     )
-    ops, query = TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
+    ops, query = ops or TritonOps(), empty(sum(lengths), HEADS, dim, dtype=dtype)
     plan = ops.plan_attention(layout, windows=frozenset([window]), device=query.device, dtype=dtype)
     cache = make_cache(dim, dtype, block_size, format)
     ops.attend(query, cache, plan, scale=dim**-0.5, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes)
+
+
+def call_fixed_attention(dtype: torch.dtype) -> None:
+    """That of the deterministic mode."""
+    from seesay.llm.ops.deterministic_triton_ops import DeterministicTritonOps
+
+    ops = DeterministicTritonOps()
+    for lengths in ([1] * 8 + [32], [1] * 128):
+        attend(lengths, 128, dtype, ops=ops)
+    attend(
+        [1] * 8 + [32], 256, dtype, block_size=16, window=4096, soft_cap=50.0, sinks=empty(HEADS, dtype=dtype), ops=ops
+    )
+    attend([1, 32], 64, dtype, slopes=empty(HEADS), window=Chunk(8192), has_runs=True, ops=ops)
+    formats: tuple[KVFormat, ...] = ("int8", "int4", "fp8")
+    for format in formats:
+        attend([1, 32], 128, dtype, format=format, ops=ops)
+
+
+def call_fixed_products(dtype: torch.dtype) -> None:
+    from seesay.kernels.fixed_matmul import add_product, multiply
+
+    weight, bias = empty(INNER, HIDDEN, dtype=dtype), empty(INNER, dtype=dtype)
+    for num_rows in (1, 16, 64, 100, 300, 4096):
+        x, out = empty(num_rows, HIDDEN, dtype=dtype), empty(num_rows, INNER, dtype=dtype)
+        multiply(x, weight, bias)
+        add_product(out, x, weight=weight)
+    if dtype.itemsize == 2:
+        for kind in (torch.int8, torch.float8_e4m3fn):
+            multiply(x[:8], empty(INNER, HIDDEN, dtype=kind), bias, scale=empty(INNER))
+            multiply(x, empty(INNER, HIDDEN, dtype=kind), bias, scale=empty(INNER))
 
 
 def call_gemv(dtype: torch.dtype) -> None:
@@ -420,6 +452,8 @@ CALLS = {
     "bfloat16": (
         call_attention,
         call_quantized_kv,
+        call_fixed_attention,
+        call_fixed_products,
         call_gemv,
         call_fp8,
         call_scaled,
@@ -436,10 +470,17 @@ CALLS = {
         call_all_reduce,
         call_low_rank,
     ),
-    "float32": (call_wide_attention, call_quantized_kv, call_tower_attention, call_low_rank),
+    "float32": (
+        call_fixed_attention,
+        call_fixed_products,
+        call_wide_attention,
+        call_quantized_kv,
+        call_tower_attention,
+        call_low_rank,
+    ),
 }
 """float32: where it has tiles of its own."""
-NVIDIA_ALONE = (call_gemv, call_packed, call_all_reduce)
+NVIDIA_ALONE = (call_fixed_products, call_gemv, call_packed, call_all_reduce)
 """They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
 ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_states, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from seesay.checkpoint.parts import Source, Stack, TensorLayout, Weight
 from seesay.device.backends import has_kernels
+from seesay.device.linear.fixed_rows import fix_rows
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
 
@@ -105,6 +106,11 @@ class ExpertLinear(Linear):
             self.method.prepare({name: of_all[e] for name, of_all in pieces.items()}, biases[e], sizes)
             for e in range(count)
         ]
+        if self._fixed_dtype is not None:
+            products = [
+                fix_rows(product, bias, sizes, dtype=self._fixed_dtype, name=self.method.name)
+                for product, bias in zip(products, biases, strict=True)
+            ]
         return _ExpertProduct(
             tensors=tuple(tensor for product in products for tensor in product.tensors),
             run=_refuse,

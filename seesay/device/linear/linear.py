@@ -14,7 +14,9 @@ from torch.nn import functional as F
 
 from seesay.checkpoint.loading import WeightGroup
 from seesay.checkpoint.parts import OUTPUTS, Source, TensorLayout, Weight
+from seesay.device.determinism import deterministic_dtype
 from seesay.device.linear.adapted import Adapt, adapt_fused
+from seesay.device.linear.fixed_rows import fix_rows
 from seesay.device.linear.linear_method import (
     FusedKernel,
     LinearKernel,
@@ -90,6 +92,7 @@ class Linear(nn.Module):
     ) -> None:
         super().__init__()
         self.is_quantizable = is_quantizable
+        self._fixed_dtype = deterministic_dtype()
         self._has_unit_rows = has_unit_rows
         self.stored_inputs, self.inputs = in_features, inputs
         in_features = in_features if inputs is None else len(inputs)
@@ -239,6 +242,8 @@ class Linear(nn.Module):
         padded = None if bias is None else pad_outputs(bias, self.sizes)
         self.weight = nn.Parameter(next(iter(weights.values())).data.new_empty(0), requires_grad=False)
         product = self.method.prepare(weights, padded, self.sizes)
+        if self._fixed_dtype is not None:
+            product = fix_rows(product, padded, self.sizes, dtype=self._fixed_dtype, name=self.method.name)
         for weight in weights.values():
             del weight.data  # the product has what it needs
         return product, padded

@@ -45,7 +45,7 @@ def build_encoder(
     family.resizes_on_device = has_kernels(device)
     with on_device(device):
         encoder = family.build_encoder(device, dtype)
-    if config.eager_mode:
+    if config.eager_mode or config.deterministic:  # graphs are recorded after some calls of a shape only
         encoder.disable_graphs()
     return encoder
 

@@ -15,6 +15,12 @@ from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, pick_device
 from seesay.device.ranks import Place, Ranks, Stages, Unconnected
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
+from seesay.engine.core.deterministic import (
+    check_products,
+    encode_alone,
+    fix_decoder,
+    refuse_not_deterministic,
+)
 from seesay.engine.core.encoder_loading import load_encoder, try_encoder
 from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
 from seesay.engine.core.jumps import JumpRule
@@ -180,7 +186,7 @@ def load_core(
         scheduler=scheduler,
         runner=parts.runner,
         encoder=parts.encoder,
-        vision_config=vision_config,
+        vision_config=encode_alone(vision_config, config),
         weights=None if open_remote else make_weights(model, config, parts.runner.decoder.weights, parts.tower),
         grammars=CompiledGrammars(model.grammar_tokens, encode=model.tokenizer.encode),
         bad_words=CompiledBadWords(model.text_tokens),
@@ -356,14 +362,16 @@ def _build_parts(
     ready for steps."""
     with _timed("loading the vision tower"):
         encoder, tower = load_encoder(model, config, open_remote, device=encoder_device, dtype=resolved.dtype)
-    with _timed("loading the decoder"):
+    with _timed("loading the decoder"), fix_decoder(config, resolved.dtype):
         runner, adapters = _load_first(model, config, resolved, make_runner, ranks)
     refuse_beside_states(runner, config)
+    refuse_not_deterministic(runner.decoder, config, resolved.device)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved, runner)
     if is_gpu:
         with _timed("waiting for kernels"):
             wait_for_kernels()
+    check_products(runner.decoder, config)
     records_graphs = is_gpu and not config.eager_mode and runner.decoder.traits.has_graphs
     with _timed("measuring the largest prefill"):
         reserved = runner.profile(records_graphs=records_graphs)

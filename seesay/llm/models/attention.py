@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Axis, Part, Source, Weight
+from seesay.device.determinism import by_groups
 from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
 from seesay.llm.memory.kv_layout import LayerCache
@@ -54,7 +55,7 @@ class Attention:
         self._ops = ops
         self._num_heads, self._num_kv_heads, self._head_dim = len(heads), len(kv_heads), config.head_dim
         self._scale, self._soft_cap, self._limit = config.attention_scale, config.attention_soft_cap, config.qkv_limit
-        self._has_gate = config.has_output_gate
+        self._has_gate, self._sigmoid = config.has_output_gate, by_groups(torch.sigmoid)
         self._rotary, self.window, self._grows = layer.rotary, layer.window, layer.grows_queries
         media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
         self.qkv = SplitLinear(
@@ -117,17 +118,16 @@ class Attention:
             sinks=None if self._sinks is None else self._sinks.data,
             slopes=step.slopes,
         )
-        return _open_gates(output, gate).reshape(len(qkv), -1)
+        return self._open_gates(output, gate).reshape(len(qkv), -1)
+
+    def _open_gates(self, output: torch.Tensor, gates: torch.Tensor | None) -> torch.Tensor:
+        """Return the attended values [T, H, D] as far as their gates are open."""
+        return output if gates is None else output * self._sigmoid(gates)
 
     def _split(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return queries [T, H · D] and keys [T, G · D], views."""
         end = self._num_heads * self._head_dim
         return qkv[:, :end], qkv[:, end : end + self._num_kv_heads * self._head_dim]
-
-
-def _open_gates(output: torch.Tensor, gates: torch.Tensor | None) -> torch.Tensor:
-    """Return the attended values [T, H, D] as far as their gates are open."""
-    return output if gates is None else output * gates.sigmoid()
 
 
 class _HeadNorm:

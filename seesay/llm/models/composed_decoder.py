@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.parts import Source, Weight
 from seesay.device.backends import has_graphs
+from seesay.device.determinism import by_groups
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
@@ -80,6 +81,8 @@ class ComposedDecoder:
         self._slopes = None if config.alibi is None else _make_slopes(config.alibi, division.heads(config), device)
         self._windows = frozenset(layer.window for layer in config.layers)
         self._num_taps = config.num_taps
+        cap = config.logit_soft_cap
+        self._cap = None if cap is None else by_groups(lambda logits: logits.div_(cap).tanh_().mul_(cap))
         self.adapters: Adapters | None = None
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
@@ -363,10 +366,7 @@ class ComposedDecoder:
             logits = head(hidden)
         if self.config.logit_scale != 1.0:
             logits.mul_(self.config.logit_scale)
-        cap = self.config.logit_soft_cap
-        if cap is not None:
-            logits.div_(cap).tanh_().mul_(cap)
-        return self._gather(logits)
+        return self._gather(logits if self._cap is None else self._cap(logits))
 
     def _gather(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits of the tokens of all ranks, for those of this one's [N, own]."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Source, Weight
+from seesay.device.determinism import by_groups
 from seesay.device.linear.linear import Linear
 from seesay.llm.models.decoder import RowSplit
 from seesay.llm.models.division import Division
@@ -102,7 +103,7 @@ class PlainFeedForward:
         media: MediaRowsSpec | None,
         division: Division,
     ) -> None:
-        self._activate = _ACTIVATIONS[spec.activation]
+        self._activate = by_groups(_ACTIVATIONS[spec.activation])
         sources = [Source(module="up_proj", num_outputs=spec.size, picks=(division.inner(spec.size),))]
         self._up = SplitLinear("mlp.up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media)
         self._down = _make_down("mlp.down_proj", hidden_size, spec, media, division)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 
 from seesay.device.backends import has_kernels
+from seesay.device.determinism import fill_groups, is_deterministic
+from seesay.device.query import cpu_threads
 from seesay.llm.models.spec import RotarySpec
 
 
@@ -14,6 +16,7 @@ class Rotary:
     def __init__(self, spec: RotarySpec, *, device: torch.device, dtype: torch.dtype) -> None:
         self._dtype = dtype
         self._has_kernel = has_kernels(device)
+        self._is_fixed = is_deterministic()
         self._scale = spec.scale
         self._sections = torch.from_numpy(spec.section_of_component()).to(device) if spec.sections else None
         self._inv_freq = self._twice(spec.inv_freq, device)
@@ -47,6 +50,15 @@ class Rotary:
                 scale=self._scale,
                 dtype=self._dtype,
             )
+        if self._is_fixed and positions.shape[-1]:
+            count = positions.shape[-1]
+            with cpu_threads(1):
+                filled = None if stretches is None else fill_groups(stretches)
+                cos, sin = self._compute(fill_groups(positions, -1), filled)
+            return cos[:count], sin[:count]
+        return self._compute(positions, stretches)
+
+    def _compute(self, positions: torch.Tensor, stretches: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         points = positions.to(torch.float32)
         points = points[:, None] if self._sections is None else self._by_component(points, self._sections)
         angles = points * (self._inv_freq if stretches is None else self._stretch(stretches[:, None]))

@@ -84,6 +84,7 @@ class TorchOps:
     takes_device_rows: ClassVar[bool] = False
     most_tokens_alone: ClassVar[int] = 0
     add_low_rank = staticmethod(low_rank.add_low_rank)
+    choose_experts = staticmethod(torch_experts.choose_experts)
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
@@ -131,7 +132,7 @@ class TorchOps:
     ) -> torch.Tensor:
         if norm is not None:
             x = self.rms_norm(x, *norm)
-        choice = torch_experts.choose_experts(logits, routing, bias)
+        choice = self.choose_experts(logits, routing, bias)
         made = torch_experts.run_experts(x, choice, gate_up, down, lambda y: self.act_and_mul(y, activation))
         return made if add_to is None else add_to.add_(made)
 

@@ -38,7 +38,7 @@ LARGE_PREFILL = 3 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Tile:
+class Tile:
     """`rows` query rows against `keys` keys at a time. max_registers: of a thread, so that two programs fit on a
     multiprocessor. num_shares: how many programs decode what one of bfloat16 would, if there are so many keys."""
 
@@ -171,7 +171,7 @@ def _decode(
         **blocks,
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
-        BLOCK_D=_tile_dim(cache.layout),
+        BLOCK_D=tile_dim(cache.layout),
         HAS_WINDOW=window is not None,
         IS_CHUNK=isinstance(window, Chunk),
         HAS_CAP=soft_cap is not None,
@@ -192,7 +192,7 @@ def _decode(
         DIM=head_dim,
         HEADS=heads,
         BLOCK_S=64 if is_few else 16,
-        BLOCK_D=_padded_dim(head_dim),
+        BLOCK_D=pad_dim(head_dim),
         IS_DEPENDENT=is_dependent,
         num_warps=2 if is_few else 1,
         **nvidia_options(launch_pdl=is_dependent),
@@ -209,7 +209,7 @@ def divide(
     *,
     num_shares: int = 1,
 ) -> Work:
-    """Divide the contexts of the decode rows, for layers of one kind. num_shares: see `_Tile`."""
+    """Divide the contexts of the decode rows, for layers of one kind. num_shares: see `Tile`."""
     num_rows, device = plan.num_decode, plan.kv_lens.device
     wanted_items = -(-num_shares * TARGET_PROGRAMS // num_kv_heads)
     num_items = num_rows + wanted_items
@@ -292,7 +292,7 @@ def _prefill(
         **describe_format(cache.layout),
         BLOCK_M=tile.rows,
         BLOCK_N=tile.keys,
-        BLOCK_D=_tile_dim(cache.layout),
+        BLOCK_D=tile_dim(cache.layout),
         TOKENS=tokens,
         HAS_WINDOW=window is not None,
         IS_CHUNK=isinstance(window, Chunk),
@@ -317,53 +317,53 @@ def describe_format(layout: KVLayout) -> Mapping[str, Any]:
     }
 
 
-def _tile_dim(layout: KVLayout) -> int:
+def tile_dim(layout: KVLayout) -> int:
     """Components in a tile: of int4, two halves are two tiles."""
-    return _padded_dim(layout.head_dim // 2 if layout.format == "int4" else layout.head_dim)
+    return pad_dim(layout.head_dim // 2 if layout.format == "int4" else layout.head_dim)
 
 
-def _padded_dim(head_dim: int) -> int:
+def pad_dim(head_dim: int) -> int:
     return max(16, power_of_2_from(head_dim))
 
 
 @cache
-def _pick_decode_tile(dtype: torch.dtype, group: int, has_room: bool, layout: KVLayout) -> _Tile:
+def _pick_decode_tile(dtype: torch.dtype, group: int, has_room: bool, layout: KVLayout) -> Tile:
     if layout.format != "plain":
         return _quantized_decode_tile(dtype, max(8, power_of_2_from(group)), has_room, layout)
     rows = max(16, power_of_2_from(group))
     if dtype == torch.float32 or layout.head_dim > 128:
-        return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
-    return _Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
+        return Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
+    return Tile(rows=rows, keys=64, num_warps=2 if rows == 16 else 4, num_stages=3 if has_room else 2)
 
 
-def _quantized_decode_tile(dtype: torch.dtype, rows: int, has_room: bool, layout: KVLayout) -> _Tile:
+def _quantized_decode_tile(dtype: torch.dtype, rows: int, has_room: bool, layout: KVLayout) -> Tile:
     """Return the tile that was the fastest of 74 on an H200, for 28 heads on 4 of 128. Larger groups have more warps,
     among which their output is divided; so have tiles that lie in several blocks or end inside a vector's padding,
     whose pointers take registers."""
     if dtype == torch.float32 or layout.head_dim > 128:
-        return _Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
+        return Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
     is_simple = layout.block_size % 64 == 0 and layout.head_dim == power_of_2_from(layout.head_dim)
     if rows > 8 or not is_simple:
-        return _Tile(rows=rows, keys=64, num_warps=4, num_stages=6 if has_room else 3)
+        return Tile(rows=rows, keys=64, num_warps=4, num_stages=6 if has_room else 3)
     if layout.format == "fp8":
-        return _Tile(rows=rows, keys=64, num_warps=2, num_stages=6 if has_room else 3)
+        return Tile(rows=rows, keys=64, num_warps=2, num_stages=6 if has_room else 3)
     num_warps, num_stages = (1, 6) if layout.format == "int4" else (2, 4)
-    return _Tile(rows=rows, keys=64, num_warps=num_warps, num_stages=num_stages if has_room else 3, num_shares=2)
+    return Tile(rows=rows, keys=64, num_warps=num_warps, num_stages=num_stages if has_room else 3, num_shares=2)
 
 
 @cache
 def _prefill_tile(
     dtype: torch.dtype, head_dim: int, group: int, is_large: bool, has_room: bool, format: KVFormat
-) -> _Tile:
+) -> Tile:
     """has_room: whether shared memory is large (see `has_large_shared_memory`)."""
     least, num_stages = power_of_2_from(group), 3 if has_room else 2
     if dtype == torch.float32:
-        return _Tile(rows=max(least, 32 if head_dim <= 128 else 16), keys=32, num_warps=4, num_stages=1)
+        return Tile(rows=max(least, 32 if head_dim <= 128 else 16), keys=32, num_warps=4, num_stages=1)
     if head_dim > 128:
         rows, num_warps = (128, 8) if has_room else (64, 4)
-        return _Tile(rows=max(least, rows), keys=32, num_warps=num_warps, num_stages=2)
+        return Tile(rows=max(least, rows), keys=32, num_warps=num_warps, num_stages=2)
     if is_large and format != "plain":  # unpacked tiles leave no registers for a second program
-        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages)
+        return Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages)
     if is_large:
-        return _Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages, max_registers=128)
-    return _Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=num_stages)
+        return Tile(rows=max(least, 128), keys=64, num_warps=8, num_stages=num_stages, max_registers=128)
+    return Tile(rows=max(least, 64), keys=64, num_warps=4, num_stages=num_stages)

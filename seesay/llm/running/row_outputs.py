@@ -10,6 +10,7 @@ import torch
 
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import Row
+from seesay.llm.running.greatest import compute_logprobs, find_greatest
 from seesay.llm.running.launched_step import PositionOutputs, RowResult
 from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
@@ -97,9 +98,8 @@ def _compare_tokens(logits: torch.Tensor, targets: torch.Tensor, count: int) -> 
     greatest ones; the ids of these [n, count]; int32 [n], the ranks of the tokens."""
     own = logits.gather(1, targets)
     ranks = (logits > own).sum(dim=1, dtype=torch.int32) + 1
-    greatest, best = logits.topk(count, dim=1)
-    chosen = torch.cat([own, greatest], dim=1).float()
-    return chosen - logits.float().logsumexp(dim=1, keepdim=True), best, ranks
+    best = find_greatest(logits, count)
+    return compute_logprobs(logits).gather(1, torch.cat([targets, best], dim=1)), best, ranks
 
 
 def _find_targets(member: RowState, start: int, stop: int, vocab_size: int) -> npt.NDArray[np.int64]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from seesay.device.determinism import is_deterministic
 from seesay.device.query import cpu_threads, synchronize
 from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
 from seesay.device.transfers import HostCopy, upload
@@ -30,6 +31,7 @@ from seesay.llm.running.blank_input import build_warm_up_inputs
 from seesay.llm.running.cache_size import choose_num_blocks, choose_num_states
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws
+from seesay.llm.running.greatest import find_any_greatest, find_greatest
 from seesay.llm.running.launched_step import BegunStep, LaunchedStep, StepResult
 from seesay.llm.running.profiling import measure_peaks
 from seesay.llm.running.row_table import RowTable
@@ -80,6 +82,7 @@ class ModelRunner:
         self._device_rows: DeviceRows | None = None
         self._unsampled: LaunchedStep | None = None
         self._num_threads = torch.get_num_threads()
+        self._is_deterministic = is_deterministic()
 
     @property
     def device(self) -> torch.device:
@@ -291,7 +294,7 @@ class ModelRunner:
         self._unsampled = None
         with (
             torch.inference_mode(),
-            cpu_threads(self._threads_for(launched.step)),
+            cpu_threads(1 if self._is_deterministic else self._threads_for(launched.step)),
             on_stream(self.stream),
             traced("sample", self.device),
         ):
@@ -404,6 +407,7 @@ class ModelRunner:
                 previous=self.device_rows.words,
                 greedy_ids=launched.greedy,
                 draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
+                find_greatest=find_greatest if self._is_deterministic else find_any_greatest,
             )
             self._put_tokens(launched, launched.draws.token_ids)
             # A graph's `best` tells of faults; where logits are changed, it is found anew.

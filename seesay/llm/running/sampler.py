@@ -18,12 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
 from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.no_token_error import make_no_token_error
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.greatest import VECTORS, FindGreatest, compute_logprobs, find_any_greatest
 from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values, mask_rows
 from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
 
@@ -100,6 +102,7 @@ def choose_tokens(
     previous: torch.Tensor | None = None,
     greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
     draws: torch.Tensor | None = None,
+    find_greatest: FindGreatest = find_any_greatest,
 ) -> Draws:
     """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
@@ -107,7 +110,8 @@ def choose_tokens(
     those that a mask allows (`masked`).
     draws: of rows of which no more than a draw is asked (see `make_draws`), on the device.
     previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
-    where they are known already. Waits for the device only when a row has logits processors.
+    where they are known already. find_greatest: finds the tokens whose log-probabilities are reported. Waits for the
+    device only when a row has logits processors.
     """
     num_rows = logits.shape[0]
     adjusted, avoiding, drawn = _sort_out(rows, has_kernels=has_kernels(logits.device))
@@ -128,7 +132,7 @@ def choose_tokens(
         avoid_tokens(logits, best, token_ids, rows, avoiding)
     if 0 < len(adjusted) < num_rows:
         best = _choose_some(logits, rows, adjusted, previous, best, token_ids, errors)
-    logprobs = _compute_logprobs(logits, rows, token_ids)
+    logprobs = _compute_logprobs(logits, rows, token_ids, find_greatest)
     return Draws(rows, token_ids, best, dtype=logits.dtype, masked=masked, errors=errors, logprobs=logprobs)
 
 
@@ -260,6 +264,8 @@ def draw_tokens(
     points, top_p, top_k = (draws[:, i, None] for i in (1, 2, 3))
     scale, reach = (draws[:, i, None].float() for i in (4, 5))
     depths = (best.index_select(0, at).float()[:, None] - scores.index_select(0, at).float()) * scale
+    # Whole vectors of the CPU: elements behind the last one would be computed by another function.
+    depths = F.pad(depths, (0, -size % VECTORS), value=math.inf)
     weights = (depths.neg().exp2() * WEIGHT_OF_BEST).long()
     nearest, order = depths.topk(most, dim=-1, largest=False)
     last = nearest.gather(1, top_k.clamp(max=most).long() - 1)
@@ -312,7 +318,7 @@ def make_not_finite_error(what: str, dtype: torch.dtype) -> RequestError:
 
 
 def _compute_logprobs(
-    logits: torch.Tensor, rows: Mapping[int, SamplingRow], token_ids: torch.Tensor
+    logits: torch.Tensor, rows: Mapping[int, SamplingRow], token_ids: torch.Tensor, find_greatest: FindGreatest
 ) -> tuple[torch.Tensor, ...]:
     """Of the rows that ask, in order: the chosen token's logprob [R], the greatest ones [R, most] and their ids."""
     asking = [i for i, row in rows.items() if row.params.logprobs is not None]
@@ -321,8 +327,8 @@ def _compute_logprobs(
     most = min(max(rows[i].params.logprobs or 0 for i in asking), logits.shape[-1])
     [at] = upload([np.array(asking)], logits.device)
     picked = logits.index_select(0, at)
-    greatest = picked.topk(most, dim=-1).indices
-    logprobs = picked.float().log_softmax(dim=-1)
+    greatest = find_greatest(picked, most)
+    logprobs = compute_logprobs(picked)
     own = logprobs.gather(1, token_ids.index_select(0, at)[:, None])[:, 0]
     return own, logprobs.gather(1, greatest), greatest
 
