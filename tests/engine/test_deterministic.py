@@ -65,7 +65,7 @@ def test_options_for_which_it_does_not_hold_are_refused_by_name(options: dict[st
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [("qwen3_5", "layers with states"), ("deepseek_vl_v2", "latent attention"), ("mllama", "layers that attend")],
+    [("qwen3_5", "layers with states"), ("kimi_vl", "latent attention"), ("mllama", "layers that attend")],
 )
 def test_layers_for_which_it_does_not_hold_are_refused_by_name(
     name: str, named: str, tiny_checkpoint: Callable[[str], Path]
