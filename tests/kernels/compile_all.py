@@ -480,7 +480,7 @@ CALLS = {
     ),
 }
 """float32: where it has tiles of its own."""
-NVIDIA_ALONE = (call_fixed_products, call_gemv, call_packed, call_all_reduce)
+NVIDIA_ALONE = (call_fixed_attention, call_fixed_products, call_gemv, call_packed, call_all_reduce)
 """They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
 ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_states, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
