@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import deterministic
+import pytest
 
 
+@pytest.mark.slow
 def test_bits_differ_in_the_plain_mode_alone(run_benchmark: Callable[..., list[dict[str, Any]]]) -> None:
-    options = ("--requests", "10", "--arrangements", "3", "--scale", "0.002", "--compare-plain")
+    options = ("--requests", "6", "--arrangements", "3", "--scale", "0.002", "--compare-plain")
     figures = run_benchmark(deterministic, *options)
     bits = {each["mode"]: each["differing_bits"] for each in figures if each["what"] == "bits"}
     assert bits["deterministic"] == 0 < bits["plain"]

@@ -105,9 +105,7 @@ class Attention:
         cos, sin = step.turns[self._rotary]
         self._ops.rotate_and_write(qkv, cos, sin, cache, step.slots, norms, step.faults)
         query = qkv[:, : self._num_heads]
-        query_scale = step.grown_scale if self._grows else step.query_scale
-        if query_scale is not None:
-            query.mul_(query_scale)
+        self._scale_queries(query, step)
         output = self._ops.attend(
             query,
             cache,
@@ -119,6 +117,12 @@ class Attention:
             slopes=step.slopes,
         )
         return self._open_gates(output, gate).reshape(len(qkv), -1)
+
+    def _scale_queries(self, query: torch.Tensor, step: AttentionStep) -> None:
+        """Multiply queries [T, H, D] by the factors of their tokens, if they have any."""
+        scale = step.grown_scale if self._grows else step.query_scale
+        if scale is not None:
+            query.mul_(scale)
 
     def _open_gates(self, output: torch.Tensor, gates: torch.Tensor | None) -> torch.Tensor:
         """Return the attended values [T, H, D] as far as their gates are open."""

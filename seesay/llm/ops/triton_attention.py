@@ -342,13 +342,14 @@ def _quantized_decode_tile(dtype: torch.dtype, rows: int, has_room: bool, layout
     whose pointers take registers."""
     if dtype == torch.float32 or layout.head_dim > 128:
         return Tile(rows=rows, keys=32, num_warps=4, num_stages=2)
+    most_stages = 6 if has_room else 3
     is_simple = layout.block_size % 64 == 0 and layout.head_dim == power_of_2_from(layout.head_dim)
     if rows > 8 or not is_simple:
-        return Tile(rows=rows, keys=64, num_warps=4, num_stages=6 if has_room else 3)
+        return Tile(rows=rows, keys=64, num_warps=4, num_stages=most_stages)
     if layout.format == "fp8":
-        return Tile(rows=rows, keys=64, num_warps=2, num_stages=6 if has_room else 3)
+        return Tile(rows=rows, keys=64, num_warps=2, num_stages=most_stages)
     num_warps, num_stages = (1, 6) if layout.format == "int4" else (2, 4)
-    return Tile(rows=rows, keys=64, num_warps=num_warps, num_stages=num_stages if has_room else 3, num_shares=2)
+    return Tile(rows=rows, keys=64, num_warps=num_warps, num_stages=min(num_stages, most_stages), num_shares=2)
 
 
 @cache
