@@ -127,7 +127,7 @@ class Accelerator(Work, Allocation):
 
     type: PyTorch's name of it. names: what `device_type` may call it. label: what messages call it.
     package: the module that adds it to PyTorch; requirement: the package to install. None where PyTorch has it.
-    collectives: the backend of `torch.distributed` that joins several.
+    collectives: the backend of `torch.distributed` that joins several; None where there is none.
     is_automatic: whether 'auto' chooses it where it is there.
     has_triton: whether Triton compiles for it. has_kernels: whether all our kernels are made for it.
     has_wide_products: whether `torch.mm` takes an `out_dtype`.
@@ -138,7 +138,7 @@ class Accelerator(Work, Allocation):
     names: ClassVar[tuple[str, ...]] = ()
     package: ClassVar[str | None] = None
     requirement: ClassVar[str | None] = None
-    collectives: ClassVar[str] = "gloo"
+    collectives: ClassVar[str | None] = None
     is_automatic: ClassVar[bool] = True
     has_triton: ClassVar[bool] = False
     has_kernels: ClassVar[bool] = False

@@ -23,9 +23,12 @@ def has_gpu() -> bool:
     return _has_nvidia_driver() or pick_device("auto").type != "cpu"
 
 
-def has_nvidia_gpu() -> bool:
-    """Whether 'auto' means a GPU of NVIDIA."""
-    return _has_nvidia_driver() or accelerator_of(pick_device("auto")) is CUDA
+def means_nvidia(device_type: str) -> bool:
+    """Whether `device_type` means a GPU of NVIDIA, as far as its name says: 'auto' does where there is one."""
+    name = device_type.partition(":")[0]
+    if name != "auto":
+        return name in CUDA.names
+    return _has_nvidia_driver() or accelerator_of(pick_device(name)) is CUDA
 
 
 def _has_nvidia_driver() -> bool:
@@ -131,7 +134,7 @@ def describe_devices() -> tuple[str, list[str], str]:
     import torch
 
     chosen, reasons = choose_accelerator()
-    build = accelerator_of_type("cuda").describe_build() if chosen is HOST else chosen.describe_build()
+    build = accelerator_of_type(CUDA.type).describe_build() if chosen is HOST else chosen.describe_build()
     devices = [] if chosen is HOST else [chosen.describe(index) for index in range(chosen.count())]
     why = f"{chosen.names[0]}, the first that is there" if devices else "cpu, as no other device is there"
     return f"{torch.__version__}, {build}", devices, "; ".join([why, *reasons])

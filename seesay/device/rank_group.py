@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.peer_ranks import open_peer_ranks
-from seesay.device.query import pick_device
+from seesay.device.query import describe_kind, pick_device
 from seesay.device.ranks import Place, Ranks, TorchRanks, TorchStages
 from seesay.device.registry import accelerator_of
 from seesay.errors import ConfigError
@@ -67,6 +67,9 @@ def join_group(meeting: Meeting, place: Place, device: torch.device, *, timeout_
     import torch
     from torch import distributed
 
+    collectives = accelerator_of(device).collectives
+    if collectives is None:
+        raise ConfigError(f"{describe_kind(device)} has no collectives, which join several: take one device")
     interface = "lo" if meeting.address is None else find_interface(meeting.address)
     for name in _INTERFACES:
         os.environ.setdefault(name, interface)
@@ -77,7 +80,7 @@ def join_group(meeting: Meeting, place: Place, device: torch.device, *, timeout_
     elif meeting.address is None:
         torch.set_num_threads(max(1, torch.get_num_threads() // place.size))
     distributed.init_process_group(
-        accelerator_of(device).collectives,
+        collectives,
         store=meeting.store,
         rank=place.rank,
         world_size=place.size,

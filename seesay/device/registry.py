@@ -31,6 +31,7 @@ class Host(Accelerator):
     type = "cpu"
     names: ClassVar[tuple[str, ...]] = ("cpu",)
     label = "CPU"
+    collectives = "gloo"
     has_streams = has_pins = False
 
     def is_available(self) -> bool:
@@ -222,7 +223,7 @@ def all_accelerators() -> Iterator[Accelerator]:
 @cache
 def accelerator_of_type(type: str) -> Accelerator:
     """Return what knows the devices that PyTorch calls `type`."""
-    if type == "cuda":
+    if type == CUDA.type:
         import torch
 
         return ROCM if torch.version.hip else CUDA

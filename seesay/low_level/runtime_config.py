@@ -75,7 +75,7 @@ class RuntimeConfigBuilder:
         is_one = len(numbers) == 1 and type(numbers[0]) is int and numbers[0] >= 0
         require(is_one, "device_list", device_list, "must have the number of one device")
         return self._set_engine(
-            "compute_unit", device_type="cpu" if device == TargetDevice.CPU else f"cuda:{numbers[0]}"
+            "compute_unit", device_type="cpu" if device == TargetDevice.CPU else f"{TargetDevice.CUDA}:{numbers[0]}"
         )
 
     def max_batch(self, num_requests: int) -> Self:

@@ -19,6 +19,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from seesay.config import EngineConfig, VisionConfig
+from seesay.device.query import is_accelerator, means_nvidia
 from seesay.errors import ConfigError, SeesayError
 from seesay.serving.child_process import MAX_REPORT_BYTES, check_report, start_server
 from seesay.serving.http.listener import open_sockets, port_of
@@ -59,6 +60,7 @@ def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: Visi
     if ":" in backend.device_type:
         raise ConfigError(f"--dp above 1 needs --devices instead of --device {backend.device_type}")
     gpus = [] if backend.device_type == "cpu" else list(map(str, settings.devices)) or _visible_gpus()
+    _check_device(backend.device_type, gpus)
     if not gpus:
         if settings.devices:
             raise ConfigError("--devices names GPUs: do not give --device cpu")
@@ -67,6 +69,15 @@ def divide_devices(settings: ServerSettings, backend: EngineConfig, vision: Visi
     if len(gpus) < count * each:
         raise ConfigError(f"--dp {count} needs {count * each} GPUs, there are {len(gpus)}: {', '.join(gpus)}")
     return [{"CUDA_VISIBLE_DEVICES": ",".join(gpus[i * each : (i + 1) * each])} for i in range(count)]
+
+
+def _check_device(device: str, gpus: Sequence[str]) -> None:
+    """Raise `ConfigError` for a device that is neither the CPU nor one of `gpus`."""
+    if is_accelerator(device) and not (gpus and means_nvidia(device)):
+        raise ConfigError(
+            f"--dp above 1 divides CUDA GPUs or the CPU's cores: for --device {device}, start a server on each device, "
+            "all with --proxy-url (docs/several_servers.md)"
+        )
 
 
 def _count_encoder_gpus(device: str | None) -> int:

@@ -4,6 +4,7 @@ on it, in a process of its own: see `tests/on_device`."""
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import seesay
+from seesay.demo.scenes import make_example
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "my_device"
@@ -65,13 +67,31 @@ def test_the_engine_answers_on_it(environment: dict[str, str], tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tests", ["front/test_engine.py", "test_engine_core.py", "test_several_answers.py"])
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "front/test_engine.py", "front/test_thoughts.py", "test_engine_core.py", "test_several_answers.py",
+        "test_abort_stages.py", "test_restrictions.py", "test_remote_code.py", "test_timed_steps.py", "test_weights.py",
+        "core/test_loop.py", "core/test_draft_model.py", "core/test_step_pipeline.py", "core/test_suspects.py",
+    ],
+)  # fmt: skip
 def test_the_engines_own_tests_pass_on_it(environment: dict[str, str], tests: str) -> None:
     """Those that were written for the CPU: `pytest --device npu` runs any of them."""
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--timeout=300", "--device", "npu"]
     options += ["-m", "not slow and not gpu", f"tests/engine/{tests}"]
     done = run({**environment, "OMP_NUM_THREADS": "1"}, "-m", "pytest", *options, timeout_s=TIMEOUT_S)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-8000:]
+
+
+def test_chat_describes_a_picture(environment: dict[str, str], tmp_path: Path) -> None:
+    """As the README of the package says, with the memory that the device has at first."""
+    make_example("describe", 5).images[0].save(tmp_path / "scene.png")
+    page = (EXAMPLE / "README.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("seesay chat") and "--image" in line]
+    arguments = shlex.split(line, comments=True)[1:]
+    arguments[arguments.index("--image") + 1] = str(tmp_path / "scene.png")
+    done = run({**environment, "OMP_NUM_THREADS": "1"}, "-m", "seesay", *arguments, timeout_s=600)
+    assert done.returncode == 0 and " " in done.stdout.strip(), done.stderr
 
 
 def test_auto_means_it(environment: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,39 +13,32 @@ import pytest
 import seesay
 
 PACKAGE = Path(seesay.__file__).parent
-ALLOWED = {"device/cuda.py", "kernels/absent_gpu.py", "kernels/gpu.py"}
-"""`torch.cuda` behind the seam, and what Triton's kernels, which are below it, ask of NVIDIA's GPUs."""
+ALLOWED = {"device/cuda.py", "kernels/absent_gpu.py", "kernels/gpu.py", "low_level/runtime_config.py"}
+"""`torch.cuda` behind the seam, what Triton's kernels, which are below it, ask of NVIDIA's GPUs, and a name that the
+published interface of another engine has."""
+NAME = re.compile(r"(torch\.)?_?cuda(?![a-z])")
+"""What a text that names CUDA begins with."""
 
 
 def find_cuda(source: str) -> Iterator[str]:
-    """Yield what names CUDA: `torch.cuda`, however imported, `.cuda()`, `.is_cuda`, and comparisons of a device's type
-    with 'cuda'."""
-    for node in ast.walk(ast.parse(source)):
+    """Yield what names CUDA: `torch.cuda`, however imported, `.cuda()`, `.is_cuda`, `._cuda_…`, and texts, such as
+    'cuda:0', that are not docstrings."""
+    tree = ast.parse(source)
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Attribute(attr="extra"), attr="cuda"):
                 pass  # Triton's intrinsics in kernels, which ask for them by a constant: `gpu.has_dependent_launch`
-            case ast.Attribute(attr="cuda"):
-                yield f"line {node.lineno}: .cuda"
-            case ast.Attribute(attr="is_cuda"):
-                yield f"line {node.lineno}: .is_cuda"
-            case ast.Import(names=names) if any(name.name.startswith("torch.cuda") for name in names):
+            case ast.Attribute(attr=name) if name == "cuda" or name == "is_cuda" or name.startswith("_cuda"):
+                yield f"line {node.lineno}: .{name}"
+            case ast.Import(names=names) if any(NAME.match(name.name) for name in names):
                 yield f"line {node.lineno}: import torch.cuda"
             case ast.ImportFrom(module=str(module), names=names) if module.startswith("torch.cuda") or (
-                module == "torch" and any(name.name == "cuda" for name in names)
+                module.partition(".")[0] == "torch" and any(NAME.match(name.name) for name in names)
             ):
-                yield f"line {node.lineno}: from torch.cuda"
-            case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value="cuda"), *_]):
-                yield f"line {node.lineno}: getattr(…, 'cuda')"
-            case ast.Compare() if _is_about_cuda(node):
-                yield f"line {node.lineno}: a comparison with 'cuda'"
-
-
-def _is_about_cuda(node: ast.Compare) -> bool:
-    """Whether the type of a device is compared with 'cuda', alone or in a tuple."""
-    sides = [node.left, *node.comparators]
-    asks = any(isinstance(side, ast.Attribute) and side.attr == "type" for side in sides)
-    values = [each for side in sides for each in (side.elts if isinstance(side, ast.Tuple) else [side])]
-    return asks and any(isinstance(each, ast.Constant) and each.value == "cuda" for each in values)
+                yield f"line {node.lineno}: from torch import cuda"
+            case ast.Constant(value=str(text)) if id(node) not in docstrings and NAME.match(text):
+                yield f"line {node.lineno}: {text!r}"
 
 
 def find_all(package: Path) -> dict[str, list[str]]:
@@ -73,6 +67,19 @@ def test_those_that_may_do() -> None:
         "if device.type == 'cuda': pass",
         "if x.device.type in ('cuda', 'meta'): pass",
         "getattr(torch, 'cuda').synchronize()",
+        "getattr(x, 'cuda')()",
+        "def f(x, device='cuda:0'): return x.to(device)",
+        "def f(x, *, index=0): return x.to(f'cuda:{index}')",
+        "x = torch.empty(3, device='cuda')",
+        "torch.set_default_device('cuda:1')",
+        "torch.__dict__['cuda'].synchronize()",
+        "importlib.import_module('torch.cuda').synchronize()",
+        "operator.attrgetter('cuda.synchronize')(torch)()",
+        "torch._C._cuda_synchronize()",
+        "torch.backends.cuda.enable_flash_sdp(False)",
+        "from torch.backends import cuda as c",
+        "class C: device: str = 'cuda'",
+        "with torch.autocast('cuda'): pass",
     ],
 )
 @pytest.mark.parametrize("name", ["llm/running/runner.py", "encoders/worker.py", "device/streams.py"])

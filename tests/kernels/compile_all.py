@@ -514,10 +514,13 @@ def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
             call(getattr(torch, dtype))
         for name, kernel in {id(kernel): (name, kernel) for name, kernel in launches.kernels}.values():
             try:
-                taken = (kernel.result() if hasattr(kernel, "result") else kernel).metadata.shared
+                kernel = kernel.result() if hasattr(kernel, "result") else kernel
+                taken = kernel.metadata.shared
             except Exception as error:
                 problems.append(f"{name} does not compile: {type(error).__name__}: {error}")
                 continue
+            if kind in AMD_SHARED_BYTES and "inline_asm" in kernel.asm["ttir"]:
+                problems.append(f"{name} has PTX, about which AMD's assembler only complains on stderr")
             shared_bytes[name] = max(taken, shared_bytes.get(name, 0))
             if taken > limit:
                 problems.append(f"{name} takes {taken} bytes of shared memory; a block has {limit}")

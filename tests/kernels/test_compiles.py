@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,8 +66,13 @@ def test_kernels_compile_for_amd(compiled: Path) -> None:
 
 
 def test_kernels_with_assembly_are_marked() -> None:
-    """Inline assembly is PTX. It is in modules that say so, or in branches for NVIDIA (`HAS_PTX`)."""
-    for path in (Path(seesay.__file__).parent / "kernels").glob("*.py"):
+    """Inline assembly is PTX. It is in modules that say so, or in branches for NVIDIA (`HAS_PTX`), which is true of no
+    other GPU."""
+    package = Path(seesay.__file__).parent
+    for path in (package / "llm").rglob("*.py"):
+        given = re.findall(r"HAS_PTX\"?(?:=|: )(?!tl)(\w*)", path.read_text())
+        assert set(given) <= {"has_ptx"}, path
+    for path in (package / "kernels").glob("*.py"):
         text = path.read_text()
         if "inline_asm_elementwise" in text:
             assert "NVIDIA_ALONE = True" in text or "if HAS_PTX:" in text or "elif HAS_PTX:" in text, path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterator
 
@@ -12,7 +13,6 @@ from triton_cases import DEVICE, IS_INTERPRETED, ON_GPU
 pytestmark = pytest.mark.skipif(not (IS_INTERPRETED or ON_GPU), reason="needs Triton's interpreter or a GPU")
 if IS_INTERPRETED or ON_GPU:
     from seesay.llm.ops import checked_ops
-    from seesay.llm.ops.torch_ops import TorchOps
     from seesay.llm.ops.triton_ops import TritonOps
 
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
@@ -35,8 +35,16 @@ def test_all_that_are_right_are_used(caplog: pytest.LogCaptureFixture) -> None:
     }  # fmt: skip
 
 
+def test_each_operation_is_checked_or_left_to_torch() -> None:
+    found = {name for name, value in vars(TritonOps).items() if inspect.isfunction(value)}
+    checked = {name for check in checked_ops._CHECKS for name in check.methods}
+    assert checked | set(checked_ops._UNCHECKED) == found and not checked & set(checked_ops._UNCHECKED)
+
+
 @pytest.mark.parametrize("fault", ["differs", "fails"])
-@pytest.mark.parametrize("name", ["rms_norm", "act_and_mul", "attend", "rotate_and_write", "splice"])
+@pytest.mark.parametrize(
+    "name", ["rms_norm", "act_and_mul", "attend", "attend_latent", "rotate_and_write", "splice", "add_low_rank"]
+)
 def test_one_that_is_wrong_is_left_out(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -50,9 +58,12 @@ def test_one_that_is_wrong_is_left_out(
         changed[0].mul_(1.2)
         return found
 
+    uses = [check for check in checked_ops._CHECKS if name in check.methods]
+    monkeypatch.setattr(checked_ops, "_CHECKS", (checked_ops._CHECKS[0], uses[0], uses[-1]))  # the others take time
     monkeypatch.setattr(TritonOps, name, wrong)
     ops = checked_ops.make_checked_ops(DEVICE, DTYPE)
-    assert isinstance(getattr(ops, name).__self__, TorchOps)
-    assert f"{name}" in caplog.text and (fault if fault == "fails" else "differs by") in caplog.text
-    others = {"rms_norm", "attend"} - {name} - ({"attend"} if name == "rotate_and_write" else set())
-    assert all(getattr(ops, other).__self__ is ops for other in others)
+    assert f"torch computes {', '.join(uses[0].methods)}: Triton's kernel" in caplog.text
+    assert (fault if fault == "fails" else "differs by") in caplog.text
+    replaced = {each for each in vars(ops) if not each.startswith(("needs", "takes"))}
+    assert replaced == {*uses[0].methods, *checked_ops._UNCHECKED}
+    assert all(getattr(ops, each).__module__ != TritonOps.__module__ for each in replaced)

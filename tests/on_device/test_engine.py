@@ -29,6 +29,19 @@ from seesay.offline.pipeline import Pipeline
 NPU = torch.device(load_device())
 
 
+SCHEMA = {"type": "object", "properties": {"colour": {"enum": ["red", "green", "blue"]}}, "required": ["colour"]}
+FORM = {"type": "json_schema", "json_schema": {"name": "colour", "schema": SCHEMA}}
+CHOICES: dict[str, dict[str, Any]] = {
+    "grammar": {"response_format": FORM, "ignore_eos": False, "max_new_tokens": 40},
+    "penalties": {"repetition_penalty": 1.3, "presence_penalty": 0.2, "frequency_penalty": 0.3},
+    "drawn": {"do_sample": True, "temperature": 1.3, "top_k": 30, "top_p": 0.9, "random_seed": 7, "logprobs": 2},
+    "drawn plainly": {"do_sample": True, "temperature": 1.5, "top_p": 0.95, "random_seed": 3},
+    "logprobs": {"logprobs": 3},
+    "bans": {"no_repeat_ngram_size": 2, "bad_words": [" the"], "min_new_tokens": 4},
+}
+"""What is asked of the sampler."""
+
+
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Pipeline]:
     with open_engine("npu") as pipe:
@@ -57,9 +70,7 @@ def test_answers_are_those_of_the_cpu(engine: Pipeline, expected: list[list[int]
 
 
 def test_grammars_restrict_answers(engine: Pipeline, reference: Pipeline) -> None:
-    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "green", "blue"]}}, "required": ["colour"]}
-    form = {"type": "json_schema", "json_schema": {"name": "colour", "schema": schema}}
-    config = replace(GREEDY, response_format=form, ignore_eos=False, max_new_tokens=40)
+    config = replace(GREEDY, **CHOICES["grammar"])
     found, wanted = (each(make_prompts()[:2], gen_config=config) for each in (engine, reference))
     assert [answer.token_ids for answer in found] == [answer.token_ids for answer in wanted]
     assert all(json.loads(answer.text)["colour"] in ("red", "green", "blue") for answer in found)
@@ -207,6 +218,22 @@ def test_a_decode_step_copies_little_and_waits_for_nothing(
     assert len(steps) > 5
     assert max(crossing.copies_to_device for crossing in steps) <= 8
     assert {crossing.copies_to_host for crossing in steps} == {num_fetched}
+    assert {crossing.waits for crossing in crossings} == {0}
+
+
+@pytest.mark.parametrize(
+    ("name", "eager_mode"), [*((name, False) for name in CHOICES), ("penalties", True), ("drawn plainly", True)]
+)
+def test_choosing_tokens_waits_for_nothing(name: str, eager_mode: bool, reference: Pipeline) -> None:
+    """Whatever is asked of the sampler, few tensors more go up and come back in a decode step."""
+    config, prompts = replace(GREEDY, **CHOICES[name]), make_prompts()[:3]
+    answers, crossings = count_crossings("npu", prompts, config, eager_mode=eager_mode)
+    assert answers == ask(reference, prompts, config)
+    last = max(index for index, crossing in enumerate(crossings) if not crossing.is_decode)
+    steps = crossings[last + 1 :]
+    assert len(steps) > 5
+    assert max(crossing.copies_to_device for crossing in steps) <= (10 if eager_mode else 5)
+    assert max(crossing.copies_to_host for crossing in steps) <= (6 if name in ("drawn", "logprobs") else 3)
     assert {crossing.waits for crossing in crossings} == {0}
 
 

@@ -91,13 +91,15 @@ class CountingRunner(ModelRunner):
         return result
 
 
-def count_crossings(device: str, prompts: list[Any], **options: Any) -> tuple[list[list[int]], list[Crossing]]:
+def count_crossings(
+    device: str, prompts: list[Any], gen_config: GenerationConfig = GREEDY, **options: Any
+) -> tuple[list[list[int]], list[Crossing]]:
     """Return the answers, and what crossed in each step. Steps come one after the other."""
     crossings: list[Crossing] = []
     parts = watched(lambda decoder, limits: CountingRunner(decoder, limits, crossings))
     with open_engine(device, core_parts=parts, async_scheduling=False, **options) as pipe:
         crossings.clear()
-        return ask(pipe, prompts), crossings
+        return ask(pipe, prompts, gen_config), crossings
 
 
 def load_device() -> str:

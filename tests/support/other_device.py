@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -19,13 +20,26 @@ AS_ON_THE_CPU: dict[str, tuple[Any, Any]] = {
     "jump_ahead": (None, True),
 }
 """Fields, the values that tests leave them at, and what they mean there or what makes a start short."""
-ABOUT_THE_CPU: dict[str, str] = {"fp8": "examples/my_device does not convert FP8 numbers"}
-"""Parts of the names of tests, and why they tell nothing about another device."""
+_NO_FP8 = "examples/my_device does not convert FP8 numbers: docs/devices.md"
+_NO_RANKS = "examples/my_device has no collectives: docs/devices.md"
+ABOUT_THE_CPU: dict[str, str] = {
+    "fp8": _NO_FP8,
+    "test_a_process_falls_back_from_a_folder_that_was_quantized_meanwhile": _NO_FP8,
+    "test_plain_weights_are_quantized_again": _NO_FP8,
+    "[two ranks]": _NO_RANKS,
+    "test_ranks.py": _NO_RANKS,
+    "test_rank_weights.py": _NO_RANKS,
+    "test_rank_failures.py": _NO_RANKS,
+    "test_ray_ranks.py": _NO_RANKS,
+    "test_the_process_gives_its_memory_back": "measures the memory of the host, which has the weights of a device too",
+}
+"""Parts of the names of tests, and what the device cannot do, or why they tell nothing about it."""
 
 
 def use_device(name: str) -> None:
     """Let a configuration of the CPU mean the device, with numbers and processes as the CPU has them, so that tokens
     are the same ones."""
+    os.environ.setdefault("MY_DEVICE_GIB", "4")  # some tests have several engines
     assert pick_device(name).type == name
     check = EngineConfig.__post_init__
 

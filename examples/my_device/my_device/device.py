@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -35,7 +36,7 @@ def read_counters() -> Counters:
 
 
 def set_capacity(num_bytes: int, index: int = 0) -> None:
-    """Set the memory of a device. It has 1 GiB at first."""
+    """Set the memory of a device. At first it has as many GiB as the variable MY_DEVICE_GIB says, else 1."""
     torch.ops.my_device.set_capacity(index, num_bytes)
 
 
@@ -44,10 +45,13 @@ def _load() -> None:
     """Add the device to PyTorch, under the name that Ascend NPUs have there."""
     torch.ops.load_library(str(build()))  # type: ignore[no-untyped-call]
     rename_privateuse1_backend("npu")
-    torch._register_device_module("npu", _make_module())
+    module = _make_module()
+    torch._register_device_module("npu", module)
+    for index in range(module.device_count()):
+        set_capacity(int(os.environ.get("MY_DEVICE_GIB", "1")) << 30, index)
 
 
-def _make_module() -> ModuleType:
+def _make_module() -> Any:
     """Return `torch.npu`: what PyTorch asks of the module of a device."""
     module: Any = ModuleType("torch.npu")
     module.is_available = lambda: True
@@ -55,8 +59,7 @@ def _make_module() -> ModuleType:
     module.current_device = torch.accelerator.current_device_index
     module._is_in_bad_fork = lambda: False
     module.manual_seed_all = torch.default_generator.manual_seed
-    found: ModuleType = module
-    return found
+    return module
 
 
 class MyDevice(Accelerator):

@@ -26,7 +26,7 @@ from typing import Any
 from seesay.config import EngineConfig
 from seesay.config.plain import as_plain
 from seesay.device.backends import has_triton
-from seesay.device.query import has_nvidia_gpu
+from seesay.device.query import means_nvidia
 from seesay.errors import ConfigError
 from seesay.system.python import python_command
 
@@ -129,10 +129,8 @@ def _read_report(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def _has_kernels(config: EngineConfig) -> bool:
-    name = config.device_type.partition(":")[0]
-    if name not in ("auto", "cuda") or not has_triton() or os.environ.get("TRITON_INTERPRET") == "1":
-        return False
-    return name == "cuda" or has_nvidia_gpu()
+    is_compiled = has_triton() and os.environ.get("TRITON_INTERPRET") != "1"
+    return is_compiled and means_nvidia(config.device_type)
 
 
 def _cache_folder() -> Path:

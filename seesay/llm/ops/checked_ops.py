@@ -5,26 +5,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import torch
 
 from seesay.errors import describe
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
-from seesay.llm.ops.interface import Ops, RowLayout
+from seesay.llm.ops.interface import Activation, Ops, RowLayout
 from seesay.llm.ops.low_rank import SlotFactors, SlotRows, make_spans, sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps
+from seesay.llm.plans.window import Chunk, Window
 
 logger = logging.getLogger("seesay")
 
+_UNCHECKED = ("mix_experts", "quantize_norm", "quantize_activation")
+"""Operations on experts and quantized rows, whose kernels have PTX."""
 _TOLERANCE = 2e-2
 """Of bfloat16, whose numbers have eight bits: of the largest number of a result."""
 _HEADS, _KV_HEADS, _HEAD_DIM, _BLOCK_SIZE = 4, 2, 64, 16
-_HIDDEN = 512
-
+_HIDDEN, _TURNED_DIM = 512, 16
+_KV_LENS, _NUM_NEW = np.array([20, 37, 50]), np.array([1, 1, 30])
+_TABLE = np.arange(12).reshape(3, 4)
+"""Tokens of three sequences, the new ones among them, and the blocks of these."""
 
 Compute: TypeAlias = "Callable[[Ops, torch.Tensor], list[torch.Tensor]]"
 """Computes something by operations, on the device and in the type of a tensor."""
@@ -51,9 +57,8 @@ def make_checked_ops(device: torch.device, dtype: torch.dtype = torch.bfloat16) 
 
 @cache
 def _find_wrong(device: torch.device, dtype: torch.dtype) -> frozenset[str]:
-    """Return the methods whose kernels fail or differ. Experts and quantized rows have kernels with PTX: torch
-    computes them."""
-    wrong = {"mix_experts", "quantize_norm", "quantize_activation"}
+    """Return the methods that torch computes: those of `_UNCHECKED`, and those whose kernels fail or differ."""
+    wrong = set(_UNCHECKED)
     for check in _CHECKS:
         if (
             reason := find_difference(check.compute, TritonOps(), torch.empty(0, dtype=dtype, device=device))
@@ -83,7 +88,9 @@ def _draw(*shape: int, like: torch.Tensor) -> torch.Tensor:
 
 
 def _norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
-    return [ops.rms_norm(_draw(5, _HIDDEN, like=like), _draw(_HIDDEN, like=like), 1e-6)]
+    """Of rows, and of the heads of rows."""
+    shapes = ((5, _HIDDEN), (5, _HEADS, _HEAD_DIM))
+    return [ops.rms_norm(_draw(*shape, like=like), _draw(shape[-1], like=like), 1e-6) for shape in shapes]
 
 
 def _add_and_norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
@@ -93,7 +100,7 @@ def _add_and_norm(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
 
 def _activate(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
     x = _draw(5, 2 * _HIDDEN, like=like)
-    return [ops.act_and_mul(x, "silu"), ops.act_and_mul(x, "gelu_tanh")]
+    return [ops.act_and_mul(x, activation) for activation in get_args(Activation)]
 
 
 def _splice(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
@@ -125,43 +132,92 @@ def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
     return [y]
 
 
-def _attend(ops: Ops, like: torch.Tensor, format: KVFormat = "plain", window: int | None = None) -> list[torch.Tensor]:
-    """Two decode rows and a chunk of a prompt, over a cache that holds numbers, or zeros where it is quantized."""
-    layout = KVLayout(
-        format=format, dtype=like.dtype, block_size=_BLOCK_SIZE, num_kv_heads=_KV_HEADS, head_dim=_HEAD_DIM
-    )
-    num_blocks, kv_lens, num_new = 12, np.array([20, 37, 50]), np.array([1, 1, 30])
-    data = torch.zeros((num_blocks, *layout.block_shape), dtype=layout.element_type, device=like.device)
-    if format == "plain":
-        data.copy_(_draw(*data.shape, like=like))
-    cache = LayerCache(layout=layout, data=data)
-    table = np.arange(num_blocks).reshape(3, 4)
-    places = [np.arange(length - new, length) for length, new in zip(kv_lens, num_new, strict=True)]
-    blocks = [row[place // _BLOCK_SIZE] for row, place in zip(table, places, strict=True)]
+@dataclass(frozen=True)
+class _Attention:
+    """Attention of two decode rows and a chunk of a prompt, over a cache that holds numbers, or zeros where it is
+    quantized. has_more: queries and keys take norms, of which half the components are rotated, scores have a cap, and
+    heads have sinks. has_slopes: heads have slopes. has_runs: the last tokens are a run."""
+
+    format: KVFormat = "plain"
+    window: Window | None = None
+    has_more: bool = False
+    has_slopes: bool = False
+    has_runs: bool = False
+
+    def __call__(self, ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
+        layout = KVLayout(
+            format=self.format, dtype=like.dtype, block_size=_BLOCK_SIZE, num_kv_heads=_KV_HEADS, head_dim=_HEAD_DIM
+        )
+        cache = LayerCache.zeros(layout, _TABLE.size, like.device)
+        if self.format == "plain":
+            cache.data.copy_(_draw(*cache.data.shape, like=like))
+        qkv = _draw(int(_NUM_NEW.sum()), _HEADS + 2 * _KV_HEADS, _HEAD_DIM, like=like)
+        faults = torch.zeros(len(qkv), device=like.device)
+        weights = (1 + _draw(_HEAD_DIM, like=like) / 8, 1 + _draw(_HEAD_DIM, like=like) / 4, 1e-6)
+        cos, sin, slots = _turn(_HEAD_DIM // 2 if self.has_more else _HEAD_DIM, like)
+        ops.rotate_and_write(qkv, cos, sin, cache, slots, weights if self.has_more else None, faults)
+        query = qkv[:, :_HEADS].contiguous()
+        output = ops.attend(
+            query,
+            cache,
+            _plan(ops, like, self.window, has_runs=self.has_runs),
+            scale=_HEAD_DIM**-0.5,
+            window=self.window,
+            soft_cap=2.0 if self.has_more else None,
+            sinks=_draw(_HEADS, like=like) if self.has_more else None,
+            slopes=_draw(_HEADS, like=like).float() / 8 if self.has_slopes else None,
+        )
+        return [qkv[:, : _HEADS + _KV_HEADS], *([cache.data] if self.format == "plain" else []), faults, output]
+
+
+def _turn(rotated: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return cosines and sines of the new tokens' places, and the slots of these."""
+    places = [np.arange(length - new, length) for length, new in zip(_KV_LENS, _NUM_NEW, strict=True)]
+    blocks = [row[place // _BLOCK_SIZE] for row, place in zip(_TABLE, places, strict=True)]
     slots = np.concatenate(blocks) * _BLOCK_SIZE + np.concatenate(places) % _BLOCK_SIZE
-    angles = torch.from_numpy(np.concatenate(places)[:, None] / 10000 ** (np.arange(_HEAD_DIM // 2) / _HEAD_DIM * 2))
+    exponents = np.arange(rotated // 2) / rotated * 2
+    angles = torch.from_numpy(np.concatenate(places)[:, None] / 10000**exponents)
     cos, sin = angles.cos().repeat(1, 2)[:, None], torch.cat((-angles.sin(), angles.sin()), dim=1)[:, None]
-    qkv = _draw(int(num_new.sum()), _HEADS + 2 * _KV_HEADS, _HEAD_DIM, like=like)
-    cos, sin = (each.to(like) for each in (cos, sin))
-    ops.rotate_and_write(qkv, cos, sin, cache, torch.from_numpy(slots).to(like.device))
+    return cos.to(like), sin.to(like), torch.from_numpy(slots).to(like.device)
+
+
+def _plan(ops: Ops, like: torch.Tensor, window: Window | None = None, *, has_runs: bool = False) -> Any:
+    runs = np.concatenate([np.arange(length - new, length) for length, new in zip(_KV_LENS, _NUM_NEW, strict=True)])
+    both = np.stack((runs, runs))
+    both[0, -8:], both[1, -8:] = runs[-8], runs[-1]
     rows = RowLayout(
-        cu_seqlens_q=np.cumsum([0, *num_new]), kv_lens=kv_lens, block_table=table, block_size=_BLOCK_SIZE, num_decode=2
+        cu_seqlens_q=np.cumsum([0, *_NUM_NEW]),
+        kv_lens=_KV_LENS,
+        block_table=_TABLE,
+        block_size=_BLOCK_SIZE,
+        num_decode=2,
+        runs=both if has_runs else None,
     )
-    plan = ops.plan_attention(rows, windows=frozenset([window]), device=like.device, dtype=like.dtype)
-    query = qkv[:, :_HEADS].contiguous()
-    output = ops.attend(query, cache, plan, scale=_HEAD_DIM**-0.5, window=window, soft_cap=None)
-    return [qkv[:, : _HEADS + _KV_HEADS], *([cache.data] if format == "plain" else []), output]
+    return ops.plan_attention(rows, windows=frozenset([window]), device=like.device, dtype=like.dtype)
 
 
-_ATTENTION = ("rotate_and_write", "plan_attention", "attend", "forget_blocks")
+def _attend_latent(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
+    layout = KVLayout(
+        dtype=like.dtype, block_size=_BLOCK_SIZE, num_kv_heads=1, head_dim=_TURNED_DIM + _HEAD_DIM, is_latent=True
+    )
+    cache = LayerCache(layout=layout, data=_draw(_TABLE.size, *layout.block_shape, like=like))
+    query = _draw(int(_NUM_NEW.sum()), _HEADS, layout.head_dim, like=like)
+    return [ops.attend_latent(query, cache, _plan(ops, like), scale=layout.head_dim**-0.5, turned_dim=_TURNED_DIM)]
+
+
+_ATTENTION = ("rotate_and_write", "plan_attention", "attend", "attend_latent", "forget_blocks")
+"""All that take a plan are of one implementation, whose plan it is."""
 _CHECKS = (
     _Check(("rms_norm",), _norm),
     _Check(("rms_norm",), _add_and_norm),
     _Check(("act_and_mul",), _activate),
     _Check(("splice",), _splice),
     _Check(("add_low_rank",), _add_low_rank),
-    _Check(_ATTENTION, _attend),
-    _Check(_ATTENTION, partial(_attend, window=24)),
-    _Check(_ATTENTION, partial(_attend, format="int8")),
-    _Check(_ATTENTION, partial(_attend, format="int4")),
+    _Check(_ATTENTION, _Attention()),
+    _Check(_ATTENTION, _Attention(window=24)),
+    _Check(_ATTENTION, _Attention(window=Chunk(24), has_more=True)),
+    _Check(_ATTENTION, _Attention(has_slopes=True, has_runs=True)),
+    _Check(_ATTENTION, _Attention(format="int8")),
+    _Check(_ATTENTION, _Attention(format="int4")),
+    _Check(_ATTENTION, _attend_latent),
 )

@@ -147,7 +147,7 @@ def _decode(
         )
     kernel, blocks = decode_kernel, {"BLOCK_SIZE": cache.layout.block_size}
     if cache.layout.format != "plain":
-        kernel, blocks = decode_quantized_kernel, {**describe_format(cache.layout), "HAS_PTX": index >= 0}
+        kernel, blocks = decode_quantized_kernel, {**describe_format(cache.layout), "HAS_PTX": has_ptx(index)}
     kernel[(num_kv_heads, len(work.items))](
         query,
         cache.data,

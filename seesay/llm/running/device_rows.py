@@ -17,7 +17,7 @@ from seesay.device.backends import has_kernels
 from seesay.device.transfers import upload
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
-from seesay.llm.running.sampler import DRAW_OPTIONS, draw_options, make_uniform
+from seesay.llm.running.sampler import DRAW_OPTIONS, draw_options
 
 TOKEN, LENGTH, OFFSET, STRETCH, SEED, STATE, OPTIONS = range(7)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
@@ -253,12 +253,23 @@ def make_draws(rows: DeviceRows, slots: torch.Tensor, drawn: Sequence[int]) -> t
         from seesay.kernels import row_state
 
         return row_state.make_draws(rows.state, slots, at)
-    picked = rows.state.index_select(0, slots).cpu().numpy()
-    draws = np.empty((len(picked), 2 + DRAW_OPTIONS))
-    draws[:, 0] = at.cpu().numpy()
-    draws[:, 1] = make_uniform(picked[:, SEED].view(np.uint64), picked[:, LENGTH].view(np.uint64))
-    draws[:, 2:] = picked[:, OPTIONS:].view(np.float64)
-    return torch.from_numpy(draws).to(slots.device)
+    picked = rows.state.index_select(0, slots)
+    mixed = _splitmix64(_splitmix64(picked[:, SEED]) + picked[:, LENGTH])
+    points = (_shift_right(mixed, 32).double() + 0.5) / 2.0**32
+    return torch.cat((torch.stack((at.double(), points), dim=1), picked[:, OPTIONS:].view(torch.float64)), dim=1)
+
+
+def _splitmix64(x: torch.Tensor) -> torch.Tensor:
+    """What `sampler.make_uniform` computes, of the bits of int64."""
+    x = x + _to_signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shift_right(x, 30)) * _to_signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right(x, 27)) * _to_signed(0x94D049BB133111EB)
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: torch.Tensor, count: int) -> torch.Tensor:
+    """Shift int64, zeros following from the left."""
+    return (x >> count) & ((1 << 64 - count) - 1)
 
 
 def _to_bits(value: float) -> int:

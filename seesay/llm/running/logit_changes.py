@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from seesay.device.backends import has_kernels
 from seesay.device.transfers import upload, upload_stacked
@@ -62,18 +64,7 @@ def _penalize(
 ) -> None:
     """Repetition penalty: divide the positive and multiply the negative logits of tokens seen before (Keskar et al.
     2019). Of those generated, then take off count · frequency + (count > 0) · presence (OpenAI's API reference)."""
-    picked = [rows[i] for i in penalized]
-    counted = [_count(row) for row in picked]
-    params = [row.params for row in picked]
-    arrays = [
-        np.array(penalized),
-        np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
-        np.concatenate([tokens.ids for tokens in counted]),
-        np.concatenate([tokens.counts for tokens in counted]),
-        np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
-        np.array([row.pending for row in picked]),
-    ]
-    tensors = upload(arrays, scores.device)
+    tensors = upload(_list_penalties(rows, penalized), scores.device)
     tensors.append(tensors[-1] if previous is None else previous)
     if has_kernels(scores.device):
         from seesay.kernels import sampling
@@ -81,6 +72,21 @@ def _penalize(
         sampling.penalize_tokens(scores, *tensors)
     else:
         penalize_tokens(scores, *tensors)
+
+
+def _list_penalties(rows: Sequence[SamplingRow], penalized: list[int]) -> list[npt.NDArray[Any]]:
+    """Return what `penalize_tokens` takes, from its `rows` to its `pending`."""
+    picked = [rows[i] for i in penalized]
+    counted = [_count(row) for row in picked]
+    params = [row.params for row in picked]
+    return [
+        np.array(penalized),
+        np.cumsum([0, *(len(tokens.ids) for tokens in counted)]),
+        np.concatenate([tokens.ids for tokens in counted]),
+        np.concatenate([tokens.counts for tokens in counted]),
+        np.array([(p.repetition_penalty, p.presence_penalty, p.frequency_penalty) for p in params], np.float64),
+        np.array([row.pending for row in picked]),
+    ]
 
 
 def start_counts(prompt: npt.NDArray[np.int64], params: SamplingParams, size: int) -> TokenCounts | None:
@@ -115,13 +121,19 @@ def penalize_tokens(
     where in `previous` (int64) is one more generated token; -1: there is none.
     """
     owner = torch.repeat_interleave(starts.diff(), output_size=len(ids))
-    late = torch.where(pending >= 0, previous[pending.clamp(min=0)], -1).to(ids.dtype)
-    is_late = (ids == late[owner]).to(counts.dtype)
-    is_known = torch.zeros_like(late).index_add_(0, owner, is_late)
-    new = ((late >= 0) & (is_known == 0)).nonzero()[:, 0]
-    owner, ids = torch.cat([owner, new]), torch.cat([ids, late[new]])
-    counts = torch.cat([counts + is_late, torch.ones_like(late[new])])
-    repetition, presence, frequency = penalties[owner].unbind(dim=1)
+    has_late = pending >= 0
+    late = previous[pending.clamp(min=0)].to(ids.dtype)
+    is_late = (has_late[owner] & (ids == late[owner])).to(counts.dtype)
+    late_counts = torch.zeros_like(pending, dtype=counts.dtype).index_add_(0, owner, counts * is_late) + 1
+    # Each row has one place more: that of its late token, else its first one again, else one that stays as it is.
+    # So the host waits for no number of new tokens. A place that comes twice gets the same value.
+    first_ids, first_counts = (F.pad(each, (0, 1))[starts[:-1]] for each in (ids, counts))
+    is_idle = ~has_late & (starts.diff() == 0)
+    first_counts = first_counts.masked_fill(is_idle, 0)
+    owner = torch.cat([owner, torch.arange(len(rows), device=rows.device)])
+    ids = torch.cat([ids, torch.where(has_late, late, first_ids)])
+    counts = torch.cat([counts + is_late, torch.where(has_late, late_counts, first_counts)])
+    repetition, presence, frequency = penalties.masked_fill(is_idle[:, None], 1.0)[owner].unbind(dim=1)
     places = (rows[owner], ids)
     old, by = scores[places], repetition.float()
     amounts = torch.where(counts > 0, -presence - frequency * counts, 0.0).float()

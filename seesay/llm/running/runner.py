@@ -37,7 +37,7 @@ from seesay.llm.running.profiling import measure_peaks
 from seesay.llm.running.row_table import RowTable
 from seesay.llm.running.sampler import choose_tokens
 from seesay.llm.running.sampling_row import LogitsProcessor
-from seesay.llm.running.sampling_rows import sort_rows
+from seesay.llm.running.sampling_rows import count_drawn, sort_rows
 from seesay.llm.running.seen_media import Embeddings
 from seesay.llm.running.splices import PlanSplices, Splices, find_splices, join_embeddings
 from seesay.llm.running.step_input import StepPadding, StepRows, arrange_rows, make_step_input
@@ -222,6 +222,7 @@ class ModelRunner:
                 self.decoder,
                 self._cache,
                 sizes=self._padding.token_sizes,
+                max_rows=self.limits.max_batch_size,
                 num_blocks=self._num_blocks,
                 session_len=self.limits.session_len,
                 stream=self.stream,
@@ -399,7 +400,8 @@ class ModelRunner:
         """Choose tokens, and remember where they are for the step after this one."""
         if launched.logits is not None:
             assert launched.slots is not None
-            rows, masked, drawn = sort_rows(launched.step, masks, processors, vocab_size=self.decoder.traits.vocab_size)
+            vocab_size = self.decoder.traits.vocab_size
+            rows, masked, drawn = sort_rows(launched.step, masks, processors, vocab_size=vocab_size)
             launched.draws = choose_tokens(
                 launched.logits,
                 rows,
@@ -408,6 +410,7 @@ class ModelRunner:
                 greedy_ids=launched.greedy,
                 draws=make_draws(self.device_rows, launched.slots, drawn) if drawn else None,
                 find_greatest=find_greatest if self._is_deterministic else find_any_greatest,
+                num_ordered=count_drawn(launched.step, drawn, vocab_size, self.device) if drawn else 0,
             )
             self._put_tokens(launched, launched.draws.token_ids)
             # A graph's `best` tells of faults; where logits are changed, it is found anew.

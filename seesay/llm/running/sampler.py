@@ -103,12 +103,14 @@ def choose_tokens(
     greedy_ids: tuple[torch.Tensor, torch.Tensor] | None = None,
     draws: torch.Tensor | None = None,
     find_greatest: FindGreatest = find_any_greatest,
+    num_ordered: int = 0,
 ) -> Draws:
     """One choice per row of logits [N, V]. A row with no finite logit left fails; others are unharmed.
 
     rows: by index, in ascending order, those of which more is asked than the most likely token, or a draw, of all or of
     those that a mask allows (`masked`).
-    draws: of rows of which no more than a draw is asked (see `make_draws`), on the device.
+    draws: of rows of which no more than a draw is asked (see `make_draws`), on the device. num_ordered:
+    `count_ordered` of these; kernels do without.
     previous: int64 [P], what rows' `pending` points into. greedy_ids: each row's greatest logit [N] and its id [N],
     where they are known already. find_greatest: finds the tokens whose log-probabilities are reported. Waits for the
     device only when a row has logits processors.
@@ -124,9 +126,9 @@ def choose_tokens(
     else:
         best, token_ids = greedy_ids[0], greedy_ids[1].clone()
     if drawn:
-        _choose_drawn(scores, best, _draw_rows(rows, drawn, logits.device), token_ids)
+        _draw_rows(scores, best, rows, drawn, token_ids)
     if draws is not None:
-        _choose_drawn(scores, best, draws, token_ids)
+        _choose_drawn(scores, best, draws, token_ids, num_ordered)
     if avoiding:
         best = best.clone()
         avoid_tokens(logits, best, token_ids, rows, avoiding)
@@ -172,27 +174,36 @@ def _choose_adjusted(
     best, token_ids = scores.max(dim=-1)
     drawn = [i for i, row in enumerate(rows) if row.params.is_drawn]
     if drawn:
-        _choose_drawn(scores, best, _draw_rows(dict(enumerate(rows)), drawn, scores.device), token_ids)
+        _draw_rows(scores, best, dict(enumerate(rows)), drawn, token_ids)
     return best, token_ids
 
 
-def _draw_rows(rows: Mapping[int, SamplingRow], drawn: list[int], device: torch.device) -> torch.Tensor:
-    """The draws of the rows `drawn`."""
+def _draw_rows(
+    scores: torch.Tensor,
+    best: torch.Tensor,
+    rows: Mapping[int, SamplingRow],
+    drawn: list[int],
+    token_ids: torch.Tensor,
+) -> None:
+    """Write the ids that are drawn of the rows `drawn` to `token_ids`."""
     picked = [rows[i] for i in drawn]
+    params = [row.params for row in picked]
     seeds = np.array([row.seed & 0xFFFFFFFFFFFFFFFF for row in picked], dtype=_U64)
     points = make_uniform(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
-    [draws] = upload([make_draws(drawn, points, [row.params for row in picked])], device)
-    return draws
+    [draws] = upload([make_draws(drawn, points, params)], scores.device)
+    _choose_drawn(scores, best, draws, token_ids, count_ordered(params, scores.shape[-1]))
 
 
-def _choose_drawn(scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor) -> None:
+def _choose_drawn(
+    scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor, num_ordered: int
+) -> None:
     """Write the ids that are drawn of rows of scores [N, V] to `token_ids`."""
     if has_kernels(scores.device):
         from seesay.kernels import sampling
 
         sampling.draw_tokens(scores, best, draws, token_ids, unit=WEIGHT_OF_BEST)
     else:
-        draw_tokens(scores, best, draws, token_ids, most=_count_ordered(draws, scores.shape[-1]))
+        draw_tokens(scores, best, draws, token_ids, most=num_ordered)
 
 
 def make_uniform(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
@@ -243,10 +254,10 @@ def make_draws(
     return draws
 
 
-def _count_ordered(draws: torch.Tensor, size: int) -> int:
-    """How many of its likeliest of `size` tokens a draw has to have in order."""
-    top_p, top_k = draws[:, 2], draws[:, 3].clamp(max=size)
-    return int(torch.where((top_p < 1) | (top_k < size), top_k, 1).max())
+def count_ordered(params: Iterable[SamplingParams], size: int) -> int:
+    """Return how many of its likeliest of `size` tokens a draw by any of these has to have in order."""
+    kept = ((p.top_p, min(p.top_k or size, size)) for p in params)
+    return max(top_k if top_p < 1 or top_k < size else 1 for top_p, top_k in kept)
 
 
 def draw_tokens(

@@ -8,12 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from seesay.device.backends import has_kernels
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import Row, TokenMasks
 from seesay.llm.running.device_rows import token_place
 from seesay.llm.running.logit_changes import start_counts
 from seesay.llm.running.row_table import RowState
+from seesay.llm.running.sampler import count_ordered
 from seesay.llm.running.sampling_row import LogitsProcessor, MaskedRows, SamplingRow
 from seesay.llm.running.step_input import StepRows
 
@@ -56,6 +59,14 @@ def sort_rows(step: StepRows, masks: TokenMasks | None, processors: _Processors,
             drawn.append(index)
         index += 1 + len(row.drafts)
     return SortedRows(rows, _join_masked(masks, masked), drawn)
+
+
+def count_drawn(step: StepRows, drawn: Sequence[int], vocab_size: int, device: torch.device) -> int:
+    """Return `count_ordered` of the rows `drawn` that `sort_rows` found; 0 where kernels draw, which do without."""
+    if has_kernels(device):
+        return 0
+    at = step.sampling[drawn].tolist()  # where rows are drawn so, none has drafts
+    return count_ordered((step.members[i].params for i in at), vocab_size)
 
 
 def _is_simple(params: SamplingParams, own: Sequence[int], *, has_drafts: bool) -> bool:

@@ -29,12 +29,15 @@ def measure_step_costs(
     cache: KVCache,
     *,
     sizes: Sequence[int],
+    max_rows: int,
     num_blocks: int,
     session_len: int,
     stream: torch.Stream | None,
     begin_timing: Callable[[torch.Stream | None], Stopwatch] = Stopwatch,
 ) -> StepCosts:
     """Return the costs of steps that are padded to `sizes`, by computing some: whole forward passes of blank tokens.
+
+    max_rows: the most that a step decodes, for which the device has memory.
 
     Reads the first `num_blocks` blocks of `cache`, whatever they contain, and writes into the one after them. Nothing
     waits for the device before all is launched; the longest step is the first, so that the host is ahead of the device.
@@ -59,7 +62,7 @@ def measure_step_costs(
         return stopwatch.seconds
 
     timed = sorted({min(size, sizes[-1]) for size in TIMED_SIZES})
-    num_rows, num_tokens = min(NUM_ROWS, sizes[-1]), min(NUM_CHUNK_TOKENS, sizes[-1])
+    num_rows, num_tokens = min(NUM_ROWS, max_rows, sizes[-1]), min(NUM_CHUNK_TOKENS, sizes[-1])
     context = max(1, min(MAX_CONTEXT, session_len - num_tokens, num_blocks * cache.block_size - num_tokens))
     start([timed[-1]], [timed[-1]])
     steps = [[start([size], [size]) for size in reversed(timed)] for _ in range(2)]

@@ -567,11 +567,12 @@ def test_rows_with_masks_alone_are_as_among_all_options() -> None:
     before = logits.clone()
     best, ids = logits.max(dim=-1)
     greedy_ids = best, ids
-    found = choose_tokens(logits, others, masked=masked, draws=draws, greedy_ids=greedy_ids).collect()
+    options_of_draws: Any = {"draws": draws, "num_ordered": VOCAB}
+    found = choose_tokens(logits, others, masked=masked, greedy_ids=greedy_ids, **options_of_draws).collect()
     assert found == expected
     assert torch.equal(logits, before)
     bits[1:3] = 0
-    failed = choose_tokens(logits, others, masked=masked, draws=draws).collect()
+    failed = choose_tokens(logits, others, masked=masked, **options_of_draws).collect()
     assert [i for i, choice in enumerate(failed) if choice.error] == [1, 4]
     assert failed[1].error is not None and "response_format" in str(failed[1].error)
     assert [failed[i] for i in (0, 2, 3, 5, 6, 7)] == [expected[i] for i in (0, 2, 3, 5, 6, 7)]

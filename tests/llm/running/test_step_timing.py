@@ -25,13 +25,14 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> backbones.Backbone:
     return backbones.make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
 
 
-def measure(runner: ModelRunner, max_tokens: int, **options: Any) -> StepCosts:
+def measure(runner: ModelRunner, max_tokens: int, *, max_rows: int = 64, **options: Any) -> StepCosts:
     assert runner._cache is not None
     with torch.inference_mode():
         return measure_step_costs(
             runner.decoder,
             runner._cache,
             sizes=token_sizes(max_tokens),
+            max_rows=max_rows,
             num_blocks=runner.num_blocks,
             session_len=SESSION_LEN,
             stream=runner.stream,
@@ -48,6 +49,22 @@ def test_costs_of_all_sizes_are_measured(backbone: backbones.Backbone, max_token
     works = [StepWork(1, 50, count, count_pairs(0, count)) for count in (1, max_tokens, 2 * max_tokens)]
     durations = [times.predict(work) for work in works]
     assert 0 < durations[0] <= durations[1] < durations[2] < float("inf")
+
+
+def test_no_step_has_more_rows_than_there_is_memory_for(
+    backbone: backbones.Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention of torch takes memory for the context of each row, and the largest step that was tried has so many."""
+    runner, rows = backbones.load_runner(backbone), list[int]()
+    forward = runner.decoder.forward
+
+    def watch(inputs: ModelInput, *args: Any) -> Any:
+        rows.append(len(inputs.layout.kv_lens))
+        return forward(inputs, *args)
+
+    monkeypatch.setattr(runner.decoder, "forward", watch)
+    measure(runner, 200, max_rows=3)
+    assert max(rows) == 3
 
 
 def test_kernels_that_are_loaded_meanwhile_do_not_count_as_contexts() -> None:

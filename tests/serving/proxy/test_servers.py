@@ -225,6 +225,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert divide(2, vision="cuda:1") == pairs, "a replica's encoder is on its own second one"
     assert divide(2, vision="cpu") == divide(2, vision="cuda:0") == divide(2)
     refused = [(5, 1, "auto", None), (3, 2, "auto", None), (2, 1, "cuda:1", None), (3, 1, "cuda", "cuda:1")]
+    refused += [(2, 1, "npu", None), (2, 1, "xpu", None)]  # they know nothing of CUDA_VISIBLE_DEVICES
     for count, tp, device, vision in refused:
         with pytest.raises(ConfigError, match="--dp"):
             divide(count, tp, device, vision)

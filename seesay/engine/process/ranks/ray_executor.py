@@ -163,7 +163,7 @@ class RayExecutor:
         [gpu] = self._ray.get(self._first.gpus.remote())
         visible = os.environ.get(_VISIBLE)
         index = int(gpu) if not visible else visible.split(",").index(gpu)
-        return pick_device(f"{device_type.partition(':')[0].replace('auto', 'cuda')}:{index}")
+        return pick_device(f"{pick_device(device_type.partition(':')[0]).type}:{index}")
 
     def meet(self) -> Meeting:
         from seesay.device.rank_group import Meeting
