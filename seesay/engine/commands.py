@@ -3,6 +3,7 @@ data."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -114,6 +115,11 @@ class LoadedAdapter:
     folder: str
 
 
+def find_adapter(adapters: Iterable[LoadedAdapter], name: str) -> LoadedAdapter | None:
+    """Return the adapter of a name, if there is one."""
+    return next((adapter for adapter in adapters if adapter.name == name), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
     """The weights that a core computes with, and whether it sleeps.
@@ -133,10 +139,6 @@ class ModelStatus:
     has_given: bool = False
     has_lost: bool = False
     adapters: tuple[LoadedAdapter, ...] = ()
-
-    def find_adapter(self, name: str) -> LoadedAdapter | None:
-        """Return the adapter of a name."""
-        return next((adapter for adapter in self.adapters if adapter.name == name), None)
 
 
 def make_sleeping_error(status: ModelStatus) -> RequestError:

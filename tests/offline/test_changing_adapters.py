@@ -147,6 +147,28 @@ def test_unloading_waits_for_its_requests_or_aborts_them(
     pipe.unload_adapter("a")
 
 
+def test_sleep_frees_the_slots(
+    pipe: Pipeline, folders: dict[str, Path], expected: Mapping[str | None, list[list[int]]]
+) -> None:
+    """They are filled again, but for those whose adapters were unloaded meanwhile."""
+    core: Any = pipe.engine.core
+    for name in "ab":
+        pipe.load_adapter(name, folders[name])
+        assert ask(pipe, name) == expected[name]
+    for level in (1, 2):
+        pipe.sleep(level)
+        if hasattr(core, "_runner"):
+            assert core._runner.adapters._slots.untyped_storage().nbytes() == 0
+        pipe.unload_adapter("b")
+        pipe.load_adapter("b", folders["bc"[level - 1]])
+        pipe.wake_up(["kv_cache"])
+        pipe.wake_up(["weights"])
+        assert ask(pipe, "b") == expected["bc"[level - 1]]
+        assert ask(pipe, "a") == expected["a"] and ask(pipe, None) == expected[None]
+    for name in "ab":
+        pipe.unload_adapter(name)
+
+
 def test_what_cannot_be_loaded_changes_nothing(pipe: Pipeline, folders: dict[str, Path], tmp_path: Path) -> None:
     import torch
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter
+from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter, find_adapter
 from seesay.errors import ConfigError, ErrorCode, RequestError, SeesayError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class AdapterControl:
     def begin_unloading(self, command: UnloadAdapter, done: Future[None]) -> int | None:
         """Let no request name an adapter any more; `done` tells when it is forgotten. Returns its id, unless another
         name has the same content."""
-        found = next((each for each in self.loaded if each.name == command.name), None)
+        found = find_adapter(self.loaded, command.name)
         if found is None:
             raise _make_unknown_error(command.name, self.loaded)
         self.loaded = tuple(each for each in self.loaded if each is not found)
@@ -172,7 +172,7 @@ class AdapterControl:
             if wanted.get(found.name) != found:
                 self.begin_unloading(UnloadAdapter(name=found.name), Future())
         for each in wanted.values():
-            if not any(other.name == each.name for other in self.loaded):
+            if find_adapter(self.loaded, each.name) is None:
                 command = LoadAdapter(name=each.name, folder=each.folder)
                 try:
                     self.add(command, self.read(command))
@@ -199,7 +199,7 @@ class AdapterControl:
 
 
 def _check_new(name: str, loaded: Iterable[LoadedAdapter]) -> None:
-    if any(each.name == name for each in loaded):
+    if find_adapter(loaded, name) is not None:
         raise RequestError(
             ErrorCode.INVALID_REQUEST, f"the adapter {name!r} is loaded already: unload it first", "lora_name"
         )

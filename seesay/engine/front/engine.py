@@ -47,6 +47,7 @@ from seesay.engine.commands import (
     UnloadAdapter,
     UpdateWeights,
     WakeUp,
+    find_adapter,
     make_sleeping_error,
 )
 from seesay.engine.engine_core import EngineCore
@@ -116,7 +117,7 @@ def _open_verdicts(engine_address: str | None) -> SharedVerdicts | None:
 def _find_adapter(core: EngineCore, name: str) -> LoadedAdapter | None:
     """Return the adapter of a name that requests may name now. Not a method of the engine: its parts refer to the core
     alone, so that the last reference from outside frees it."""
-    return core.status.find_adapter(name)
+    return find_adapter(core.status.adapters, name)
 
 
 def _stop(process_id: int, core: EngineCore) -> None:

@@ -133,6 +133,21 @@ class Adapters:
         """Forget an adapter, of which no sequence is alive."""
         self._adapters.pop(adapter_id, None)
 
+    def free_slots(self) -> None:
+        """Free the memory of all slots. No step with adapters is computed before `restore_slots`."""
+        self._slots.untyped_storage().resize_(0)
+
+    def restore_slots(self) -> None:
+        """Allocate the slots' memory again, at other addresses, and copy the adapters there that were in them. Raises
+        `torch.OutOfMemoryError`; they are still freed then."""
+        num_bytes = self._slots.numel() * self._slots.itemsize
+        if self._slots.untyped_storage().nbytes() == num_bytes:
+            return
+        self._slots.untyped_storage().resize_(num_bytes)
+        self._slots.zero_()
+        there, self._in_slot = self._in_slot, {}
+        self.load([AdapterLoad(*each) for each in there.items() if each[1] in self._adapters], None)
+
     def load(self, loads: Iterable[AdapterLoad], stream: torch.Stream | None) -> None:
         """Copy adapters into slots, behind all work that is queued on the stream of steps."""
         with torch.inference_mode(), on_stream(stream):

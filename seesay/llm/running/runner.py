@@ -139,8 +139,8 @@ class ModelRunner:
         return num_blocks
 
     def drop_cache(self) -> None:
-        """Free the KV cache on the device and on the host, and the graphs that use it. No sequence is alive. Nothing is
-        launched before `restore_cache`."""
+        """Free the KV cache on the device and on the host, the slots of adapters, and the graphs that use them. No
+        sequence is alive. Nothing is launched before `restore_cache`."""
         synchronize(self.device)
         self._unsampled = None
         self._graphs = None
@@ -149,10 +149,12 @@ class ModelRunner:
         self._device_rows = None
         self.rows = RowTable()
         self.decoder.forget_blocks()
+        if self.adapters is not None:
+            self.adapters.free_slots()
 
     def restore_cache(self) -> None:
-        """Allocate the KV cache, with the size that was settled, and an empty row table on the device. Raises
-        `torch.OutOfMemoryError`; then nothing is allocated."""
+        """Allocate the KV cache, with the size that was settled, an empty row table on the device, and the slots of
+        adapters if they were freed. Raises `torch.OutOfMemoryError`; then nothing is allocated."""
         cache = self._make_cache(self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         with on_stream(self.stream):
             rows = DeviceRows(
@@ -163,6 +165,8 @@ class ModelRunner:
                 scratch_state=self.num_states,
                 device=self.device,
             )
+        if self.adapters is not None:
+            self.adapters.restore_slots()
         if self._num_host_slots:
             self._host_cache = HostCache(cache.pools, self._num_host_slots)
         self._cache, self._device_rows = cache, rows
