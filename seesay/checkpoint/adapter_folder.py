@@ -10,8 +10,8 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +28,15 @@ MAX_RANK = 512
 _MAX_PATTERNS = 4096
 _MATCH_TIMEOUT_S, _ALL_MATCHES_S = 1.0, 10.0
 _PREFIX = "base_model.model."
-_KEY = re.compile(r"(?P<module>.+)\.lora_(?:(?P<factor>[AB])\.weight|(?P<magnitude>magnitude_vector)(?:\.weight)?)")
-_MAGNITUDE = "magnitude_vector"
+_KEY = re.compile(
+    r"(?P<module>.+)\.(?:lora_(?:(?P<factor>[AB])\.weight|(?P<magnitude>magnitude_vector)(?:\.weight)?)"
+    r"|lora_embedding_(?P<table>[AB]))"
+)
+_SAVED_KEY = re.compile(r"(?P<module>(?:(?!lora_|modules_to_save|token_adapter).)+?)\.(?:base_layer\.)?weight")
+"""Whole weights: PEFT writes that of a layer with an adapter as one of its `base_layer`."""
+_COPY = re.compile(r"(?P<module>.+)\.(?:original_module|modules_to_save)\.weight")
+"""Tensors that PEFT writes, where tokens were added, beside the weight of a module that it saves."""
+_MAGNITUDE, _SAVED, _TABLE_ENDING = "magnitude_vector", "weight", ".lora_embedding_A"
 _ID_BITS = 63
 _SPELLINGS = (
     ("", ""),
@@ -38,6 +45,7 @@ _SPELLINGS = (
     ("language_model.model.", "model.language_model."),
     ("model.", "model.language_model."),
     ("model.", "language_model.model."),
+    ("model.", ""),
 )
 """Beginnings of modules' names in Transformers, and what checkpoints have in their place."""
 _NEUTRAL = {
@@ -46,7 +54,6 @@ _NEUTRAL = {
     "fan_in_fan_out": False,
     "lora_bias": False,
     "use_qalora": False,
-    "modules_to_save": [],
     "trainable_token_indices": [],
     "target_parameters": [],
     "exclude_modules": [],
@@ -72,42 +79,70 @@ class LowRank:
 @dataclass(frozen=True, slots=True)
 class AdapterFolder:
     """An adapter whose names and sizes are checked. modules: by the names that the base model's modules have in
-    Transformers. base: the base model that the configuration names, if it does."""
+    Transformers. An embedding table [tokens, hidden] is like a linear layer whose weight it is. saved: the weights
+    [outputs, inputs] of modules that the adapter replaces (`modules_to_save`, resized embeddings). is_tied: where the
+    base model's head is its table, so is that of the adapter. base: the base model
+    that the configuration names, if it does."""
 
     path: Path
     base: str | None
     modules: Mapping[str, LowRank]
+    saved: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    is_tied: bool = False
 
     @classmethod
-    def load(cls, path: str | Path) -> AdapterFolder:
-        """Read an adapter. Raises `CheckpointError` that names the file, and the field or tensor that is wrong."""
+    def load(cls, path: str | Path, *, takes_saved: bool = False) -> AdapterFolder:
+        """Read an adapter. Not `takes_saved`: one that replaces weights is refused. Raises `CheckpointError` that names
+        the file, and the field or tensor that is wrong."""
         path = Path(path)
         config = _read_config(path)
         stored = _read_stored(path)
         pairs = _pair(path, stored)
+        if not takes_saved:
+            _refuse_saved(path, pairs)
         factors = dict(_read_tensors(path, stored))
         scales = _Scales(path / CONFIG_FILE, config)
         modules = {}
-        for module, names in pairs.items():
+        for module, names in ((module, names) for module, names in pairs.items() if "A" in names):
             a, b = factors[names["A"]], factors[names["B"]]
+            if names["A"].endswith(_TABLE_ENDING):
+                a, b = b.t(), a.t()
             magnitude = factors.get(names.get(_MAGNITUDE, ""))
             _check_pair(path, module, a, b)
             _check_magnitude(path, module, magnitude, len(b), is_there=config.get("use_dora") is True)
             modules[module] = LowRank(a, b, scales.find(module, len(a)), magnitude)
-        base = config.get("base_model_name_or_path")
-        return cls(path, base if isinstance(base, str) and base else None, modules)
+        base, is_tied = config.get("base_model_name_or_path"), config.get("ensure_weight_tying") is True
+        saved = _pick_saved(pairs, factors)
+        return cls(path, base if isinstance(base, str) and base else None, modules, saved, is_tied)
 
     @staticmethod
     def find_rank(path: str | Path) -> int:
         """Return the largest rank in a folder, of which this reads the names and sizes alone. Raises `CheckpointError`
         as `load` does."""
         stored = _read_stored(Path(path))
-        return max(min(MAX_RANK, stored[names["A"]].shape[0]) for names in _pair(Path(path), stored).values())
+        pairs = _pair(Path(path), stored).values()
+        return max((min(MAX_RANK, stored[names["A"]].shape[0]) for names in pairs if "A" in names), default=1)
 
     @property
     def max_rank(self) -> int:
         """The largest rank of its modules."""
-        return max(len(module.a) for module in self.modules.values())
+        return max((len(module.a) for module in self.modules.values()), default=0)
+
+    @property
+    def origin(self) -> str:
+        """What an error says of the model that it was made for, if that is known."""
+        return "" if self.base is None else f" (it was made for {self.base})"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The modules that it changes."""
+        return frozenset(self.modules) | frozenset(self.saved)
+
+    def pick(self, names: Container[str], *, others: bool = False) -> AdapterFolder:
+        """Return the adapter with the modules of these names alone, or with all `others`."""
+        modules = {name: module for name, module in self.modules.items() if (name in names) != others}
+        saved = {name: weight for name, weight in self.saved.items() if (name in names) != others}
+        return replace(self, modules=modules, saved=saved)
 
     def spell(self, module: str) -> Iterator[str]:
         """Yield the names that a module may have in the base model's checkpoint, the likeliest first."""
@@ -117,11 +152,14 @@ class AdapterFolder:
 
     def make_id(self) -> int:
         """Return a number from 1 on that stands for the content: adapters that change a model alike have the same."""
-        digest = hashlib.blake2b(digest_size=8)
+        digest = hashlib.blake2b(b"tied" if self.is_tied else b"", digest_size=8)
         for name, module in sorted(self.modules.items()):
             head = f"{name} {module.scale!r} {module.a.dtype} {list(module.a.shape)} {module.b.dtype} {len(module.b)}"
             parts = (module.a, module.b) if module.magnitude is None else (module.a, module.b, module.magnitude)
             update_framed(digest, head.encode(), *map(_bytes_of, parts))
+        for name, weight in sorted(self.saved.items()):
+            head = f"{name} {weight.dtype} {list(weight.shape)}"
+            update_framed(digest, b"saved", head.encode(), _bytes_of(weight))
         return (int.from_bytes(digest.digest(), "little") >> (64 - _ID_BITS)) or 1
 
 
@@ -145,6 +183,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
             raise CheckpointError(f"use_dora must be true or false, got {config['use_dora']!r:.40}")
         for name in ("rank_pattern", "alpha_pattern"):
             _check_patterns(present, name)
+        _check_saved(present.get("modules_to_save", []))
     except CheckpointError as error:
         raise CheckpointError(f"{file}: {error}") from None
     return config
@@ -154,6 +193,25 @@ def _check_patterns(config: Mapping[str, Any], name: str) -> None:
     patterns = config.get(name, {})
     if not isinstance(patterns, dict) or len(patterns) > _MAX_PATTERNS:
         raise CheckpointError(f"{name} must be an object of at most {_MAX_PATTERNS} patterns")
+
+
+def _check_saved(names: object) -> None:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"modules_to_save must be a list of names, got {names!r:.40}")
+
+
+def _refuse_saved(path: Path, pairs: Mapping[str, Mapping[str, str]]) -> None:
+    if saved := [module for module, names in pairs.items() if _SAVED in names]:
+        raise CheckpointError(
+            f"{path / WEIGHTS_FILE}: it has the whole weight of {saved[0]!r} (modules_to_save), which is not supported "
+            "here"
+        )
+
+
+def _pick_saved(
+    pairs: Mapping[str, Mapping[str, str]], tensors: Mapping[str, torch.Tensor]
+) -> Mapping[str, torch.Tensor]:
+    return {module: tensors[names[_SAVED]] for module, names in pairs.items() if _SAVED in names}
 
 
 def _read_stored(path: Path) -> Mapping[str, StoredTensor]:
@@ -169,23 +227,35 @@ def _read_stored(path: Path) -> Mapping[str, StoredTensor]:
 
 
 def _pair(path: Path, stored: Mapping[str, StoredTensor]) -> dict[str, dict[str, str]]:
-    """Return the names of the factors A and B of each module, and that of its magnitude, if it has one."""
+    """Return the names of the factors A and B of each module, of its magnitude, and of its whole weight, as far as it
+    has them."""
     found: dict[str, dict[str, str]] = {}
     for name, tensor in stored.items():
-        match = _KEY.fullmatch(name.removeprefix(_PREFIX))
-        if match is None:
+        own = name.removeprefix(_PREFIX)
+        if (copy := _COPY.fullmatch(name)) is not None and f"{copy['module']}.weight" in stored:
+            continue
+        if (match := _KEY.fullmatch(own) or _SAVED_KEY.fullmatch(own)) is None:
             raise CheckpointError(
                 f"{path / WEIGHTS_FILE}: tensor {name!r} is not supported: an adapter may have lora_A, lora_B and "
-                "lora_magnitude_vector of linear layers, and nothing else"
+                "lora_magnitude_vector of linear layers, lora_embedding_A and _B, and whole weights, and nothing else"
             )
-        _check_stored(path, name, tensor, num_axes=1 if match["magnitude"] else 2)
-        found.setdefault(match["module"], {})[match["factor"] or match["magnitude"]] = name
+        module = match["module"]
+        kind = _SAVED if match.lastgroup in (None, "module") else match[match.lastgroup]
+        _check_stored(path, name, tensor, num_axes=1 if kind == _MAGNITUDE else 2)
+        if kind in found.setdefault(module, {}):
+            raise CheckpointError(f"{path / WEIGHTS_FILE}: {found[module][kind]!r} and {name!r} are the same")
+        found[module][kind] = name
+    _check_complete(path, found)
+    return found
+
+
+def _check_complete(path: Path, found: Mapping[str, Mapping[str, str]]) -> None:
+    """Raise `CheckpointError` for a module with one factor alone, and where there is none at all."""
     if not found:
         raise CheckpointError(f"{path / WEIGHTS_FILE}: it has no tensors")
     for module, factors in found.items():
-        if missing := [factor for factor in "AB" if factor not in factors]:
+        if factors.keys() != {_SAVED} and (missing := [factor for factor in "AB" if factor not in factors]):
             raise CheckpointError(f"{path / WEIGHTS_FILE}: lora_{missing[0]} of {module!r} is missing")
-    return found
 
 
 def _check_stored(path: Path, name: str, tensor: StoredTensor, *, num_axes: int) -> None:

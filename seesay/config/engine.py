@@ -68,7 +68,7 @@ class EngineConfig:
     num_cpu_blocks: KV blocks in host memory (pinned, for a GPU), for cached blocks that are evicted from the device; 0
         turns this off.
     num_gpu_blocks: number of KV blocks; 0 sizes the cache by `cache_max_entry_count`.
-    adapters: LoRA adapters by name: folders as PEFT writes them, of language layers.
+    adapters: LoRA adapters by name: folders as PEFT writes them.
     max_adapters: adapters that may be in use at a time, each with a slot in the memory of the device. Sequences of more
         wait; those adapters are in host memory meanwhile. 0: as many as `adapters` has.
     max_adapter_rank: the largest rank of an adapter, for which slots have room. 0: that of `adapters`, or 16 where

@@ -4,7 +4,8 @@ and holds the GIL for less time."""
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -130,6 +131,15 @@ class GraphedEncoder:
 
     def disable_graphs(self) -> None:
         self._graphed.records_graphs = False
+
+    @contextmanager
+    def without_graphs(self) -> Iterator[None]:
+        """Compute without graphs in the block; those that were recorded stay."""
+        records, self._graphed.records_graphs = self._graphed.records_graphs, False
+        try:
+            yield
+        finally:
+            self._graphed.records_graphs = records
 
     def forget_graphs(self) -> None:
         self._graphed.forget()

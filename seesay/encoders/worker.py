@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from seesay.config import VisionConfig
     from seesay.encoders.encoder import Encoder
     from seesay.encoders.store import EmbeddingStore
+    from seesay.encoders.tower_adapters import TowerAdapter
     from seesay.values import MediaItem
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class EncodeTiming:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Queued:
     item: MediaItem
+    adapter: TowerAdapter | None
     since_s: float
 
 
@@ -139,15 +142,16 @@ class EncoderWorker:
                 total_not_finite=self.num_not_finite,
             )
 
-    def submit(self, item: MediaItem) -> bool:
-        """Ask for an item's embedding. The answer for its hash comes once: at once and in this thread when the
-        embedding is there, with that of an equal item when one is being encoded. Returns False, and nothing happens,
-        when the item would have to be encoded but has no arrays."""
+    def submit(self, item: MediaItem, adapter: TowerAdapter | None = None) -> bool:
+        """Ask for the embedding that the tower makes of an item, changed by `adapter`, if there is one. The answer for
+        its hash comes once: at once and in this thread when the embedding is there, with that of an equal item when one
+        is being encoded. Returns False, and nothing happens, when the item would have to be encoded but has no
+        arrays."""
         with self._changed:
             is_closed = self._is_closing
             lookup = None if is_closed else self._store.begin(item.hash, can_encode=item.has_arrays)
             if lookup is Lookup.MISSING and item.has_arrays:
-                self._queue.append(_Queued(item, time.perf_counter()))
+                self._queue.append(_Queued(item, adapter, time.perf_counter()))
                 self._changed.notify()
         if is_closed:
             self._on_failed(item.hash, RequestError(ErrorCode.CLOSED, "the engine is closed"))
@@ -243,33 +247,39 @@ class EncoderWorker:
             with self._changed:
                 self._changed.wait(min(remaining_s, POLL_S))
         with self._changed:
-            batch = [self._queue.popleft() for _ in range(self._count_batch())]
+            batch = self._pick_batch()
+            for entry in batch:
+                self._queue.remove(entry)
             self._in_hand += batch
         return batch
 
-    def _count_batch(self) -> int:
-        """Return how many of the first queued items form the next batch."""
+    def _pick_batch(self) -> list[_Queued]:
+        """Return the queued items that form the next batch: the first one, and others of its adapter in their order."""
+        batch: list[_Queued] = []
         num_units = 0
-        for count, entry in enumerate(self._queue):
+        for entry in self._queue:
+            if batch and entry.adapter is not batch[0].adapter:
+                continue
             num_units += entry.item.num_units
-            if count == self._max_batch_size or (count and num_units > self._max_units):
-                return count
-        return len(self._queue)
+            if len(batch) == self._max_batch_size or (batch and num_units > self._max_units):
+                break
+            batch.append(entry)
+        return batch
 
     def _is_batch_full(self) -> bool:
-        """Return whether the next batch cannot grow by waiting."""
+        """Return whether the next batch cannot grow by waiting, or others wait for it."""
         with self._changed:
-            count = self._count_batch()
-            if self._is_closing or count < len(self._queue) or count == self._max_batch_size:
+            batch = self._pick_batch()
+            if self._is_closing or len(batch) < len(self._queue) or len(batch) == self._max_batch_size:
                 return True
-            return sum(entry.item.num_units for entry in self._queue) >= self._max_units
+            return sum(entry.item.num_units for entry in batch) >= self._max_units
 
     def _encode(self, batch: Sequence[_Queued]) -> None:
         """Encode a batch, and report each item; on a GPU later, when the batch is done. A batch that runs out of memory
         is halved; one that fails otherwise is retried item by item, so that only the bad item fails."""
         started_s = time.perf_counter()
         try:
-            embeddings, sums = self._call_encoder([entry.item for entry in batch])
+            embeddings, sums = self._call_encoder([entry.item for entry in batch], batch[0].adapter)
         except Exception as error:
             failure = error
         else:
@@ -320,9 +330,9 @@ class EncoderWorker:
         for start in range(0, len(batch), size):
             self._encode(batch[start : start + size])
 
-    def _call_encoder(self, items: Sequence[MediaItem]) -> tuple[list[Tensor], HostCopy]:
-        """Call the tower once. Returns tensors that own their memory, on `target`, and their sums; on a GPU they are
-        still being computed."""
+    def _call_encoder(self, items: Sequence[MediaItem], adapter: TowerAdapter | None) -> tuple[list[Tensor], HostCopy]:
+        """Call the tower once, with an adapter or none. Returns tensors that own their memory, on `target`, and their
+        sums; on a GPU they are still being computed."""
         import torch
 
         with self._changed:
@@ -332,7 +342,8 @@ class EncoderWorker:
         device = self._encoder.device
         is_traced = traced(f"encode {len(items)}", device)
         with self.activity, self._pacer.call(self._stream), torch.inference_mode(), is_traced:
-            embeddings = self._encode_again(self._encoder, [item.features for item in items])
+            with nullcontext() if adapter is None else adapter.applied():
+                embeddings = self._encode_again(self._encoder, [item.features for item in items])
             if len(embeddings) != len(items):
                 raise RuntimeError(f"the encoder returned {len(embeddings)} embeddings for {len(items)} items")
             for item, embedding in zip(items, embeddings, strict=True):

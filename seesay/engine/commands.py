@@ -108,11 +108,13 @@ Command = ResetCaches | StageTensor | DropStaged | UpdateWeights | Sleep | WakeU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAdapter:
-    """An adapter that requests may name. id: stands for its content. folder: where it came from."""
+    """An adapter that requests may name. id: stands for its content. folder: where it came from. tower_key: stands for
+    what it changes in the vision tower; empty for nothing."""
 
     name: str
     id: int
     folder: str
+    tower_key: str = ""
 
 
 def find_adapter(adapters: Iterable[LoadedAdapter], name: str) -> LoadedAdapter | None:

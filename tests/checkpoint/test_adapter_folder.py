@@ -67,7 +67,8 @@ def test_ids_follow_the_content(tmp_path: Path) -> None:
         ({"use_dora": True}, "lora_magnitude_vector of .* is missing, and adapter_config.json has use_dora: true"),
         ({"use_dora": "no"}, "use_dora must be true or false, got 'no'"),
         ({"bias": "all"}, "bias must be 'none'"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save must be None"),
+        ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names, got 'lm_head'"),
+        ({"trainable_token_indices": [1]}, "trainable_token_indices must be None"),
         ({"fan_in_fan_out": True}, "fan_in_fan_out must be False"),
         ({"r": 0}, "r must be an integer from 1 to 512, got '0'"),
         ({"r": 10**9}, "r must be an integer from 1 to 512"),
@@ -107,7 +108,10 @@ def test_patterns_that_take_long_together(tmp_path: Path) -> None:
         ({f"{Q}.lora_A.weight": torch.ones(2, 8, 1)}, r"is F32 \[2, 8, 1\], it must be a matrix"),
         ({f"{Q}.lora_A.weight": torch.ones(2, 8, dtype=torch.int32)}, "is I32"),
         ({f"{Q}.lora_magnitude_vector": torch.ones(6)}, "is there, and adapter_config.json has use_dora: false"),
-        ({"base_model.model.lm_head.weight": torch.ones(6, 6)}, "'base_model.model.lm_head.weight' is not supported"),
+        ({"base_model.model.lm_head.weight": torch.ones(6, 6)}, r"the whole weight of 'lm_head' \(modules_to_save\)"),
+        ({"base_model.model.lm_head.bias": torch.ones(6)}, "'base_model.model.lm_head.bias' is not supported"),
+        ({"base_model.model.x.lora_C.weight": torch.ones(6, 6)}, "lora_C.weight' is not supported"),
+        ({f"{Q}.lora_embedding_A": torch.ones(2, 8)}, "and .* are the same"),
         ({f"{Q}.lora_A.weight": None, f"{Q}.lora_B.weight": None}, "it has no tensors"),
     ],
 )
@@ -137,3 +141,29 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("[" * 10**6)
     with pytest.raises(CheckpointError, match="not valid JSON"):
         AdapterFolder.load(tmp_path)
+
+
+def test_whole_weights_and_tables(tmp_path: Path) -> None:
+    """An embedding table is like a linear layer whose weight it is; PEFT stores its factors the other way round."""
+    a, b, whole = torch.rand(2, 9), torch.rand(8, 2), torch.rand(9, 8)
+    table, head = "base_model.model.model.embed_tokens", "base_model.model.lm_head"
+    tensors = {f"{table}.lora_embedding_A": a, f"{table}.lora_embedding_B": b, f"{table}.base_layer.weight": whole}
+    write(tmp_path / "a", make_tensors() | tensors | {f"{head}.weight": whole + 1}, modules_to_save=["lm_head"])
+    copies = {f"{head}.{name}.weight": whole.clone() for name in ("original_module", "modules_to_save")}
+    write(tmp_path / "copies", copies)
+    with pytest.raises(CheckpointError, match=r"lm_head\.\w+\.weight' is not supported"):
+        AdapterFolder.load(tmp_path / "copies", takes_saved=True)
+    write(tmp_path / "copies", copies | {f"{head}.weight": whole + 1})
+    assert AdapterFolder.load(tmp_path / "copies", takes_saved=True).saved["lm_head"].equal(whole + 1)
+    folder = AdapterFolder.load(tmp_path / "a", takes_saved=True)
+    low_rank = folder.modules["model.embed_tokens"]
+    assert low_rank.a.equal(b.t()) and low_rank.b.equal(a.t())
+    assert folder.saved["model.embed_tokens"].equal(whole) and folder.saved["lm_head"].equal(whole + 1)
+    assert folder.names == {"model.layers.0.self_attn.q_proj", "model.embed_tokens", "lm_head"}
+    assert folder.pick({"lm_head"}).names == {"lm_head"}
+    assert AdapterFolder.find_rank(tmp_path / "a") == 2
+    ids = {folder.make_id(), folder.pick({"lm_head"}, others=True).make_id(), folder.pick({"lm_head"}).make_id()}
+    assert len(ids) == 3
+    write(tmp_path / "b", {f"{head}.weight": whole}, modules_to_save=["lm_head"])
+    assert AdapterFolder.find_rank(tmp_path / "b") == 1
+    assert not AdapterFolder.load(tmp_path / "b", takes_saved=True).modules

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,36 @@ def test_eight_requests_with_one_image_each_make_two_calls_and_the_same_again_no
         embedding = desk.store.get(items[n].hash)
         assert embedding is not None
         assert torch.equal(embedding, torch.full((2 + n, 4), float(n)))
+
+
+def test_a_batch_has_one_adapter(desks: Callable[..., Desk]) -> None:
+    """Items of others wait, and keep their order."""
+    is_sent, applied = threading.Event(), list[tuple[str, list[int]]]()
+    current = [""]
+
+    def hold(batch: list[int]) -> None:
+        assert is_sent.wait(60)
+        applied.append((current[0], batch))
+
+    class Adapter:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        @contextmanager
+        def applied(self) -> Iterator[None]:
+            current[0] = self._name
+            yield
+            current[0] = ""
+
+    desk = desks(FakeEncoder(hold), size=3, is_more_coming=lambda: False)
+    adapters: dict[str, Any] = {"-": None, "a": Adapter("a"), "b": Adapter("b")}
+    for number, name in enumerate("-ab-abaaa-"):
+        desk.worker.submit(make_item(number), adapters[name])
+        wait_until(lambda: desk.encoder.batches == [[0]])
+    is_sent.set()
+    for _ in range(10):
+        assert desk.num_answers.acquire(timeout=60)
+    assert applied == [("", [0]), ("a", [1, 4, 6]), ("b", [2, 5]), ("", [3, 9]), ("a", [7, 8])]
 
 
 def test_equal_items_in_flight_are_encoded_once_and_answered_once(desks: Callable[..., Desk]) -> None:

@@ -32,7 +32,7 @@ from seesay.config import EngineConfig, VisionConfig
 from seesay.config.grammar import Grammar
 from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
-from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
+from seesay.engine.core.adapters import AdapterControl, AdapterStore, load_adapters, make_slots
 from seesay.engine.core.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.speculation import SpeculationRule, TextSpeculation
@@ -356,7 +356,8 @@ class Engine:
             runners = [self.runner]
         folders = {name: str(_folder_of(path, name)) for name in ADAPTERS if setup.adapter_slots}
         options = EngineConfig(adapters=folders, max_adapters=setup.adapter_slots)
-        loaded, *_ = [make_adapters(runner, options) for runner in runners]
+        for runner in runners:
+            make_slots(runner, options)
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()
@@ -378,6 +379,11 @@ class Engine:
             policy = TimedSteps(times=times, max_step_s=setup.max_step_s, least_tokens=2)
         self.scheduler = Scheduler(limits, pool, policy=policy)
         self.tower = FakeTower(device, faults)
+        adapters = AdapterControl(AdapterStore(self.runner), self.scheduler)
+        load_adapters(adapters, folders)
+        for store in map(AdapterStore, runners[1:]):
+            for folder in folders.values():
+                store.add(store.read(folder))
         self.loop = EngineLoop(
             scheduler=self.scheduler,
             runner=self.runner,
@@ -385,7 +391,7 @@ class Engine:
             vision_config=VisionConfig(max_batch_size=3, embedding_cache_bytes=setup.embedding_bytes),
             is_ahead=setup.is_ahead,
             grammars=CompiledGrammars(lambda: TOKENS, encode=spell),
-            adapters=AdapterControl(AdapterStore(self.runner), self.scheduler, loaded),
+            adapters=adapters,
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         if setup.drafts:

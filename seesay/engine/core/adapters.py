@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from seesay.device.query import is_out_of_memory
 from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter, find_adapter
-from seesay.errors import ConfigError, ErrorCode, RequestError, SeesayError
+from seesay.errors import CheckpointError, ConfigError, ErrorCode, RequestError, SeesayError
 
 if TYPE_CHECKING:
+    from seesay.checkpoint.adapter_folder import AdapterFolder
     from seesay.config import EngineConfig
+    from seesay.encoders.encoder import LoadedEncoder
+    from seesay.encoders.tower_adapters import TowerAdapter
     from seesay.engine.core.live_request import LiveRequest
-    from seesay.llm.models.adapters import HostAdapter
+    from seesay.llm.models.adapter_reader import HostAdapter
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.scheduler import Scheduler
 
@@ -23,38 +27,51 @@ logger = logging.getLogger("seesay")
 _LEAST_RANK = 16
 
 
-def make_adapters(runner: ModelRunner, config: EngineConfig) -> tuple[LoadedAdapter, ...]:
-    """Let a runner have slots for adapters, and those of the configuration in host memory; return these. Raises
-    `CheckpointError` naming what does not fit, and `ConfigError` for a decoder that takes none."""
+def make_slots(runner: ModelRunner, config: EngineConfig) -> None:
+    """Let a runner have slots for adapters. Raises `ConfigError` for a decoder that takes none."""
     from seesay.checkpoint.adapter_folder import AdapterFolder
     from seesay.checkpoint.model_path import resolve_checkpoint
     from seesay.llm.models.composed_decoder import ComposedDecoder
 
-    folders = {name: str(resolve_checkpoint(path)) for name, path in (config.adapters or {}).items()}
+    folders = [resolve_checkpoint(path) for path in (config.adapters or {}).values()]
     max_rank = config.max_adapter_rank
     num_slots = min(config.max_adapters or len(folders), runner.limits.max_batch_size)
     if not num_slots:
-        return ()
+        return
     if not isinstance(runner.decoder, ComposedDecoder):
         raise ConfigError("adapters: this model runs through Transformers' modules, which take no adapters")
-    max_rank = max_rank or max(map(AdapterFolder.find_rank, folders.values()), default=_LEAST_RANK)
-    runner.adapters = adapters = runner.decoder.make_adapters(num_slots=num_slots, max_rank=max_rank)
+    max_rank = max_rank or max(map(AdapterFolder.find_rank, folders), default=_LEAST_RANK)
+    runner.adapters = runner.decoder.make_adapters(num_slots=num_slots, max_rank=max_rank)
     runner.limits = replace(runner.limits, num_adapter_slots=num_slots)
-    loaded = []
-    for name, folder in folders.items():
-        adapter = adapters.read(AdapterFolder.load(folder))
-        adapters.add(adapter)
-        loaded.append(LoadedAdapter(name=name, id=adapter.id, folder=folder))
-    return tuple(loaded)
+
+
+class ReadAdapter(NamedTuple):
+    """An adapter that was read: what it changes in the decoder, and in the tower, if anything."""
+
+    decoder: HostAdapter
+    tower: TowerAdapter | None = None
+
+    @property
+    def id(self) -> int:
+        return self.decoder.id
+
+    @property
+    def tower_key(self) -> str:
+        """Stands for what it changes in the tower; empty for nothing."""
+        return "" if self.tower is None else self.tower.key
 
 
 class AdapterStore:
-    """Reads adapters for a runner, and drops them."""
+    """Reads adapters for a runner and a tower, and drops them. towers: what adapters change in the tower, by their
+    ids."""
 
-    def __init__(self, runner: ModelRunner) -> None:
+    def __init__(self, runner: ModelRunner, encoder: LoadedEncoder | None = None, stored: Container[str] = ()) -> None:
+        """stored: the tensors of the checkpoint."""
         self._runner = runner
+        self._encoder, self._stored = encoder, stored
+        self.towers: dict[int, TowerAdapter] = {}
 
-    def read(self, folder: str) -> HostAdapter:
+    def read(self, folder: str) -> ReadAdapter:
         """Return an adapter, ready to be added. Any thread may call it. Raises `CheckpointError`, and
         `RequestError` for an engine without slots."""
         from seesay.checkpoint.adapter_folder import AdapterFolder
@@ -67,17 +84,53 @@ class AdapterStore:
                 "adapters that may be in use at a time",
                 "lora_name",
             )
-        return adapters.read(AdapterFolder.load(folder))
+        whole = AdapterFolder.load(folder, takes_saved=True)
+        others = adapters.reader.find_others(whole)
+        if not others:
+            return ReadAdapter(adapters.reader.read(whole))
+        tower = self._read_others(whole.pick(others))
+        own = adapters.reader.read(whole.pick(others, others=True))
+        return ReadAdapter(replace(own, id=whole.make_id()), tower)
 
-    def add(self, adapter: HostAdapter) -> None:
+    def _read_others(self, folder: AdapterFolder) -> TowerAdapter | None:
+        """Read what an adapter has for modules that are not the decoder's."""
+        from seesay.encoders.tower_adapters import AdaptedTower
+
+        if self._encoder is None:
+            raise CheckpointError(
+                f"{folder.path}: {min(folder.names)!r} belongs to no layer of the language model, and there is no "
+                "vision tower in this process"
+            )
+        return AdaptedTower(self._encoder, self._stored).read(folder)
+
+    def add(self, adapter: ReadAdapter) -> None:
         """Take an adapter that was read, between steps."""
         assert self._runner.adapters is not None
-        self._runner.adapters.add(adapter)
+        try:
+            self._runner.adapters.add(adapter.decoder)
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                raise
+            raise RequestError(
+                ErrorCode.OUT_OF_MEMORY, "not enough memory for the weights that the adapter replaces", "lora_path"
+            ) from None
+        if adapter.tower is not None:
+            self.towers.setdefault(adapter.id, adapter.tower)
 
     def drop(self, adapter_id: int) -> None:
         """Forget an adapter, which no live sequence has, between steps."""
         assert self._runner.adapters is not None
         self._runner.adapters.drop(adapter_id)
+        self.towers.pop(adapter_id, None)
+
+
+def load_adapters(control: AdapterControl, adapters: Mapping[str, str]) -> None:
+    """Load the adapters of a configuration, before the loop begins. Raises `CheckpointError` and `RequestError`."""
+    from seesay.checkpoint.model_path import resolve_checkpoint
+
+    for name, path in adapters.items():
+        command = LoadAdapter(name=name, folder=str(resolve_checkpoint(path)))
+        control.add(command, control.read(command))
 
 
 class _Leaving(NamedTuple):
@@ -90,22 +143,24 @@ class _Leaving(NamedTuple):
 class AdapterControl:
     """Loads and unloads adapters while requests are answered. Used by the loop's thread, but for `read` and `loaded`.
 
-    loaded: those that requests may name.
+    loaded: those that requests may name. find_tower: returns what an adapter of a live request changes in the tower, by
+    its id; None for nothing.
     """
 
-    def __init__(self, store: AdapterStore, scheduler: Scheduler, loaded: Iterable[LoadedAdapter] = ()) -> None:
+    def __init__(self, store: AdapterStore, scheduler: Scheduler) -> None:
         self._open_store: AdapterStore | None = store
         self._scheduler = scheduler
-        self.loaded = tuple(loaded)
+        self.find_tower = store.towers.get
+        self.loaded: tuple[LoadedAdapter, ...] = ()
         self._leaving: list[_Leaving] = []
 
-    def read(self, command: LoadAdapter) -> HostAdapter:
+    def read(self, command: LoadAdapter) -> ReadAdapter:
         """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and
         `RequestError`."""
         _check_new(command.name, self.loaded)
         return self._store.read(command.folder)
 
-    def take(self, command: LoadAdapter | UnloadAdapter, adapter: HostAdapter | None, done: Future[None]) -> int | None:
+    def take(self, command: LoadAdapter | UnloadAdapter, adapter: ReadAdapter | None, done: Future[None]) -> int | None:
         """Do a command, with the adapter that `read` returned; `done` tells how it ends. Returns the id of an adapter
         whose requests are to be aborted."""
         try:
@@ -119,12 +174,12 @@ class AdapterControl:
             done.set_exception(error)
         return None
 
-    def add(self, command: LoadAdapter, adapter: HostAdapter) -> None:
+    def add(self, command: LoadAdapter, adapter: ReadAdapter) -> None:
         """Let requests name an adapter that was read."""
         _check_new(command.name, self.loaded)
         if not self._is_kept(adapter.id):
             self._store.add(adapter)
-        added = LoadedAdapter(name=command.name, id=adapter.id, folder=command.folder)
+        added = LoadedAdapter(name=command.name, id=adapter.id, folder=command.folder, tower_key=adapter.tower_key)
         self.loaded = (*self.loaded, added)
         logger.info("adapter %r: loaded from %s", command.name, command.folder)
 
@@ -181,7 +236,9 @@ class AdapterControl:
         self.finish_unloading(())
 
     def close(self) -> None:
-        """Let go of the runner: nothing is loaded or unloaded any more."""
+        """Let go of runner and tower: nothing is loaded or unloaded any more."""
+        if self._open_store is not None:
+            self._open_store.towers.clear()
         self._open_store = None
 
     @property

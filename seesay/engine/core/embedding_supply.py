@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seesay.config import VisionConfig
     from seesay.device.tower_pacer import TowerPacer
     from seesay.encoders.encoder import Encoder
+    from seesay.encoders.tower_adapters import TowerAdapter
     from seesay.llm.scheduling.embedding_demand import EmbeddingRef
 
 
@@ -43,7 +44,9 @@ class EmbeddingSupply:
         embedding_size: int,
         pacer: TowerPacer,
         target: torch.device | None = None,
+        find_adapter: Callable[[int], TowerAdapter | None] = lambda _: None,
     ) -> None:
+        """find_adapter: returns what an adapter changes in the tower, by its id; None for nothing."""
         self.store = EmbeddingStore(config.embedding_cache_bytes)
         self.worker: EncoderWorker | None = None
         self._encoder = encoder
@@ -52,6 +55,7 @@ class EmbeddingSupply:
         self._embedding_size = embedding_size
         self._pacer = pacer
         self._target = target
+        self._find_adapter = find_adapter
         self._expected: set[int] = set()  # ids of requests whose media are to be encoded soon
         self._arrived: list[int] = []  # those of them that were admitted
         self._lock = threading.Lock()
@@ -168,7 +172,8 @@ class EmbeddingSupply:
             del self._asked[item.hash]
         if item_index in request.find_waiting(item.hash) and self.worker is not None:
             # The item's own measures stay: some are those of its prompt (`Family.share`).
-            self.worker.submit(replace(item, features={**features, **item.features}, has_arrays=True))
+            whole = replace(item, features={**features, **item.features}, has_arrays=True)
+            self.worker.submit(whole, self._find_adapter(request.sequence.adapter_id))
 
     def drop_all(self) -> None:
         """All requests have ended."""
@@ -196,7 +201,7 @@ class EmbeddingSupply:
         assert self.worker is not None, "a model without a tower was given media"
         sequence = self._live[request_id].sequence
         item = sequence.items[item_index]
-        if self.worker.submit(item):
+        if self.worker.submit(item, self._find_adapter(sequence.adapter_id)):
             if item.has_arrays and item.is_reloadable:  # the worker holds them until the item is encoded
                 sequence.drop_arrays(item_index)
                 self._on_encoding(item.hash)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +14,7 @@ from seesay.device.backends import has_kernels
 from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, pick_device
 from seesay.device.ranks import Place, Ranks, Stages, Unconnected
-from seesay.engine.core.adapters import AdapterControl, AdapterStore, make_adapters
+from seesay.engine.core.adapters import AdapterControl, AdapterStore, load_adapters, make_slots
 from seesay.engine.core.deterministic import (
     check_products,
     encode_alone,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import Encoder, LoadedEncoder
-    from seesay.engine.commands import LoadedAdapter
     from seesay.engine.core.draft_model import DraftModel
     from seesay.engine.core.rank_parts import JoinRanks, MakeRunner, OpenRemote
     from seesay.engine.opened_model import OpenedModel
@@ -129,13 +128,12 @@ def resolve(
 
 
 class _Parts(NamedTuple):
-    """The parts of a core that compute, the adapters that its runner has, and the durations of its steps where they are
-    needed. tower: the encoder whose weights are in this process."""
+    """The parts of a core that compute, and the durations of its steps where they are needed. tower: the encoder whose
+    weights are in this process."""
 
     encoder: Encoder | None
     tower: LoadedEncoder | None
     runner: ModelRunner
-    adapters: tuple[LoadedAdapter, ...]
     step_costs: StepCosts | None
     draft: DraftModel | None = None
 
@@ -175,6 +173,7 @@ def load_core(
             ranks=ranks,
         )
         scheduler = _build_scheduler(parts, config, resolved)
+        adapters = _load_adapters(parts, scheduler, ranks, config, model.checkpoint.tensor_names())
     if compile_log is not None:
         logger.info("%d kernels were compiled by the start itself", compile_log.end_start())
     jumps = None
@@ -195,7 +194,7 @@ def load_core(
         is_ahead=_is_ahead(config, resolved.device),
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
-        adapters=_make_adapter_control(parts, scheduler, ranks),
+        adapters=adapters,
         speculation=make_speculation(config.speculation, parts.draft, vocab_size=model.vocab_size),
     )
 
@@ -208,9 +207,13 @@ def _is_ahead(config: EngineConfig, device: torch.device) -> bool:
     return device.type != "cpu" or config.pp > 1
 
 
-def _make_adapter_control(parts: _Parts, scheduler: Scheduler, ranks: RankParts | None) -> AdapterControl:
+def _load_adapters(
+    parts: _Parts, scheduler: Scheduler, ranks: RankParts | None, config: EngineConfig, stored: Container[str]
+) -> AdapterControl:
     make_store = AdapterStore if ranks is None else ranks.make_adapter_store
-    return AdapterControl(make_store(parts.runner), scheduler, parts.adapters)
+    control = AdapterControl(make_store(parts.runner, parts.tower, stored), scheduler)
+    load_adapters(control, config.adapters or {})
+    return control
 
 
 def _listen_to_compiler(device: torch.device) -> CompileLog | None:
@@ -302,14 +305,7 @@ def load_follower(
     """Load the slice of a rank that follows, on `device`. Raises `CheckpointError` or `ConfigError`."""
     with model.checkpoint.blamed(), _timed("loading a slice of the decoder"):
         resolved = resolve(config, model.checkpoint, model.backbone, device)
-        return _load_runner(model, config, resolved, make_runner, ranks).runner
-
-
-class _LoadedRunner(NamedTuple):
-    """A runner, and the adapters that it has."""
-
-    runner: ModelRunner
-    adapters: tuple[LoadedAdapter, ...]
+        return _load_runner(model, config, resolved, make_runner, ranks)
 
 
 def _load_first(
@@ -318,7 +314,7 @@ def _load_first(
     resolved: ResolvedConfig,
     make_runner: MakeRunner | None,
     ranks: RankParts | None,
-) -> _LoadedRunner:
+) -> ModelRunner:
     """Load the decoder, or its first slice while the other ranks load theirs."""
     if ranks is None:
         return _load_runner(model, config, resolved, make_runner)
@@ -333,7 +329,7 @@ def _load_runner(
     resolved: ResolvedConfig,
     make_runner: MakeRunner | None,
     ranks: Ranks | Stages | None = None,
-) -> _LoadedRunner:
+) -> ModelRunner:
     max_step_tokens = find_max_step_tokens(
         config.max_prefill_token_num,
         session_len=resolved.session_len,
@@ -344,7 +340,8 @@ def _load_runner(
     runner = load_runner(model, resolved, **sizes, make_runner=make_runner, ranks=ranks)
     if config.speculation is not None:
         runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
-    return _LoadedRunner(runner, make_adapters(runner, config))
+    make_slots(runner, config)
+    return runner
 
 
 def _build_parts(
@@ -363,7 +360,7 @@ def _build_parts(
     with _timed("loading the vision tower"):
         encoder, tower = load_encoder(model, config, open_remote, device=encoder_device, dtype=resolved.dtype)
     with _timed("loading the decoder"), fix_decoder(config, resolved.dtype):
-        runner, adapters = _load_first(model, config, resolved, make_runner, ranks)
+        runner = _load_first(model, config, resolved, make_runner, ranks)
     refuse_beside_states(runner, config)
     refuse_not_deterministic(runner.decoder, config, resolved.device)
     is_gpu = resolved.device.type != "cpu"
@@ -395,7 +392,7 @@ def _build_parts(
     if resolved.max_step_ms is not None:
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
-    return _Parts(encoder, tower, runner, adapters, step_costs, draft)
+    return _Parts(encoder, tower, runner, step_costs, draft)
 
 
 def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:

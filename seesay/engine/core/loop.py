@@ -30,7 +30,7 @@ from seesay.engine.commands import (
     StageTensor,
     UnloadAdapter,
 )
-from seesay.engine.core.adapters import AdapterControl, AdapterStore
+from seesay.engine.core.adapters import AdapterControl, AdapterStore, ReadAdapter
 from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.grammar_rows import GrammarRows
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from seesay.engine.core.speculation import Speculation
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
-    from seesay.llm.models.adapters import HostAdapter
     from seesay.llm.running.launched_step import StepResult
     from seesay.llm.running.runner import ModelRunner
 
@@ -122,6 +121,7 @@ class EngineLoop:
         self._watchdog: Watchdog | None = None
         self._outbox = Outbox()
         self._counts = StepCounts()
+        self.adapters = adapters or AdapterControl(AdapterStore(runner), scheduler)
         self.embeddings = EmbeddingSupply(
             encoder,
             vision_config,
@@ -129,13 +129,13 @@ class EngineLoop:
             embedding_size=runner.decoder.traits.embedding_size,
             pacer=self._pacer,
             target=runner.device,
+            find_adapter=self.adapters.find_tower,
         )
         self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._fail_item)
         self.control: ModelControl | None = None
         if weights is not None:
             self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
         self._commands = WaitingCommands()
-        self.adapters = adapters or AdapterControl(AdapterStore(runner), scheduler)
         self._grammars = GrammarRows(
             grammars,
             bad_words=bad_words,
@@ -581,7 +581,7 @@ class EngineLoop:
             raise
 
     def _change_adapters(
-        self, command: LoadAdapter | UnloadAdapter, adapter: HostAdapter | None, done: Future[None]
+        self, command: LoadAdapter | UnloadAdapter, adapter: ReadAdapter | None, done: Future[None]
     ) -> None:
         leaving = self.adapters.take(command, adapter, done)
         if leaving is not None:

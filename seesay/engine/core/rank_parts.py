@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +25,7 @@ MakeRunner = Callable[["Decoder", "RunnerLimits"], "ModelRunner"]
 MakeWeights = Callable[["OpenedModel", "EngineConfig", "LoadedWeights", "LoadedEncoder | None"], "ModelWeights"]
 """Makes the weights that may be replaced, as `ModelWeights` does."""
 
-MakeAdapterStore = Callable[["ModelRunner"], "AdapterStore"]
+MakeAdapterStore = Callable[["ModelRunner", "LoadedEncoder | None", Container[str]], "AdapterStore"]
 """Makes what reads adapters, as `AdapterStore` does."""
 
 

@@ -5,7 +5,7 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from seesay.engine.front.prompt_builder import PromptBuilder
 from seesay.engine.front.recording import Recorder
 from seesay.engine.front.request_facts import wants_answer
 from seesay.engine.front.request_limits import check_limits
-from seesay.engine.front.shared_prompts import SharedPrompts
+from seesay.engine.front.shared_prompts import PreparedPrompt, SharedPrompts
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
 from seesay.engine.token_messages import TokenRequest
@@ -38,6 +38,7 @@ from seesay.values import (
     Usage,
 )
 from seesay.values.media import Coordinates
+from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_frontend import MediaFrontend
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import extend, hash_item
@@ -111,6 +112,36 @@ class RequestPreparer:
         what makes text of its tokens, or what is wrong with it. `received_at` is a `time.perf_counter()` reading.
         `cancellation` ends it when the caller has left."""
         found: dict[int, PreparedRequest | RequestError] = {}
+        options = self._read_options(asked, found)
+        if not options:
+            return found
+        first = asked[next(iter(options))]
+        try:
+            prompt = prompts.get(first, lambda: self._build(first, prompts.media, cancellation))
+        except KeyboardInterrupt:
+            raise  # of the caller, who is in the main thread
+        except BaseException as error:
+            return found | dict.fromkeys(options, explain(error))
+        for request_id, chosen in options.items():
+            request = asked[request_id]
+            try:
+                group_id = prompts.group_of(request_id, request)
+                token_request, answer = self._make(request_id, request, chosen, prompt, on_output, received_at)
+                if group_id is not None:
+                    token_request = replace(token_request, group_id=group_id, keeps_blocks=prompts.keeps_blocks)
+                found[request_id] = token_request, answer
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                found[request_id] = explain(error)
+        if self.recorder is not None:
+            self.recorder.watch(asked, found, prompt.media)
+        return found
+
+    def _read_options(
+        self, asked: Mapping[int, GenerationRequest], found: dict[int, PreparedRequest | RequestError]
+    ) -> dict[int, AnswerOptions]:
+        """Return how requests are to be answered. Adds what is wrong with one to `found`."""
         options: dict[int, AnswerOptions] = {}
         for request_id, request in asked.items():
             try:
@@ -120,41 +151,26 @@ class RequestPreparer:
                 raise
             except BaseException as error:
                 found[request_id] = explain(error)
-        if not options:
-            return found
-        first = asked[next(iter(options))]
-        try:
-            prompt, media = prompts.get(first, lambda: self.prompts.build(first, prompts.media, cancellation))
-        except KeyboardInterrupt:
-            raise  # of the caller, who is in the main thread
-        except BaseException as error:
-            return found | dict.fromkeys(options, explain(error))
-        for request_id, chosen in options.items():
-            request = asked[request_id]
-            try:
-                group_id = prompts.group_of(request_id, request)
-                token_request, answer = self._make(request_id, request, chosen, prompt, media, on_output, received_at)
-                if group_id is not None:
-                    token_request = replace(token_request, group_id=group_id, keeps_blocks=prompts.keeps_blocks)
-                found[request_id] = token_request, answer
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                found[request_id] = explain(error)
-        if self.recorder is not None:
-            self.recorder.watch(asked, found, media)
-        return found
+        return options
+
+    def _build(
+        self, request: GenerationRequest, batch: MediaBatch, cancellation: Cancellation | None
+    ) -> PreparedPrompt:
+        adapter = self._find_adapter(request.adapter_name)
+        tower_key = "" if adapter is None else adapter.tower_key
+        prompt, media = self.prompts.build(request, batch, cancellation, tower_key=tower_key)
+        return PreparedPrompt(prompt, media, adapter)
 
     def _make(
         self,
         request_id: int,
         request: GenerationRequest,
         options: AnswerOptions,
-        prompt: MultimodalInput,
-        media: Sequence[PreparedMedia],
+        prepared: PreparedPrompt,
         on_output: OutputSink,
         received_at: float,
     ) -> PreparedRequest:
+        prompt, media, adapter = prepared
         prompt = extend(prompt, request.continuation) if request.continuation else prompt
         thought: ThoughtRule | None = None
         if wants_answer(request) and not request.continuation:
@@ -184,7 +200,7 @@ class RequestPreparer:
             owner=request.owner,
             priority=int(request.priority),
             cache_salt=request.cache_salt.encode(),
-            adapter_id=self._find_adapter(request.adapter_name),
+            adapter_id=0 if adapter is None else adapter.id,
             is_streamed=request.streams,
             defers_tokens=answer.defers_tokens,
             grammar=options.grammar,
@@ -192,17 +208,17 @@ class RequestPreparer:
         )
         return token_request, answer
 
-    def _find_adapter(self, name: str | None) -> int:
-        """Return the id of an adapter. Raises `RequestError` for one that is not loaded."""
+    def _find_adapter(self, name: str | None) -> LoadedAdapter | None:
+        """Return the adapter of a request that names one. Raises `RequestError` for one that is not loaded."""
         if name is None:
-            return 0
+            return None
         if (adapter := self._find_loaded(name)) is None:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,
                 f"adapter_name={name!r} is not loaded: give it in EngineConfig.adapters, or call load_adapter()",
                 "adapter_name",
             )
-        return adapter.id
+        return adapter
 
 
 def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int) -> SamplingParams:

@@ -80,12 +80,14 @@ class PromptBuilder:
         request: GenerationRequest,
         batch: MediaBatch | None = None,
         cancellation: Cancellation | None = None,
+        *,
+        tower_key: str = "",
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
-        """Return the prompt of a request and its media, decoded and preprocessed. Raises `RequestError`, also when
-        the caller has left."""
+        """Return the prompt of a request and its media, decoded and preprocessed. tower_key: stands for what its
+        adapter changes in the tower. Raises `RequestError`, also when the caller has left."""
         if request.truncate_prompt_tokens is not None:
-            return self._build_cut_prompt(request, batch, cancellation)
-        prompt, opened = self._open_prompt(request, self._session_len, cancellation)
+            return self._build_cut_prompt(request, batch, cancellation, tower_key)
+        prompt, opened = self._open_prompt(request, self._session_len, cancellation, tower_key)
         wordings = [item.wording for item in opened.items]
         tokens = self._tokenize(prompt, wordings)
         num_tokens = tokens.num_text_tokens + sum(item.num_tokens or 0 for item in opened.items)
@@ -105,10 +107,10 @@ class PromptBuilder:
         return self._build_input(tokens, media), media
 
     def _build_cut_prompt(
-        self, request: GenerationRequest, batch: MediaBatch | None, cancellation: Cancellation | None
+        self, request: GenerationRequest, batch: MediaBatch | None, cancellation: Cancellation | None, tower_key: str
     ) -> tuple[MultimodalInput, list[PreparedMedia]]:
         """Build the end of a prompt, with as many tokens as `truncate_prompt_tokens` says."""
-        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len, cancellation)
+        prompt, opened = self._open_prompt(request, _COUNTED_LENGTHS * self._session_len, cancellation, tower_key)
         media = self._media.prepare(opened, batch)
         tokens = self._tokenize(prompt, [item.plan.wording for item in media])
         counts = [len(self._family.number(item.plan.expansion, index).token_ids) for index, item in enumerate(media)]
@@ -139,7 +141,11 @@ class PromptBuilder:
         return build_input(tokens, media, family=self._family, model_digest=self._digest)
 
     def _open_prompt(
-        self, request: GenerationRequest, max_tokens: int, cancellation: Cancellation | None = None
+        self,
+        request: GenerationRequest,
+        max_tokens: int,
+        cancellation: Cancellation | None = None,
+        tower_key: str = "",
     ) -> tuple[RenderedPrompt | TokenizedPrompt, OpenRequest]:
         """The prompt's text or ids, and the media with their headers read: enough to know the prompt's length. Raises
         `RequestError` for a text of many more than `max_tokens`."""
@@ -151,7 +157,7 @@ class PromptBuilder:
         split = partial(self._media.split, allowance=allowance)
         prompt = self._render_prompt(request, max_tokens, split)
         media = prompt.media if isinstance(prompt, RenderedPrompt) else request.media
-        return prompt, self._media.open(media, allowance, salt=request.cache_salt)
+        return prompt, self._media.open(media, allowance, salt=request.cache_salt, tower_key=tower_key)
 
     def _tokenize(
         self, prompt: RenderedPrompt | TokenizedPrompt, wordings: Sequence[Wording | None]

@@ -6,12 +6,20 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future
+from typing import NamedTuple
 
+from seesay.engine.commands import LoadedAdapter
 from seesay.values import GenerationRequest, MultimodalInput
 from seesay.vl.media.media_batch import MediaBatch
 from seesay.vl.media.media_items import PreparedMedia
 
-PreparedPrompt = tuple[MultimodalInput, list[PreparedMedia]]
+
+class PreparedPrompt(NamedTuple):
+    """A prompt, its media, and the adapter by which both are computed."""
+
+    input: MultimodalInput
+    media: list[PreparedMedia]
+    adapter: LoadedAdapter | None
 
 
 class SharedPrompts:

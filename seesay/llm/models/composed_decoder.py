@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Self
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 
@@ -21,11 +23,13 @@ from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.adapter_reader import AdapterReader
 from seesay.llm.models.adapters import Adapters
 from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.division import WHOLE, Division, make_division
 from seesay.llm.models.embedding import EmbeddingTable
+from seesay.llm.models.end_reader import make_end_reader
 from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.rotary import Rotary
@@ -143,15 +147,15 @@ class ComposedDecoder:
             raise ConfigError("adapters: pictures have weights of their own in this model, and cannot have adapters")
         if self._traits.attends_media:
             raise ConfigError("adapters: a decoder that attends to pictures beside the text cannot have them here")
-        self.adapters = Adapters(
+        reader = AdapterReader(
             self.linears,
-            self._ops,
+            make_end_reader(self.config, self._division, self._table, self._head, self.dtype),
             name_of=self.weights.name_of,
             device=self.device,
             dtype=self.dtype,
-            num_slots=num_slots,
             max_rank=max_rank,
         )
+        self.adapters = Adapters(reader, self._ops, device=self.device, dtype=self.dtype, num_slots=num_slots)
         return self.adapters
 
     def _renew(self) -> None:
@@ -294,6 +298,8 @@ class ComposedDecoder:
     def embed(self, inputs: ModelInput) -> torch.Tensor:
         """Return what the first layer takes: the residual stream [T, hidden]."""
         residual = self._table.look_up(inputs.input_ids)
+        if self.adapters is not None and inputs.adapters is not None:
+            self.adapters.ends.look_up(residual, inputs.input_ids, inputs.adapters)
         if self._embedding_scale != 1.0 and not self.config.scales_media:
             residual.mul_(self._embedding_scale)
         if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
@@ -357,13 +363,16 @@ class ComposedDecoder:
             scale.mul_(steps.to(torch.float32).log1p_().mul_(growth.beta).add_(1.0))
         return scale.to(self.dtype)[:, None, None]
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype."""
+    def logits(self, hidden: torch.Tensor, slots: npt.NDArray[np.int64] | None = None) -> torch.Tensor:
+        """Logits [N, vocab] of hidden states [N, hidden], in the model's dtype. slots int64 [n]: of the adapters of the
+        first of them; -1: none."""
         head = self._head
         if head.fused is not None and 0 < len(hidden) <= head.max_fused_rows:
             logits = head.fused(hidden)
         else:
             logits = head(hidden)
+        if self.adapters is not None and slots is not None:
+            self.adapters.ends.multiply(hidden, logits, slots, head.bias)
         if self.config.logit_scale != 1.0:
             logits.mul_(self.config.logit_scale)
         return self._gather(logits if self._cap is None else self._cap(logits))

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from seesay.checkpoint.parts import Weight
@@ -50,7 +52,8 @@ class LaterStage(ComposedDecoder):
         _, residual, left = self._run_layers(residual, inputs, layers, caches, wanted)
         return residual if left is None else residual.index_select(0, left)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, slots: npt.NDArray[np.int64] | None = None) -> torch.Tensor:
+        assert slots is None, "stages have no adapters"
         return hidden.new_zeros(len(hidden), self.config.vocab_size)
 
 

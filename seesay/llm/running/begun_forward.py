@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.llm.running.launched_step import LaunchedStep
-from seesay.llm.running.row_outputs import collect_outputs, has_outputs
+from seesay.llm.running.row_outputs import collect_outputs, has_outputs, make_logits
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,6 @@ class BegunForward(NamedTuple):
         if num_sampled := step.num_sampled:
             is_whole = self.wanted is None and not step.samples_all
             picked = hidden.index_select(0, self.sampled) if is_whole else hidden
-            launched.logits = decoder.logits(picked)[:num_sampled]
+            launched.logits = make_logits(decoder, picked, step.sampled_slots)[:num_sampled]
         if not is_plain(step):
             launched.outputs = collect_outputs(decoder, step, hidden, launched.logits)

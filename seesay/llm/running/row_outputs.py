@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import Row
 from seesay.llm.running.greatest import compute_logprobs, find_greatest
@@ -50,7 +51,7 @@ def _collect_row(
     params, last = member.params, row.start + row.num_tokens - 1
     logits = hidden_states = None
     if params.output_logits == "all":
-        parts = [_to_host(part) for _, part in _logits_in_chunks(decoder, hidden)]
+        parts = [_to_host(part) for _, part in _logits_in_chunks(decoder, hidden, member.adapter_slot)]
         logits = PositionOutputs(start=row.start, values=torch.cat(parts))
     elif params.output_logits == "generation" and sampled_logits is not None:
         logits = PositionOutputs(start=last, values=_to_host(sampled_logits))
@@ -87,7 +88,7 @@ def _prompt_logprobs(decoder: Decoder, row: Row, member: RowState, hidden: torch
     targets = torch.from_numpy(ids.clip(min=0)).to(hidden.device)
     pieces = [
         _compare_tokens(logits, targets[first : first + len(logits), None], min(count, size))
-        for first, logits in _logits_in_chunks(decoder, hidden[: len(targets)])
+        for first, logits in _logits_in_chunks(decoder, hidden[: len(targets)], member.adapter_slot)
     ]
     values, best, ranks = (torch.cat(parts).cpu().numpy() for parts in zip(*pieces, strict=True))
     return PromptLogprobs(ids=np.concatenate([ids[:, None], best], axis=1), values=values, ranks=ranks)
@@ -112,10 +113,19 @@ def _find_targets(member: RowState, start: int, stop: int, vocab_size: int) -> n
     return ids
 
 
-def _logits_in_chunks(decoder: Decoder, hidden: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
+def _logits_in_chunks(decoder: Decoder, hidden: torch.Tensor, slot: int) -> Iterator[tuple[int, torch.Tensor]]:
     """(first position, logits) of a few positions at a time: those of a whole prompt may not fit in memory."""
     for first in range(0, len(hidden), LOGITS_CHUNK_ROWS):
-        yield first, decoder.logits(hidden[first : first + LOGITS_CHUNK_ROWS])
+        chunk = hidden[first : first + LOGITS_CHUNK_ROWS]
+        yield first, make_logits(decoder, chunk, None if slot < 0 else np.full(len(chunk), slot, dtype=np.int64))
+
+
+def make_logits(decoder: Decoder, hidden: torch.Tensor, slots: npt.NDArray[np.int64] | None) -> torch.Tensor:
+    """Return the logits of hidden states, of which the first have the adapters in `slots`."""
+    if slots is None:
+        return decoder.logits(hidden)
+    assert isinstance(decoder, ComposedDecoder), "no other decoder has adapters"
+    return decoder.logits(hidden, slots)
 
 
 def _to_host(values: torch.Tensor) -> torch.Tensor:

@@ -338,6 +338,13 @@ class ModelRunner:
         self.sample(launched)
         return self.collect(launched)
 
+    def _find_graphs(self, step: StepRows) -> DecodeGraphs | None:
+        """Return the graphs that compute a step, if they can."""
+        if self._graphs is None or not is_plain(step) or not self._graphs.takes(step):
+            return None
+        changes_ends = self.adapters is not None and self.adapters.ends.are_changed(step.adapter_slots)
+        return None if changes_ends else self._graphs
+
     def _threads_for(self, step: StepPlan | StepRows) -> int:
         """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they
         wait there longer than they save."""
@@ -357,8 +364,8 @@ class ModelRunner:
             self._cache.clear(fresh)
         if self.decoder.traits.has_states:
             self._cache.clear_states(step.fresh_states)
-        if self._graphs is not None and is_plain(step) and self._graphs.takes(step):
-            output = self._graphs.run(step)
+        if (graphs := self._find_graphs(step)) is not None:
+            output = graphs.run(step)
             if self.kept_states is not None:
                 self.kept_states.keep(step, output.hidden.clone())
             return LaunchedStep(

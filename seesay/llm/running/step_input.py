@@ -77,6 +77,13 @@ class StepRows:
         """Places behind which a token is chosen."""
         return len(self.sampling) + int(self.num_drafts[self.sampling].sum())
 
+    @property
+    def sampled_slots(self) -> npt.NDArray[np.int64] | None:
+        """The slots of the adapters of the places behind which a token is chosen; None where no row has one."""
+        if self.adapter_slots is None:
+            return None
+        return np.repeat(self.adapter_slots[self.sampling], 1 + self.num_drafts[self.sampling])
+
     def find_sampled(self, cu_seqlens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the tokens behind which one is chosen, row by row, where row b ends before `cu_seqlens[b + 1]`."""
         lasts: npt.NDArray[np.int64] = cu_seqlens[1:][self.sampling] - 1

@@ -80,19 +80,20 @@ class MediaFrontend:
         futures = [self._fetchers.submit(allowance, self._splitter.split, part, allowance) for part in media]
         return _gather(futures, [part.place for part in media])
 
-    def open(self, media: Sequence[MediaPart], allowance: Allowance | None = None, *, salt: str = "") -> OpenRequest:
+    def open(
+        self, media: Sequence[MediaPart], allowance: Allowance | None = None, *, salt: str = "", tower_key: str = ""
+    ) -> OpenRequest:
         """Read or fetch `media` and count their tokens, in order. Decodes nothing. `salt` is a part of their keys: what
-        is cached of them is found by requests with the same salt alone. Raises the first `RequestError` among them."""
+        is cached of them is found by requests with the same salt alone, and so is `tower_key`, which stands for what
+        changes the tower. Raises the first `RequestError` among them."""
         allowance = allowance or self.make_allowance()
         allowance.check_items(_count_items(media))
         media = self._add_shared_options(media)
+        open_one = partial(self._open_one, allowance=allowance, salt=salt, tower_key=tower_key)
         if len(media) == 1:
             with _located(media[0].place):
-                return OpenRequest(items=[self._open_one(media[0], 0, allowance, salt)], allowance=allowance)
-        futures = [
-            self._fetchers.submit(allowance, self._open_one, part, index, allowance, salt)
-            for index, part in enumerate(media)
-        ]
+                return OpenRequest(items=[open_one(media[0], 0)], allowance=allowance)
+        futures = [self._fetchers.submit(allowance, open_one, part, index) for index, part in enumerate(media)]
         return OpenRequest(items=_gather(futures, [part.place for part in media]), allowance=allowance)
 
     def _add_shared_options(self, media: Sequence[MediaPart]) -> Sequence[MediaPart]:
@@ -135,7 +136,7 @@ class MediaFrontend:
         self._decoders.close()
         self._cache.clear()
 
-    def _open_one(self, part: MediaPart, number: int, allowance: Allowance, salt: str) -> OpenItem:
+    def _open_one(self, part: MediaPart, number: int, *, allowance: Allowance, salt: str, tower_key: str) -> OpenItem:
         """Open media that have `number` others before them in the prompt."""
         allowance.cancellation.check()
         family, modality = self._family, part.modality
@@ -154,6 +155,8 @@ class MediaFrontend:
         preprocessing_key = family.media_key(modality, options)
         if salt:
             preprocessing_key = digest(b"salted", salt.encode(), preprocessing_key)
+        if tower_key:
+            preprocessing_key = digest(b"adapted", tower_key.encode(), preprocessing_key)
         plan = None if size is None else family.plan_media(modality, size, options)
         return OpenItem(
             part=part,

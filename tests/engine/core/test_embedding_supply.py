@@ -22,7 +22,7 @@ class Request:
     def __init__(self, request_id: int, item_hash: bytes, *, has_arrays: bool = True) -> None:
         item = SimpleNamespace(hash=item_hash, has_arrays=has_arrays, is_reloadable=False)
         self.request_id = request_id
-        self.sequence = SimpleNamespace(items=(item,))
+        self.sequence = SimpleNamespace(items=(item,), adapter_id=0)
         self.encoded: list[bytes] = []
         self.lent: set[bytes] = set()
         self.num_looks = 0
@@ -64,7 +64,7 @@ def make_supply(requests: list[Request]) -> tuple[EmbeddingSupply, Live, list[in
         on_launched=lambda _hash: None,
         on_features_wanted=lambda request_id, _index: asked.append(request_id),
     )
-    worker: Any = SimpleNamespace(submit=lambda item: item.has_arrays)
+    worker: Any = SimpleNamespace(submit=lambda item, adapter: item.has_arrays)
     supply.worker = worker
     return supply, live, asked
 

@@ -467,3 +467,12 @@ def test_reports_tell_which_frames_of_a_video_were_taken(engine: AsyncEngine) ->
         [answer] = ask(engine, parse([[{"role": "user", "content": [picture, video, "?"]}]], max_new_tokens=1))
         assert [report.is_cached for report in answer.media] == [is_cached, is_cached]
         assert answer.media[0].timestamps_s == () and answer.media[1].timestamps_s == pytest.approx((0, 1.3, 2.6, 3.9))
+
+
+def test_salts_and_adapted_towers_have_keys_of_their_own(make_front: Callable[..., MediaFrontend]) -> None:
+    """A salt that is spelled like the key of a tower is another one, and both together are a third."""
+    front = make_front()
+    salts = [{}, {"salt": "1f"}, {"tower_key": "1f"}, {"salt": "1f", "tower_key": "1f"}, {"tower_key": "2f"}]
+    part = MediaPart(modality=IMAGE, source=make_picture(30, 40, 1))
+    keys = [front.prepare(front.open([part], **salt))[0].key for salt in (*salts, *salts)]  # type: ignore[arg-type]
+    assert len({*keys}) == len(salts) and keys[: len(salts)] == keys[len(salts) :]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from seesay.engine.core.adapters import AdapterStore
+from seesay.engine.core.adapters import AdapterStore, ReadAdapter
 from seesay.errors import CheckpointError
 
 if TYPE_CHECKING:
+    from seesay.checkpoint.adapter_folder import AdapterFolder
+    from seesay.encoders.encoder import LoadedEncoder
     from seesay.engine.process.ranks.followers import Followers
-    from seesay.llm.models.adapters import HostAdapter
     from seesay.llm.running.runner import ModelRunner
 
 
@@ -19,12 +20,19 @@ class LedAdapterStore(AdapterStore):
     """An `AdapterStore` that has all ranks do what it does. The others read an adapter when it is added, between steps.
     An error of any rank is raised here."""
 
-    def __init__(self, runner: ModelRunner, *, followers: Followers) -> None:
-        super().__init__(runner)
+    def __init__(
+        self,
+        runner: ModelRunner,
+        encoder: LoadedEncoder | None = None,
+        stored: Container[str] = (),
+        *,
+        followers: Followers,
+    ) -> None:
+        super().__init__(runner, encoder, stored)
         self._followers = followers
 
-    def add(self, adapter: HostAdapter) -> None:
-        arguments = {"adapter_id": adapter.id, "folder": adapter.folder}
+    def add(self, adapter: ReadAdapter) -> None:
+        arguments = {"adapter_id": adapter.id, "folder": adapter.decoder.folder}
         try:
             self._followers.call("add_adapter", partial(super().add, adapter), arguments)
         except BaseException:
@@ -35,11 +43,18 @@ class LedAdapterStore(AdapterStore):
         self._followers.call("drop_adapter", partial(super().drop, adapter_id), {"adapter_id": adapter_id})
 
 
+class _DecoderStore(AdapterStore):
+    """An `AdapterStore` of a rank without the tower, whose adapters rank 0 has."""
+
+    def _read_others(self, folder: AdapterFolder) -> None:
+        """Read nothing: rank 0 has done so."""
+
+
 class FollowedAdapters:
     """Does for the runner of a follower what `LedAdapterStore` asks for."""
 
     def __init__(self, runner: ModelRunner) -> None:
-        self._store = AdapterStore(runner)
+        self._store = _DecoderStore(runner)
         self.calls: Mapping[str, Callable[..., None]] = {"add_adapter": self._add, "drop_adapter": self._store.drop}
 
     def _add(self, *, adapter_id: int, folder: str) -> None:
