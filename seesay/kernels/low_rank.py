@@ -99,15 +99,15 @@ def shrink_kernel(
 
 
 @triton.jit
-def _add_parts(made_ptr, is_inside, part_stride, PARTS: tl.constexpr):
+def _add_parts(made_ptr, is_inside, part_stride, num_parts, MAX_PARTS: tl.constexpr):
     """Return the sum of all parts of a tile of A x, in their order. All of them are read at once."""
     total = tl.load(made_ptr, mask=is_inside, other=0.0)
-    for number in tl.static_range(1, PARTS):
-        total += tl.load(made_ptr + number * part_stride, mask=is_inside, other=0.0)
+    for number in tl.static_range(1, MAX_PARTS):
+        total += tl.load(made_ptr + number * part_stride, mask=is_inside & (number < num_parts), other=0.0)
     return total
 
 
-@triton.jit(do_not_specialize=["part_stride", "ranks_stride"])
+@triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"])
 def expand_kernel(
     made_ptr,
     b_ptr,
@@ -121,16 +121,17 @@ def expand_kernel(
     slot_stride,
     ranks_stride,
     part_stride,
+    num_parts,
     SOURCES: tl.constexpr,
     MAX_RANK: tl.constexpr,
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr,
+    MAX_PARTS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Add B A x, of which there are PARTS, to some outputs of one source, in the rows of a tile. The kernel starts
-    while the one before runs, and reads its first factors."""
+    """Add B A x, which comes in `num_parts` parts, to some outputs of one source, in the rows of a tile. The kernel
+    starts while the one before runs, and reads its first factors."""
     tile, index = tl.program_id(0), tl.program_id(1)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
@@ -157,12 +158,12 @@ def expand_kernel(
         y = tl.load(y_ptrs, mask=is_inside, other=0.0).to(tl.float32)
         made = made_ptr + (first + rows)[:, None] * (SOURCES * MAX_RANK) + (source * MAX_RANK + components)[None, :]
         is_there = is_row[:, None] & is_used[None, :]
-        inner = _add_parts(made, is_there, part_stride, PARTS)
+        inner = _add_parts(made, is_there, part_stride, num_parts, MAX_PARTS)
         total = tl.dot(inner.to(b.dtype), b, tl.zeros((ROWS, COLUMNS), dtype=tl.float32), input_precision="ieee")
         for start in range(RANKS, rank, RANKS):
             is_used = start + components < rank
             is_there = is_row[:, None] & is_used[None, :]
-            inner = _add_parts(made + start, is_there, part_stride, PARTS)
+            inner = _add_parts(made + start, is_there, part_stride, num_parts, MAX_PARTS)
             places = own + (start + components)[:, None].to(tl.int64) * num_outputs
             b = tl.load(places, mask=is_used[:, None] & is_column[None, :], other=0.0)
             total = tl.dot(inner.to(b.dtype), b, total, input_precision="ieee")
@@ -238,8 +239,9 @@ def add_low_rank(
         b.stride(0),
         ranks.stride(0),
         made.stride(0),
+        num_parts,
         COLUMNS=columns,
-        PARTS=num_parts,
+        MAX_PARTS=_MAX_PARTS,
         num_warps=4,
         **sizes,
         **dependence,
