@@ -48,12 +48,12 @@ def make_questions(count: int, *, has_pictures: bool) -> list[Question]:
         prompt: Any = beginning + text if index % 3 == 0 else text
         if has_pictures and index % 5 == 0:
             prompt = (prompt, [workload.make_picture(rng.randint(60, 900), rng.randint(60, 900), index)])
-        drawn = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "random_seed": index}
+        drawn: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "random_seed": index}
         config = GenerationConfig(
             max_new_tokens=rng.randint(2, NUM_ANSWER_TOKENS),
             ignore_eos=True,
             logprobs=5,
-            **({"output_logits": "generation"} if index % 10 == 1 else {}),
+            output_logits="generation" if index % 10 == 1 else None,
             **(drawn if index % 2 else {"do_sample": False}),
         )
         questions.append((prompt, config))
@@ -215,13 +215,13 @@ def _time(run: Any, weights: list[torch.Tensor]) -> float:
             run(weight)
     times = []
     for _ in range(5):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(1e3 * start.elapsed_time(end) / len(weights))
-    return round(statistics.median(times), 1)
+    return float(round(statistics.median(times), 1))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -3,14 +3,14 @@ odd, so that rows do not end where a vector of the CPU ends."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from llm.backbones import BACKBONES, VOCAB, composed, load_runner, make_saver
+from llm.backbones import BACKBONES, VOCAB, Backbone, composed, load_runner, make_saver
 
 from seesay.device.determinism import deterministic
 from seesay.device.query import cpu_threads
@@ -40,7 +40,7 @@ class Chunk(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def save(tmp_path_factory: pytest.TempPathFactory):
+def save(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backbone]:
     return make_saver(tmp_path_factory)
 
 
@@ -48,7 +48,9 @@ def save(tmp_path_factory: pytest.TempPathFactory):
 @pytest.mark.parametrize(
     ("name", "dtype"), [*((name, torch.float32) for name in BACKBONES), *((name, torch.bfloat16) for name in ROUNDED)]
 )
-def test_logits_have_the_same_bits_in_every_step(name: str, dtype: torch.dtype, save) -> None:
+def test_logits_have_the_same_bits_in_every_step(
+    name: str, dtype: torch.dtype, save: Callable[[str], Backbone]
+) -> None:
     with deterministic(dtype):
         decoder = composed(load_runner(save(name), dtype=dtype))
     refused = list(name_layers(decoder.config, CPU))
@@ -71,7 +73,7 @@ def test_logits_have_the_same_bits_in_every_step(name: str, dtype: torch.dtype, 
     assert torch.equal(compute(decoder, ids, beside)[0], expected)
 
 
-def test_without_the_mode_bits_differ(save) -> None:
+def test_without_the_mode_bits_differ(save: Callable[[str], Backbone]) -> None:
     decoder = composed(load_runner(save("qwen2")))
     ids = torch.randint(3, VOCAB, (1, LENGTH), generator=torch.Generator().manual_seed(1))
     whole = compute(decoder, ids, [[Chunk(0, 0, LENGTH)]])[0]

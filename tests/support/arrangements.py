@@ -56,14 +56,15 @@ def make_requests(count: int, seed: int = 0) -> list[tuple[Any, GenerationConfig
     requests = []
     for index in range(count):
         messages = messages_for(make_example(TASKS[index % len(TASKS)], FIRST_EVALUATION_SEED + index // 7))
-        drawn = {"do_sample": True, "temperature": 1.5, "top_p": 0.95, "random_seed": index} if index % 3 else {}
+        sampling: dict[str, Any] = {"temperature": 1.5, "top_p": 0.95, "random_seed": index} if index % 3 else {}
         config = GenerationConfig(
             max_new_tokens=rng.randint(3, NUM_TOKENS),
             ignore_eos=True,
             logprobs=rng.choice((1, 3, 8)),
             output_logits="generation",
-            **({"repetition_penalty": 1.2} if index % 4 == 1 else {}),
-            **(drawn or {"do_sample": False}),
+            repetition_penalty=1.2 if index % 4 == 1 else 1.0,
+            do_sample=bool(sampling),
+            **sampling,
         )
         requests.append((messages, config))
     return requests
