@@ -49,7 +49,7 @@ class GraphedTower(Generic[K]):
     included.
 
     Graphs are recorded for one stream only, the current one at the first call, unless that is the default stream. Set
-    `records_graphs` to False to record none.
+    `records_graphs` to False to record none: all calls of a shape are then computed as the first one.
     """
 
     def __init__(self, plan: Plan[K], *, max_graphs: int = MAX_GRAPHS, max_rows: int = MAX_ROWS) -> None:
@@ -69,7 +69,7 @@ class GraphedTower(Generic[K]):
 
     def __call__(self, x: Tensor, shape: K, dtype: torch.dtype) -> Tensor:
         """Return the result for x as `dtype`, in memory that the caller owns."""
-        num_before = self._count(shape)
+        num_before = self._count(shape) if self.records_graphs else 0
         graph = self._find_graph(x, shape, dtype, num_before) if self._may_record(x) else None
         if graph is None:
             return self._plan(shape, num_before=num_before)(x.to(dtype))

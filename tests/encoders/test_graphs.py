@@ -45,6 +45,21 @@ def test_on_the_cpu_nothing_is_recorded() -> None:
     assert not graphed.num_graphs
 
 
+def test_without_graphs_all_calls_of_a_shape_are_alike() -> None:
+    """A tower may compute a shape that repeats in another way, with other roundings."""
+    seen = []
+
+    def plan(number: int, *, num_before: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        seen.append(num_before)
+        return lambda x: x + number
+
+    graphed = GraphedTower(plan)
+    graphed.records_graphs = False
+    for _ in range(graphs.CALLS_BEFORE + 2):
+        graphed(torch.ones(3, 2), 4, torch.float64)
+    assert seen == [0] * (graphs.CALLS_BEFORE + 2)
+
+
 @pytest.fixture
 def stream() -> Iterator[torch.cuda.Stream]:
     stream = make_gpu_stream()
