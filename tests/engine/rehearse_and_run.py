@@ -21,6 +21,7 @@ from watched_runner import watched
 
 from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import resolve_checkpoint
+from seesay.engine.core.adapters import AdapterStore
 from seesay.engine.core.loading import rehearse
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
@@ -161,6 +162,9 @@ def compare(folder: str, options: dict[str, Any]) -> None:
         if encoder is not None:
             for sizes in PICTURES:
                 encoder.encode([make_features(model.family, size) for size in sizes])
+        for adapter in (config.adapters or {}).values():
+            assert runner.adapters is not None
+            runner.adapters.add(AdapterStore(runner).read(adapter).decoder)
         follow(runner, events)
     late = sorted(launches.specializations - at_start)
     print(json.dumps({"start": len(at_start), "late": late}))
