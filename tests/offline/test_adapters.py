@@ -241,6 +241,8 @@ def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path, tiny_che
     check(make(expert, num_outputs=32), f"'{expert}' cannot have an adapter here", tiny_checkpoint("qwen3_moe"))
     check(make("model.layers.1.mlp.gate"), "mlp.gate' cannot have an adapter here", tiny_checkpoint("qwen3_moe"))
     check(make("vision_model.layers.0.fc1"), "belongs to no layer of the language model")
+    large = {name: 3e38 * tensor for name, tensor in make(f"{layer}.q_proj").items()}
+    check(large, "times its scale, its factors are too large for float32: see lora_alpha")
     with pytest.raises(CheckpointError, match="no such folder"):
         load(checkpoint, adapters={"own": tmp_path / "nowhere"})
     for path in (tiny_checkpoint("cogvlm"), tiny_checkpoint("gpt_neox")):

@@ -90,7 +90,7 @@ class AdapterReader:
 
     def read(self, folder: AdapterFolder) -> HostAdapter:
         """Return an adapter for `Adapters.add`. Raises `CheckpointError` naming a module that the decoder does not
-        have, or has with another size."""
+        have, or has with another size, and for factors beyond the decoder's numbers."""
         own = {self._find_name(folder, module): module for module in folder.names}
         ends = self.ends.read(folder, own.pop(TABLE, None), own.pop(HEAD, None))
         self._check_supported(folder, own)
@@ -108,6 +108,11 @@ class AdapterReader:
                 first = index * self.max_rank
                 a[0, first : first + rank] = cut_inputs(low_rank, site.linear)
                 b[0, :rank, site.bounds[index] : site.bounds[index + 1]] = cut_outputs(low_rank, sources)
+        if not memory.tensor.isfinite().all():
+            name = str(self._dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{folder.path}: times its scale, its factors are too large for {name}: see lora_alpha"
+            )
         return HostAdapter(folder.make_id(), str(folder.path), memory, ranks, ends)
 
     def _check_supported(self, folder: AdapterFolder, own: Mapping[str, str]) -> None:
