@@ -87,6 +87,7 @@ def main() -> None:
     write_frame(sink, (0, "", "", []))
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()
+    trials: dict[int, _Trial] = {}
 
     def listen() -> None:
         try:
@@ -94,10 +95,12 @@ def main() -> None:
                 asked.put(read_frame(source))
                 os.write(wake_write, b"x")
         except EOFError:
+            for trial in list(trials.values()):
+                with suppress(ProcessLookupError):
+                    os.kill(trial.pid, signal.SIGKILL)
             os._exit(0)
 
     threading.Thread(target=listen, daemon=True).start()
-    trials: dict[int, _Trial] = {}
     beat_at_s = 0.0
     while True:
         while len(trials) < MAX_FORKS and not asked.empty():

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -200,6 +201,37 @@ def test_a_process_that_hangs_is_replaced_and_the_new_one_asked(is_large: bool) 
         assert trials._child is not first
     finally:
         trials.close()
+
+
+def test_trials_end_with_the_process_that_asked_for_them(trials: GrammarTrials) -> None:
+    trials.check(Grammar(kind="regex", source="f"))
+    child = trials._child
+    assert child is not None and child._process.stdin is not None
+
+    def ask() -> None:
+        with suppress(RequestError):
+            trials.check(HOSTILE["10,000 properties"])
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    pid, deadline_s = child._process.pid, time.monotonic() + 60
+    while not (forks := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
+        assert time.monotonic() < deadline_s
+    child._process.stdin.close()  # as when the process that asked has died
+    child._process.wait(60)
+    while any(used_s := [_used_s(int(fork)) for fork in forks]):
+        assert max(used_s) < 0.8 * CPU_S, "a fork goes on until its limit"
+        time.sleep(0.01)
+    thread.join()
+
+
+def _used_s(pid: int) -> float:
+    """The processor time of a process that runs, else 0: one that has ended may wait to be noticed by its parent."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return 0.0 if fields[0] in "ZX" else 0.01 + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def test_a_process_that_does_not_start_is_given_up() -> None:
