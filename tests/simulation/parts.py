@@ -210,7 +210,7 @@ class SimulatedWorker:
         self._on_ready, self._on_failed = on_ready, on_failed
         self.queue: list[tuple[float, MediaItem]] = []
 
-    def submit(self, item: MediaItem) -> bool:
+    def submit(self, item: MediaItem, _adapter: object = None) -> bool:
         found = self.store.begin(item.hash, can_encode=item.has_arrays)
         if found is Lookup.MISSING and item.has_arrays:
             self.queue.append((self._clock() + self._delay_s(), item))

@@ -36,9 +36,9 @@ def built(engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch) -> list[Generati
     found: list[GenerationRequest] = []
     build = engine._preparer.prompts.build
 
-    def count(request: GenerationRequest, *others: Any) -> Any:
+    def count(request: GenerationRequest, *others: Any, **options: Any) -> Any:
         found.append(request)
-        return build(request, *others)
+        return build(request, *others, **options)
 
     monkeypatch.setattr(engine._preparer.prompts, "build", count)
     return found
