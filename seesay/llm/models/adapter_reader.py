@@ -21,7 +21,7 @@ from seesay.llm.models.end_reader import EndReader
 
 RANK_MULTIPLE = 16
 """The largest rank is rounded up to a multiple of this."""
-_ROUTER = ".mlp.gate"
+_ROUTER, _OF_MEDIA = ".mlp.gate", (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +154,11 @@ class AdapterReader:
 
 
 def _find_sites(linears: Mapping[str, Linear], max_rank: int) -> Iterator[Site]:
-    """Yield the layers that may have adapters. Kernels of experts add nothing to a router or to single experts."""
+    """Yield the layers that may have adapters. Kernels of experts add nothing to a router or to single experts, and
+    what is added to rows of media takes these rows alone."""
     offset = first = 0
     for path, linear in linears.items():
-        if path == HEAD or path.endswith(_ROUTER) or isinstance(linear, ExpertLinear):
+        if path == HEAD or path.endswith((_ROUTER, *_OF_MEDIA)) or isinstance(linear, ExpertLinear):
             continue
         sources = LayerSources.of(linear, path)
         site = Site(path, linear, sources.groups, sources.bounds, offset, first)
