@@ -91,7 +91,7 @@ TOWER_HEADS, TOWER_DIM, TOWER_HIDDEN = 16, 80, 1280
 
 
 def call_rows(dtype: torch.dtype) -> None:
-    from seesay.kernels import token_kernels
+    from seesay.kernels import rotary, token_kernels
     from seesay.llm.ops.triton_ops import TritonOps
 
     x, weight = empty(40, HIDDEN, dtype=dtype), empty(HIDDEN, dtype=dtype)
@@ -103,7 +103,7 @@ def call_rows(dtype: torch.dtype) -> None:
     positions, axes, frequencies = empty(3, 40, dtype=int64), empty(128, dtype=int64), empty(128)
     stretches, exponents = empty(40, dtype=float64), empty(128, dtype=float64)
     for scaling in ((None, None, None), (frequencies, None, stretches), (None, exponents, stretches)):
-        token_kernels.make_rotary_tables(positions, axes, frequencies, *scaling, scale=1.0, dtype=dtype)
+        rotary.make_rotary_tables(positions, axes, frequencies, *scaling, scale=1.0, dtype=dtype)
     for dim in (64, 128, 256):
         qkv, slots = empty(40, HEADS + 2 * KV_HEADS, dim, dtype=dtype), empty(40, dtype=int64)
         angles, weight = empty(40, 1, dim, dtype=dtype), empty(dim, dtype=dtype)

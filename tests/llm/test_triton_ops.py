@@ -75,7 +75,7 @@ def test_norm_of_heads_inside_wider_tokens(ops: Ops, dtype: torch.dtype) -> None
 @runs_here
 @parametrize_grid(dtype=DTYPES, sections=[(), (5, 4, 3)], kind=[None, "switch", "dynamic"], num_tokens=[0, 1, 7])
 def test_rotary_tables(dtype: torch.dtype, sections: Any, kind: Any, num_tokens: int) -> None:
-    from seesay.kernels.token_kernels import make_rotary_tables
+    from seesay.kernels.rotary import make_rotary_tables
 
     short, long = (tuple(float(base**-i) for i in range(12)) for base in (1.4, 1.9))
     spec = RotarySpec(dim=24, sections=sections, inv_freq=short, long_inv_freq=long, scale=1.3)

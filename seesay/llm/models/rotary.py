@@ -38,7 +38,7 @@ class Rotary:
         `stretches` float64 [T] are those of the tokens' sequences (see `LengthScaling`); None: all are 0.0.
         """
         if self._has_kernel:
-            from seesay.kernels.token_kernels import make_rotary_tables
+            from seesay.kernels.rotary import make_rotary_tables
 
             return make_rotary_tables(
                 positions,

@@ -11,7 +11,7 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
-from seesay.kernels import low_rank, quantize, token_kernels
+from seesay.kernels import low_rank, quantize, rotary, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
@@ -79,7 +79,7 @@ class TritonOps:
         norms: tuple[torch.Tensor, torch.Tensor, float] | None = None,
         faults: torch.Tensor | None = None,
     ) -> None:
-        token_kernels.rotate_and_write(
+        rotary.rotate_and_write(
             qkv,
             cos,
             sin,
