@@ -111,7 +111,7 @@ def test_ctrl_c_while_a_conversation_is_prepared_ends_the_run(
 ) -> None:
     """It is no failure of that conversation, which would be left out."""
 
-    def interrupt(*_: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("seesay.engine.front.prompt_builder.PromptBuilder.build", interrupt)
