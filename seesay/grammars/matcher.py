@@ -52,8 +52,8 @@ class Matcher:
         return other
 
     def next_token(self, generated_ids: Ids) -> tuple[Any, int] | None:
-        """What `LLExecutor.consume_token_par` may do of the next `follow`: (`LLMatcher`, the one new token), of which
-        `note_consumed` must be told. None: `follow` does all."""
+        """Return (`LLMatcher`, the one new token) for `LLExecutor.consume_token_par`, before `note_consumed` and
+        `follow`. None: `follow` consumes all new tokens itself."""
         if len(generated_ids) != self._num_accepted + 1:
             return None
         token_id = generated_ids.item(-1)

@@ -1,4 +1,4 @@
-"""What the deterministic mode refuses and tries at the start, and what it changes of options."""
+"""The deterministic mode: the models that it refuses, its trial at the start, the options that it changes."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class AdaptedMatrix:
 
 
 class HostEnds(NamedTuple):
-    """What an adapter makes of the table of embeddings and of the head, in host memory; None: nothing."""
+    """The changes of an adapter to the table of embeddings and to the head, in host memory; None: nothing."""
 
     table: AdaptedMatrix | None = None
     head: AdaptedMatrix | None = None

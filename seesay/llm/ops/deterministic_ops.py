@@ -19,7 +19,7 @@ from seesay.llm.plans.window import Window
 
 
 class DeterministicOps(TorchOps):
-    """What `TorchOps` computes, with the same bits for a token whatever tokens are computed beside it."""
+    """The operations of `TorchOps`, with the same bits for a token whatever tokens are computed beside it."""
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None

@@ -15,7 +15,7 @@ from seesay.llm.plans.window import Window
 
 
 class DeterministicTritonOps(TritonOps):
-    """What `TritonOps` computes, with the same bits for a token whatever tokens are computed beside it."""
+    """The operations of `TritonOps`, with the same bits for a token whatever tokens are computed beside it."""
 
     most_tokens_alone: ClassVar[int] = 0
 

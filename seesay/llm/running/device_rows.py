@@ -260,7 +260,7 @@ def make_draws(rows: DeviceRows, slots: torch.Tensor, drawn: Sequence[int]) -> t
 
 
 def _splitmix64(x: torch.Tensor) -> torch.Tensor:
-    """What `sampler.make_uniform` computes, of the bits of int64."""
+    """Return the same as the sampler's `_splitmix64`, of the bits of int64."""
     x = x + _to_signed(0x9E3779B97F4A7C15)
     x = (x ^ _shift_right(x, 30)) * _to_signed(0xBF58476D1CE4E5B9)
     x = (x ^ _shift_right(x, 27)) * _to_signed(0x94D049BB133111EB)

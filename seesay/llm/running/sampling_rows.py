@@ -26,7 +26,7 @@ _Masks = Mapping[int, Sequence[int]]
 
 
 class SortedRows(NamedTuple):
-    """What rows ask of the sampler, by index among the places of a step behind which a token is chosen
+    """The rows of a step by what the sampler has to do: indices among the places behind which a token is chosen
     (`StepRows.find_sampled`), ascending.
 
     rows: those that ask for more than the most likely token, a draw, or one of these from what a mask allows.
