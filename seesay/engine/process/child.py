@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process import kinds
-from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.link import Link, LinkClosedError, receive_next
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 
@@ -37,9 +37,7 @@ def main() -> int:
     parent = Parent(receives=kinds.ToCore)
     link: ToFrontend = parent.link
     link.send(kinds.Hello())
-    while not link.wait(None):
-        pass
-    start = link.receive()
+    start = receive_next(link)
     parent.confirm()
     if not isinstance(start, kinds.Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")

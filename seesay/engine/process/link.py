@@ -198,6 +198,13 @@ class Link(Generic[S, R]):
             self._files.close()
 
 
+def receive_next(link: Link[S, R]) -> R:
+    """Wait for the next message, and return it. Raises as `Link.receive` does."""
+    while not link.wait(None):
+        pass
+    return link.receive()
+
+
 def _keep(kind: Any, value: Any) -> Any:
     """msgspec checks that an array is one where it is expected; there is nothing to convert."""
     del kind

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from seesay.engine.process.failures import describe_failure
 from seesay.engine.process.kinds import Hello
+from seesay.engine.process.link import receive_next
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.serving.frontends import state_messages as messages
 from seesay.serving.frontends.pulse import start_beating
@@ -34,9 +35,7 @@ def main() -> int:
     link.send(Hello())
     for name in _SLOW_IMPORTS:  # while the engine process loads the model
         importlib.import_module(name)
-    while not link.wait(None):
-        pass
-    start = link.receive()
+    start = receive_next(link)
     parent.confirm()
     if not isinstance(start, messages.Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")

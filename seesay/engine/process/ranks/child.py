@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process.kinds import Hello
-from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.link import Link, LinkClosedError, receive_next
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.engine.process.ranks import messages
@@ -37,7 +37,7 @@ def main() -> int:
     parent = Parent(receives=messages.ToFollower)
     link: ToLeader = parent.link
     link.send(Hello())
-    start = _receive(link)
+    start = receive_next(link)
     parent.confirm()
     if not isinstance(start, messages.Follow):
         raise TypeError(f"the first message must be Follow, got {type(start).__name__}")
@@ -47,7 +47,7 @@ def main() -> int:
         follower = _load(start, parent)
         busy.read = lambda: follower.activity.busy_s
         link.send(messages.Answer(None, None))
-        while not isinstance(message := _receive(link), messages.Stop):
+        while not isinstance(message := receive_next(link), messages.Stop):
             answer = follower.take(message)
             del message
             if answer is not None:
@@ -61,12 +61,6 @@ def main() -> int:
         link.close(delivers=True)
         return 1
     return 0
-
-
-def _receive(link: ToLeader) -> messages.ToFollower:
-    while not link.wait(None):
-        pass
-    return link.receive()
 
 
 class _Beating:

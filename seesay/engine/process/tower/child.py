@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from seesay.engine.process.kinds import Failure, Hello
-from seesay.engine.process.link import Link, LinkClosedError
+from seesay.engine.process.link import Link, LinkClosedError, receive_next
 from seesay.engine.process.log_sender import send_logs
 from seesay.engine.process.parent import Parent, exit_at_once
 from seesay.engine.process.tower import messages
@@ -28,7 +28,7 @@ def main() -> int:
     parent = Parent(receives=messages.ToTower)
     link: ToCore = parent.link
     link.send(Hello())
-    start = _receive(link)
+    start = receive_next(link)
     parent.confirm()
     if not isinstance(start, messages.Start):
         raise TypeError(f"the first message must be Start, got {type(start).__name__}")
@@ -36,7 +36,7 @@ def main() -> int:
     try:
         encoder = load(start)
         link.send(messages.Loaded())
-        while isinstance(message := _receive(link), messages.Encode):
+        while isinstance(message := receive_next(link), messages.Encode):
             answer = _encode(encoder, message)
             del message  # with its arrays, whose shared memory is free again
             link.send(answer)
@@ -49,12 +49,6 @@ def main() -> int:
         link.close(delivers=True)
         return 1
     return 0
-
-
-def _receive(link: ToCore) -> messages.ToTower:
-    while not link.wait(None):
-        pass
-    return link.receive()
 
 
 def load(start: messages.Start) -> Encoder:
