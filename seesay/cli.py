@@ -9,25 +9,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from seesay.commands import (
-    batch,
-    bench,
-    chat,
-    check,
-    check_env,
-    completion,
-    demo,
-    lite,
-    models,
-    ocr,
-    plan,
-    replay,
-    serve,
-)
-from seesay.commands.advice import adapt
+from seesay.commands import check_env, demo
+from seesay.commands.arguments import completion
+from seesay.commands.arguments.advice import adapt
+from seesay.commands.arguments.config_file import add_config_option, use_config_file
+from seesay.commands.arguments.parser import HelpFormatter, Parser
+from seesay.commands.bench import bench, replay
+from seesay.commands.chat import chat
 from seesay.commands.command import Command
-from seesay.commands.config_file import add_config_option, use_config_file
-from seesay.commands.parser import HelpFormatter, Parser
+from seesay.commands.files import batch, ocr
+from seesay.commands.models import check, lite, models, plan
+from seesay.commands.serve import serve
 from seesay.version import __version__
 
 _EXAMPLES = """\

@@ -213,7 +213,7 @@ def test_ctrl_c_while_modules_are_imported_shows_no_traceback(tmp_path: Path) ->
         "import os, signal, sys\n"
         "class Finder:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'seesay.commands.advice':\n"
+        "        if name == 'seesay.commands.arguments.advice':\n"
         "            os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Finder())\n"
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from seesay.commands.arguments.options import add_model, add_plugins, integer
 from seesay.commands.command import Command
-from seesay.commands.options import add_model, add_plugins, integer
 
 _EXAMPLES = """\
   seesay demo                              see the built-in model at work, nothing to download

@@ -9,7 +9,7 @@ import pytest
 from live_server import make_data_url
 
 from seesay import IMAGE_TOKEN, EngineConfig, GenerationConfig
-from seesay.commands.answering import LocalModel
+from seesay.commands.chat.answering import LocalModel
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import RequestError
 from seesay.offline.pipeline import Pipeline

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from seesay.commands.answering import Counts, Piece, Pieces
-from seesay.commands.chat_loop import ACTIONS, ChatLoop
-from seesay.commands.dropped_files import split_paths
-from seesay.commands.editable_conversation import Conversation
-from seesay.commands.terminal import Terminal
+from seesay.commands.chat.answering import Counts, Piece, Pieces
+from seesay.commands.chat.chat_loop import ACTIONS, ChatLoop
+from seesay.commands.chat.dropped_files import split_paths
+from seesay.commands.chat.editable_conversation import Conversation
+from seesay.commands.chat.terminal import Terminal
 from seesay.errors import ErrorCode, RequestError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seesay.cli import main
-from seesay.commands import check
+from seesay.commands.models import check
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from seesay.cli import make_parser
-from seesay.commands.config_file import use_config_file
+from seesay.commands.arguments.config_file import use_config_file
 
 
 def parse(folder: Path, text: str, *argv: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from seesay.commands.editable_conversation import Attachment, Conversation, Turn
+from seesay.commands.chat.editable_conversation import Attachment, Conversation, Turn
 from seesay.errors import RequestError
 from seesay.vl.prompts.conversation_parts import parse_messages
 

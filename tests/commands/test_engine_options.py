@@ -17,8 +17,8 @@ import pytest
 import seesay
 from seesay import EngineConfig, GenerationConfig, VisionConfig, pipeline
 from seesay.cli import make_parser
-from seesay.commands import engine_options
-from seesay.commands.options_page import make_options_page
+from seesay.commands.arguments import engine_options
+from seesay.commands.arguments.options_page import make_options_page
 from seesay.config.descriptions import describe_fields
 from seesay.errors import ConfigError
 

@@ -9,7 +9,7 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from seesay import cli
-from seesay.commands.models_page import published_of, run_as
+from seesay.commands.models.models_page import published_of, run_as
 from seesay.errors import CheckpointError
 from seesay.llm.models.kinds import list_backbones
 from seesay.values import Modality
@@ -59,9 +59,11 @@ def test_a_family_that_declares_nothing_has_a_row(monkeypatch: pytest.MonkeyPatc
     whole = list_families()["LlavaNextForConditionalGeneration"]
     made = type("Made", (whole,), {"architectures": ("MadeForConditionalGeneration",), "__module__": "x.made"})
     assert issubclass(made, Family) and made.published
-    monkeypatch.setattr("seesay.commands.models_page.list_layouts", lambda: {"MadeForConditionalGeneration": (made,)})
-    monkeypatch.setattr("seesay.commands.models_page.MODEL_NAMES", ())
-    from seesay.commands.models_page import make_page
+    monkeypatch.setattr(
+        "seesay.commands.models.models_page.list_layouts", lambda: {"MadeForConditionalGeneration": (made,)}
+    )
+    monkeypatch.setattr("seesay.commands.models.models_page.MODEL_NAMES", ())
+    from seesay.commands.models.models_page import make_page
 
     rows = [line for line in make_page().splitlines() if line.startswith("| `Made")]
     assert rows == ["| `MadeForConditionalGeneration` | made | `max_dynamic_patch` | as pictures | - | - |"]

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from seesay import cli
-from seesay.commands import engine_options, options, serve_server
-from seesay.commands.advice import adapt
+from seesay.commands.arguments import engine_options, options
+from seesay.commands.arguments.advice import adapt
+from seesay.commands.serve import serve_server
 from seesay.config import EngineConfig, MediaLimits, VisionConfig
 from seesay.errors import ConfigError
 from seesay.serving.http.listener import warn_of_strangers

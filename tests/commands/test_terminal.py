@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from seesay.commands.history import FILE_VARIABLE, History, find_history_file
+from seesay.commands.chat.history import FILE_VARIABLE, History, find_history_file
 
 ECHO = """
 import sys
-from seesay.commands.history import History, find_history_file
-from seesay.commands.terminal import Terminal
+from seesay.commands.chat.history import History, find_history_file
+from seesay.commands.chat.terminal import Terminal
 terminal = Terminal(history=History(find_history_file()))
 terminal.set_up_editing(lambda line: [])
 while True:

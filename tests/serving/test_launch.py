@@ -27,7 +27,7 @@ from live_server import make_settings, serve, wait_until
 import seesay
 from seesay.checkpoint import resolve_checkpoint
 from seesay.cli import make_parser
-from seesay.commands.serve_server import make_settings as make_cli_settings
+from seesay.commands.serve.serve_server import make_settings as make_cli_settings
 from seesay.config import MediaLimits
 from seesay.demo.scenes import Example, sample_scene
 from seesay.engine.front.engine import AsyncEngine

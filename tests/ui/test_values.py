@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from seesay.commands.options import add_generation_options
+from seesay.commands.arguments.options import add_generation_options
 from seesay.config import EngineConfig
 from seesay.errors import CheckpointError, ConfigError, MissingExtraError
 from seesay.serving.client import APIError

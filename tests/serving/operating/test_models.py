@@ -12,7 +12,7 @@ import pytest
 from live_server import make_settings, serve
 
 from seesay.cli import make_parser
-from seesay.commands.serve_server import make_settings as make_cli_settings
+from seesay.commands.serve.serve_server import make_settings as make_cli_settings
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import ConfigError
 from seesay.serving.app import create_app

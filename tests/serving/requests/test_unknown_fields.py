@@ -10,7 +10,7 @@ from cpu_time import check_cpu_s, measure_cpu_s
 from live_server import make_data_url, make_settings, serve
 
 from seesay.cli import make_parser
-from seesay.commands.serve_server import make_settings as make_cli_settings
+from seesay.commands.serve.serve_server import make_settings as make_cli_settings
 from seesay.engine.front.engine import AsyncEngine
 from seesay.serving.app import create_app
 from seesay.serving.openai.protocol import ChatCompletionRequest

@@ -1,0 +1,3 @@
+"""The parser and the options that several commands share."""
+
+from __future__ import annotations

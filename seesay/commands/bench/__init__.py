@@ -1,0 +1,3 @@
+"""`seesay bench …` and `seesay replay`."""
+
+from __future__ import annotations

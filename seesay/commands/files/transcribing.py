@@ -1,0 +1,196 @@
+"""Reads the pages of documents with a model, and writes a file for each document."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from seesay.errors import ConfigError, SeesayError
+from seesay.values import DOCUMENT_SUFFIXES, IMAGE_SUFFIXES
+
+if TYPE_CHECKING:
+    from PIL import Image
+    from tqdm import tqdm
+
+    from seesay.commands.chat.answering import Answerer
+    from seesay.config import MediaLimits
+    from seesay.processors.media.document import OpenedPage
+    from seesay.vl.tasks import Task
+
+Format = Literal["md", "json"]
+SUFFIXES = (".pdf", *IMAGE_SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageText:
+    """What was read on a page. is_cut: the answer reached its length limit. error: why there is no text."""
+
+    number: int
+    text: str = ""
+    is_cut: bool = False
+    error: str = ""
+
+
+class _Page(NamedTuple):
+    """A page to read: its number, and what draws it."""
+
+    number: int
+    draw: Callable[[], Image.Image]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How pages are read."""
+
+    model: Answerer
+    task: Task
+    limits: MediaLimits
+    pages: str | None
+    dpi: int
+
+
+def find_files(sources: Sequence[Path]) -> list[tuple[Path, Path]]:
+    """Return (file, its path below the source that it was found in) of files and of all documents in folders, sorted.
+    Raises `ConfigError` for a source that does not exist."""
+    found: list[tuple[Path, Path]] = []
+    for source in sources:
+        if source.is_dir():
+            files = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+            found += [(path, path.relative_to(source)) for path in files]
+        elif source.is_file():
+            found.append((source, Path(source.name)))
+        else:
+            raise ConfigError(f"INPUT {str(source)!r} does not exist")
+    if not found:
+        raise ConfigError(f"INPUT has no documents: their names end in {', '.join(SUFFIXES)}")
+    return found
+
+
+def plan_outputs(
+    files: Sequence[tuple[Path, Path]], output: Path, form: Format, *, is_one: bool
+) -> list[tuple[Path, Path]]:
+    """Return (file, the file to write) of each. `output` is that file where one document `is_one`, else a folder."""
+    if is_one and output.suffix == f".{form}" and not output.is_dir():
+        return [(files[0][0], output)]
+    return [(file, output / below.with_name(f"{below.name}.{form}")) for file, below in files]
+
+
+def transcribe(
+    file: Path, output: Path, form: Format, reading: Reading, *, threads: ThreadPoolExecutor, progress: tqdm[Any]
+) -> int:
+    """Read a document and write `output`. Pages that an earlier run has read are not read again. Returns the number of
+    pages that could not be read. Raises `SeesayError` for a document that cannot be opened, and OSError."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    log_path = output.with_name(f"{output.name}.pages")
+    done = {number: page for number, page in _read_partial(log_path).items() if not page.error}
+    pages, num_pages = _open_pages(file, reading)
+    waiting = [page for page in pages if page.number not in done]
+    progress.total = (progress.total or 0) + len(pages)
+    progress.update(len(pages) - len(waiting))
+    futures = [threads.submit(_read_page, page, reading) for page in waiting]
+    with log_path.open("a", encoding="utf-8") as log:
+        for found in _in_order(futures):
+            done[found.number] = found
+            log.write(json.dumps(asdict(found), ensure_ascii=False) + "\n")
+            log.flush()
+            progress.update()
+    texts = [done[page.number] for page in pages]
+    _write_whole(output, _format(file, texts, num_pages, form))
+    return _end_log(log_path, file, texts)
+
+
+def _end_log(path: Path, file: Path, texts: Sequence[PageText]) -> int:
+    """Report the pages that could not be read, and return their number. Without any the log of pages is removed; else
+    the next run tries them again."""
+    failed = [page for page in texts if page.error]
+    for page in failed:
+        print(f"seesay: {file}: page {page.number}: {page.error}", file=sys.stderr)
+    if not failed:
+        path.unlink()
+    return len(failed)
+
+
+def is_done(output: Path) -> bool:
+    """Return whether a document was read to its end before."""
+    return output.exists() and not output.with_name(f"{output.name}.pages").exists()
+
+
+def _in_order(futures: Sequence[Future[PageText]]) -> Iterator[PageText]:
+    try:
+        for future in futures:
+            yield future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _open_pages(file: Path, reading: Reading) -> tuple[list[_Page], int]:
+    """Return the pages of a file that are to be read, and how many it has."""
+    from seesay.processors.media.allowance import Allowance
+    from seesay.processors.media.document import open_document
+    from seesay.processors.media.load import load_image
+    from seesay.processors.media.pillow import image_of_array
+    from seesay.values import DocumentOptions
+
+    if file.suffix.lower() not in DOCUMENT_SUFFIXES:
+        return [_Page(1, lambda: load_image(file, limits=reading.limits))], 1
+    options = DocumentOptions.checked({"pages": reading.pages, "dpi": reading.dpi})
+    document = open_document(file, options, Allowance(reading.limits))
+
+    def draw(page: OpenedPage) -> Image.Image:
+        return image_of_array(page.decode().frames[0])
+
+    return [_Page(page.number, partial(draw, page)) for page in document.pages], document.num_pages
+
+
+def _read_page(page: _Page, reading: Reading) -> PageText:
+    """Read one page. What is wrong with it is a part of the result."""
+    try:
+        file = io.BytesIO()
+        page.draw().save(file, format="PNG", compress_level=1)
+        url = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": reading.task.prompt}]
+        with closing(reading.model.answer([{"role": "user", "content": parts}])) as pieces:
+            found = list(pieces)
+    except SeesayError as error:
+        return PageText(number=page.number, error=str(error))
+    text = "".join(piece.text for piece in found)
+    return PageText(number=page.number, text=text, is_cut=any(piece.is_cut for piece in found))
+
+
+def _read_partial(path: Path) -> dict[int, PageText]:
+    """Return the pages that an earlier run has read. A line that was cut off does not count."""
+    found: dict[int, PageText] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            page = PageText(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        found[page.number] = page
+    return found
+
+
+def _format(file: Path, texts: Sequence[PageText], num_pages: int, form: Format) -> str:
+    if form == "json":
+        pages = [asdict(page) for page in texts]
+        return (
+            json.dumps({"file": file.name, "num_pages": num_pages, "pages": pages}, ensure_ascii=False, indent=1) + "\n"
+        )
+    return "\n".join(f"<!-- page {page.number} of {num_pages} -->\n\n{page.text.strip()}\n" for page in texts)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there as a whole, or not at all."""
+    beside = path.with_name(f"{path.name}.part")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)

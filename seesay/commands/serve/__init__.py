@@ -1,0 +1,3 @@
+"""`seesay serve …`."""
+
+from __future__ import annotations
