@@ -13,15 +13,15 @@ from seesay.config.checks import require
 from seesay.demo import CHECKPOINT
 from seesay.demo.evaluate import evaluate, seesay_answerer
 from seesay.demo.scenes import FIRST_EVALUATION_SEED
-from seesay.lite.awq import BITS, AwqMethod
-from seesay.lite.builtin import builtin_calibration
 from seesay.lite.calibrating import write_statistics
-from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet, open_dataset
-from seesay.lite.eight_bits import EightBits, QuantDtype
-from seesay.lite.gptq import GptqMethod
-from seesay.lite.included import INCLUDED, included_calibration
+from seesay.lite.calibration.builtin import builtin_calibration
+from seesay.lite.calibration.dataset import CalibrationSet, LoadCalibrationSet, open_dataset
+from seesay.lite.calibration.included import INCLUDED, included_calibration
 from seesay.lite.merging import merge as merge
-from seesay.lite.method import Method
+from seesay.lite.methods.awq import BITS, AwqMethod
+from seesay.lite.methods.eight_bits import EightBits, QuantDtype
+from seesay.lite.methods.gptq import GptqMethod
+from seesay.lite.methods.method import Method
 from seesay.lite.opened import check_model
 from seesay.lite.report import Report
 from seesay.lite.run import Score, quantize

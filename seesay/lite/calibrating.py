@@ -12,15 +12,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from seesay.lite.batches import Prompt
-from seesay.lite.dataset import LoadCalibrationSet
+from seesay.lite.calibration.batches import Prompt
+from seesay.lite.calibration.dataset import LoadCalibrationSet
 from seesay.lite.layers import Passage
+from seesay.lite.methods.plain_layer import PlainLayer, Source
+from seesay.lite.methods.statistics import InputStatistics
 from seesay.lite.opened import open_source
-from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.progress import Progress
 from seesay.lite.run import make_prompts
 from seesay.lite.run_options import LiteSettings
-from seesay.lite.statistics import InputStatistics
 from seesay.lite.work_folder import WorkFolder, check_run, writing
 
 STATISTICS_FILE, SUMMARY_FILE = "calibration.safetensors", "calibration.json"

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
-from seesay.lite.batches import Batch, Prompt, check_memory, make_batches, make_cache
-from seesay.lite.method import Calibrated, Method
-from seesay.lite.plain_layer import PlainLayer, Source
-from seesay.lite.statistics import InputStatistics, observe_layer
+from seesay.lite.calibration.batches import Batch, Prompt, check_memory, make_batches, make_cache
+from seesay.lite.methods.method import Calibrated, Method
+from seesay.lite.methods.plain_layer import PlainLayer, Source
+from seesay.lite.methods.statistics import InputStatistics, observe_layer
 from seesay.llm.models.composed_decoder import ComposedDecoder
 
 _MAX_LOGITS = 1 << 26

@@ -18,8 +18,8 @@ from seesay.checkpoint.model_path import resolve_checkpoint
 from seesay.checkpoint.tensors import INDEX_FILE
 from seesay.config.checks import require
 from seesay.errors import CheckpointError
+from seesay.lite.methods.requantizing import check_parts, list_parts, requantize
 from seesay.lite.output import SUFFIXES
-from seesay.lite.requantizing import check_parts, list_parts, requantize
 from seesay.lite.work_folder import copy_files, writing
 
 

@@ -15,7 +15,7 @@ from seesay.engine.core.encoder_loading import build_encoder
 from seesay.engine.core.loading import ResolvedConfig, resolve
 from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
-from seesay.lite.plain_layer import Source
+from seesay.lite.methods.plain_layer import Source
 from seesay.lite.run_options import LiteSettings
 
 _MAX_TOKENS = 2048

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from seesay.checkpoint import Checkpoint
-from seesay.lite.batches import Prompt
-from seesay.lite.dataset import CalibrationSet, LoadCalibrationSet
+from seesay.lite.calibration.batches import Prompt
+from seesay.lite.calibration.dataset import CalibrationSet, LoadCalibrationSet
+from seesay.lite.calibration.prompts import PromptMaker
 from seesay.lite.layers import Passage
-from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
+from seesay.lite.methods.method import Method, PlainMatrix, make_loader, relative_error
+from seesay.lite.methods.plain_layer import PlainLayer, Source
+from seesay.lite.methods.statistics import InputStatistics
 from seesay.lite.opened import Opened, open_source
 from seesay.lite.output import make_config, write_checkpoint
-from seesay.lite.plain_layer import PlainLayer, Source
 from seesay.lite.progress import Progress
-from seesay.lite.prompts import PromptMaker
 from seesay.lite.report import Report
 from seesay.lite.run_options import LiteSettings
-from seesay.lite.statistics import InputStatistics
 from seesay.lite.tower import Tower
 from seesay.lite.work_folder import WorkFolder, check_run, check_usable, writing
 from seesay.system.hashing import digest

@@ -12,12 +12,12 @@ from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.errors import ConfigError
-from seesay.lite.batches import Prompt
-from seesay.lite.method import Method, PlainMatrix, make_loader, relative_error
+from seesay.lite.calibration.batches import Prompt
+from seesay.lite.methods.method import Method, PlainMatrix, make_loader, relative_error
+from seesay.lite.methods.plain_layer import only, split_tensors, torch_type
+from seesay.lite.methods.statistics import InputObserver, InputStatistics
 from seesay.lite.opened import Opened
-from seesay.lite.plain_layer import only, split_tensors, torch_type
 from seesay.lite.progress import Progress
-from seesay.lite.statistics import InputObserver, InputStatistics
 
 
 class Tower:

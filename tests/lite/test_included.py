@@ -16,8 +16,8 @@ from PIL import Image
 
 from seesay import lite
 from seesay.lite.calibrating import SUMMARY_FILE
-from seesay.lite.drawn_texts import draw_texts
-from seesay.lite.included import INCLUDED, included_calibration
+from seesay.lite.calibration.drawn_texts import draw_texts
+from seesay.lite.calibration.included import INCLUDED, included_calibration
 from seesay.values import MediaPart, Message
 
 SMALL: dict[str, Any] = {"calib_samples": 16, "w_group_size": 32, "device": "cpu"}

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from seesay import EngineConfig, GenerationConfig, cli, lite, pipeline
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ConfigError
-from seesay.lite.requantizing import list_parts, requantize
+from seesay.lite.methods.requantizing import list_parts, requantize
 
 MODULES = r".*(q_proj|down_proj|fc1|mlp\.up_proj)"
 

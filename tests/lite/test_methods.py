@@ -19,12 +19,12 @@ from quantized_folders import PACKED_FORMS, edit_tensors, write_quantized
 from safetensors.torch import load_file
 
 from seesay import EngineConfig, GenerationConfig, lite, pipeline
-from seesay.lite.awq import AwqMethod
-from seesay.lite.gptq import GptqMethod
-from seesay.lite.method import PlainMatrix
+from seesay.lite.methods.awq import AwqMethod
+from seesay.lite.methods.gptq import GptqMethod
+from seesay.lite.methods.method import PlainMatrix
+from seesay.lite.methods.rounding import round_groups
+from seesay.lite.methods.statistics import InputObserver, InputStatistics
 from seesay.lite.report import REPORT_FILE
-from seesay.lite.rounding import round_groups
-from seesay.lite.statistics import InputObserver, InputStatistics
 
 Quantize = Callable[..., Any]
 SMALL = {"calib_samples": 4, "calib_seqlen": 64, "batch_size": 2, "device": "cpu"}
@@ -307,10 +307,10 @@ def test_awq_errs_less_than_rounding_to_the_nearest(
 def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], Path]) -> None:
     from lite.reading import make_prompt
 
-    from seesay.lite.batches import Prompt, make_batches, make_cache
-    from seesay.lite.folding import all_pairs, fold
+    from seesay.lite.calibration.batches import Prompt, make_batches, make_cache
+    from seesay.lite.methods.folding import all_pairs, fold
+    from seesay.lite.methods.plain_layer import PlainLayer
     from seesay.lite.opened import open_source
-    from seesay.lite.plain_layer import PlainLayer
     from seesay.lite.run_options import LiteSettings
 
     for name in LAYERS:
@@ -337,7 +337,7 @@ def test_folding_changes_nothing_but_rounding(tiny_checkpoint: Callable[[str], P
 def test_rows_of_a_picture_see_each_other_in_calibration(tiny_checkpoint: Callable[[str], Path]) -> None:
     from lite.reading import make_prompt
 
-    from seesay.lite.batches import Prompt, make_batches
+    from seesay.lite.calibration.batches import Prompt, make_batches
     from seesay.lite.opened import open_source
     from seesay.lite.run_options import LiteSettings
     from seesay.llm.ops import RowLayout

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from seesay import cli, lite
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.calibrating import STATISTICS_FILE, SUMMARY_FILE
-from seesay.lite.dataset import open_dataset
+from seesay.lite.calibration.dataset import open_dataset
 from seesay.lite.progress import Progress
 
 SMALL: dict[str, Any] = {"calib_samples": 4, "calib_seqlen": 64, "device": "cpu"}

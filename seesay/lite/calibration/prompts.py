@@ -16,8 +16,8 @@ from seesay.engine.front.preparer import RequestPreparer
 from seesay.engine.front.shared_prompts import SharedPrompts
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.errors import ConfigError, ErrorCode, RequestError
-from seesay.lite.batches import Prompt
-from seesay.lite.dataset import CalibrationSet, Conversation
+from seesay.lite.calibration.batches import Prompt
+from seesay.lite.calibration.dataset import CalibrationSet, Conversation
 from seesay.lite.progress import Progress
 from seesay.templates import choose_template
 from seesay.values import GenerationRequest, MediaPart, Message, MultimodalInput

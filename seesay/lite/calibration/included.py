@@ -20,8 +20,8 @@ from pathlib import Path
 from seesay.demo.evaluate import messages_for
 from seesay.demo.photo_stand_ins import make_stand_in
 from seesay.demo.scenes import make_example
-from seesay.lite.dataset import CalibrationSet, Conversation
-from seesay.lite.drawn_texts import draw_texts
+from seesay.lite.calibration.dataset import CalibrationSet, Conversation
+from seesay.lite.calibration.drawn_texts import draw_texts
 from seesay.values import Message, TextPart
 from seesay.vl.prompts.conversation_parts import parse_messages
 
@@ -29,7 +29,7 @@ INCLUDED = "built-in"
 """Its name, for `calib_dataset`."""
 
 _TEXTS = Path(__file__).parent / "texts"
-_PACKAGE = Path(__file__).parents[1]
+_PACKAGE = Path(__file__).parents[2]
 _CODE = ("ui", "device")
 _CODE_SUFFIXES = (".py", ".js", ".css")
 _CODE_CHARS = 4000

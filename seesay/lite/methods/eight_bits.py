@@ -20,12 +20,12 @@ from seesay.config.checks import require
 from seesay.device.linear.linear import UNQUANTIZED
 from seesay.device.linear.linear_method import Product, Sizes
 from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, quantize_rows
-from seesay.lite.folding import Pair, norm_pairs
-from seesay.lite.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
-from seesay.lite.plain_layer import PlainLayer
-from seesay.lite.rounding import round_rows_fp8, round_rows_int8
-from seesay.lite.search import MakeScales, ScaleSearch, scale_pairs
-from seesay.lite.statistics import InputStatistics
+from seesay.lite.methods.folding import Pair, norm_pairs
+from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
+from seesay.lite.methods.plain_layer import PlainLayer
+from seesay.lite.methods.rounding import round_rows_fp8, round_rows_int8
+from seesay.lite.methods.search import MakeScales, ScaleSearch, scale_pairs
+from seesay.lite.methods.statistics import InputStatistics
 
 QuantDtype = Literal["int8", "fp8"]
 

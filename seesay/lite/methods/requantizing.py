@@ -12,7 +12,7 @@ from torch import Tensor
 
 from seesay.checkpoint.quantization import Quantization
 from seesay.device.linear.fp8 import FP8, MAX_FP8
-from seesay.lite.rounding import make_grid, pack, pack_awq, unpack, unpack_awq
+from seesay.lite.methods.rounding import make_grid, pack, pack_awq, unpack, unpack_awq
 
 _MAX_INT8 = 127
 _LEAST_AMOUNT = 1e-12

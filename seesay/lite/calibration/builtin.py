@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from seesay.demo.evaluate import messages_for
 from seesay.demo.scenes import TRAINING_TASKS, make_example, training_seed
-from seesay.lite.dataset import CalibrationSet, Conversation
+from seesay.lite.calibration.dataset import CalibrationSet, Conversation
 from seesay.values import Message, TextPart
 from seesay.vl.prompts.conversation_parts import parse_messages
 

@@ -13,7 +13,7 @@ from seesay.checkpoint.parts import OUTPUTS, Weight
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import UNQUANTIZED, Linear
 from seesay.device.linear.linear_method import LinearMethod
-from seesay.lite.batches import Batch
+from seesay.lite.calibration.batches import Batch
 from seesay.llm.memory.kv_cache import KVCache
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.spec import DecoderConfig

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from seesay.device.linear.linear import UNQUANTIZED
 from seesay.device.linear.linear_method import LinearMethod
-from seesay.lite.batches import Batch
-from seesay.lite.folding import Pair, fold
-from seesay.lite.plain_layer import PlainLayer
-from seesay.lite.statistics import InputStatistics
+from seesay.lite.calibration.batches import Batch
+from seesay.lite.methods.folding import Pair, fold
+from seesay.lite.methods.plain_layer import PlainLayer
+from seesay.lite.methods.statistics import InputStatistics
 from seesay.llm.memory.kv_cache import KVCache
 
 MAX_TOKENS = 4096

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from seesay.lite.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, UP, PlainLayer
+from seesay.lite.methods.plain_layer import DOWN, GATE_UP, INPUT_NORM, OUT, QKV, UP, PlainLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from seesay.errors import ConfigError
-from seesay.lite.batches import Batch
-from seesay.lite.plain_layer import PlainLayer
+from seesay.lite.calibration.batches import Batch
+from seesay.lite.methods.plain_layer import PlainLayer
 from seesay.llm.memory.kv_cache import KVCache
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from seesay.config.checks import require
 from seesay.errors import ConfigError
-from seesay.lite.awq import GROUP_SIZES
-from seesay.lite.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
-from seesay.lite.plain_layer import PlainLayer
-from seesay.lite.rounding import Grid, make_grid, pack
+from seesay.lite.methods.awq import GROUP_SIZES
+from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized, nothing_prepared
+from seesay.lite.methods.plain_layer import PlainLayer
+from seesay.lite.methods.rounding import Grid, make_grid, pack
 from seesay.version import __version__
 
 _BLOCK = 128

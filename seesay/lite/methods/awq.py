@@ -14,12 +14,12 @@ from torch import Tensor
 
 from seesay.config.checks import require
 from seesay.errors import ConfigError
-from seesay.lite.folding import Pair, all_pairs
-from seesay.lite.method import Calibrated, PlainMatrix, Quantized
-from seesay.lite.plain_layer import PlainLayer
-from seesay.lite.rounding import Grid, group, make_grid, pack_awq, round_groups
-from seesay.lite.search import MakeScales, ScaleSearch, scale_pairs
-from seesay.lite.statistics import InputStatistics
+from seesay.lite.methods.folding import Pair, all_pairs
+from seesay.lite.methods.method import Calibrated, PlainMatrix, Quantized
+from seesay.lite.methods.plain_layer import PlainLayer
+from seesay.lite.methods.rounding import Grid, group, make_grid, pack_awq, round_groups
+from seesay.lite.methods.search import MakeScales, ScaleSearch, scale_pairs
+from seesay.lite.methods.statistics import InputStatistics
 
 BITS = 4
 GROUP_SIZES = (-1, 32, 64, 128)

@@ -15,9 +15,9 @@ from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.quantization import read_quantization
 from seesay.device.linear.layer_loading import pick_method
 from seesay.device.linear.linear_method import LinearMethod
-from seesay.lite.batches import Batch
-from seesay.lite.plain_layer import PlainLayer
-from seesay.lite.statistics import InputStatistics
+from seesay.lite.calibration.batches import Batch
+from seesay.lite.methods.plain_layer import PlainLayer
+from seesay.lite.methods.statistics import InputStatistics
 from seesay.llm.memory.kv_cache import KVCache
 
 

@@ -1,0 +1,3 @@
+"""The methods of quantization, and the changes to a layer that they are made of."""
+
+from __future__ import annotations
