@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from seesay.checkpoint import Checkpoint
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.models.decoder_kind import DecoderKind
-from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.spec import DecoderConfig, MediaRowsSpec
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from functools import cache
 
 from seesay.checkpoint import ORIGINALS, Checkpoint, ConfigReader
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.models.kinds import list_backbones
+from seesay.llm.models.configs.kinds import list_backbones
 from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS

@@ -16,7 +16,7 @@ from seesay.checkpoint.layouts import config_conversion as stand_ins
 from seesay.checkpoint.layouts.config_conversion import ConvertedConfig
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.errors import CheckpointError
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 
 NAMES = (
     "llama", "qwen2", "qwen3", "mistral", "phi3", "phi3_longrope", "gemma", "gemma2", "gemma3", "smollm3", "qwen2_vl",

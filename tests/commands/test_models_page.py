@@ -11,7 +11,7 @@ from transformers import CONFIG_MAPPING
 from seesay import cli
 from seesay.commands.models.models_page import published_of, run_as
 from seesay.errors import CheckpointError
-from seesay.llm.models.kinds import list_backbones
+from seesay.llm.models.configs.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.family import Family
 from seesay.vl.model_names import MODEL_NAMES, REASONS

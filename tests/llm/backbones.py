@@ -16,7 +16,7 @@ import transformers
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
 from seesay.llm.running.runner import ModelRunner

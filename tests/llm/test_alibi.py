@@ -15,9 +15,9 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
-from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.models.rope_parameters import find_covered_length
+from seesay.llm.models.configs.alibi import make_alibi, make_mpt_alibi
+from seesay.llm.models.configs.reading import read_decoder_config
+from seesay.llm.models.configs.rope_parameters import find_covered_length
 from seesay.llm.plans.sampling_params import SamplingParams
 
 

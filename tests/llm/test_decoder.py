@@ -20,8 +20,8 @@ from seesay.checkpoint.model_config import ModelConfig
 from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.ops import RowLayout
 from seesay.llm.plans.sampling_params import SamplingParams
 

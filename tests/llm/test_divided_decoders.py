@@ -30,7 +30,7 @@ from seesay.device.ranks import Place, Ranks, TorchRanks, Unconnected
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models import residual
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 
 CPU = torch.device("cpu")
 SIZES = {"hidden_size": 64, "intermediate_size": 104, "num_attention_heads": 4, "num_key_value_heads": 2}

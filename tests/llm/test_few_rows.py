@@ -21,8 +21,8 @@ from seesay.device.linear import linear as linear_module
 from seesay.device.linear.matmul import make_product
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.ops import RowLayout, SlotRows
 from seesay.llm.ops.low_rank import sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps

@@ -30,9 +30,9 @@ from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
 from seesay.engine.core.loading import resolve
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.models.reading import read_decoder_config
-from seesay.llm.models.rope_parameters import find_covered_length
-from seesay.llm.models.rotary import Rotary
+from seesay.llm.models.configs.reading import read_decoder_config
+from seesay.llm.models.configs.rope_parameters import find_covered_length
+from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.spec import RotarySpec
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import GenerationRequest

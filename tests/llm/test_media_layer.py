@@ -11,10 +11,10 @@ import torch
 from family_contract import load_family
 
 from seesay.errors import ConfigError
-from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import MediaAttention, SeenMedia
 from seesay.llm.models.media_layer import MediaLayer
+from seesay.llm.models.mixers.attention import AttentionStep
 
 
 @pytest.fixture

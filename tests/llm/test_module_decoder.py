@@ -25,9 +25,9 @@ from seesay.engine.core.loading import resolve
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.models.module_attention import AttentionShape, check_masks, take_window
-from seesay.llm.models.module_decoder import ModuleDecoder
-from seesay.llm.models.module_model import ModuleModel
+from seesay.llm.models.modules.module_attention import AttentionShape, check_masks, take_window
+from seesay.llm.models.modules.module_decoder import ModuleDecoder
+from seesay.llm.models.modules.module_model import ModuleModel
 from seesay.vl.modules.module_family import ModuleTextFamily
 from seesay.vl.registry import find_family
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from seesay.llm.models.module_linear import PackedLinear, pack_layers, packed_layers
+from seesay.llm.models.modules.module_linear import PackedLinear, pack_layers, packed_layers
 
 X = torch.randn(9, 24, generator=torch.Generator().manual_seed(1))
 

@@ -19,7 +19,7 @@ from seesay.device.linear.linear_method import Sizes
 from seesay.device.linear.mxfp4 import Mxfp4
 from seesay.errors import CheckpointError
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.vl.registry import find_family
 
 BLOCKS, SCALES = (f"model.layers.1.mlp.experts.down_proj_{part}" for part in ("blocks", "scales"))

@@ -24,7 +24,7 @@ from seesay.device.linear.row_quantization import FP8_ROWS, INT8_ROWS, RowFormat
 from seesay.device.linear.scaled_weights import note_static_scales
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 
 FORM = "compressed-tensors, channels"
 PROJECTION = "model.layers.1.mlp.down_proj"

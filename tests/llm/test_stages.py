@@ -21,8 +21,8 @@ from seesay.device.ranks import Place
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.composed_decoder import ComposedDecoder
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.reading import read_decoder_config
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.models.stage import LaterStage, split_layers
 

@@ -42,7 +42,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.masks import CompiledGrammars
 from seesay.grammars.program import make_program
 from seesay.llm.models.composed_decoder import ComposedDecoder
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.plans.step_times import StepTimes

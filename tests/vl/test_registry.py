@@ -13,8 +13,8 @@ from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError
-from seesay.llm.models.kinds import list_backbones
-from seesay.llm.models.module_probe import check_config
+from seesay.llm.models.configs.kinds import list_backbones
+from seesay.llm.models.modules.module_probe import check_config
 from seesay.vl.families.chatglm import ChatGLM
 from seesay.vl.families.chatglm_4v import OriginalGlm4V
 from seesay.vl.families.llava import Llava

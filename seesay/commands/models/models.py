@@ -32,7 +32,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         sys.stdout.write(make_page())
         return 0
-    from seesay.llm.models.kinds import list_backbones
+    from seesay.llm.models.configs.kinds import list_backbones
     from seesay.templates import names
     from seesay.vl.registry import list_layouts, open_registry
 

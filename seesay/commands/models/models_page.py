@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from seesay.llm.models.kinds import list_backbones
+from seesay.llm.models.configs.kinds import list_backbones
 from seesay.values import Modality
 from seesay.vl.bases.timm_tower import PERCEPTION_ENCODERS
 from seesay.vl.family import Family

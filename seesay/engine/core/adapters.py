@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.encoders.tower_adapters import TowerAdapter
     from seesay.engine.core.live_request import LiveRequest
-    from seesay.llm.models.adapter_reader import HostAdapter
+    from seesay.llm.models.adapters.adapter_reader import HostAdapter
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.scheduler import Scheduler
 

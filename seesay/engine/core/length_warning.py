@@ -14,7 +14,11 @@ logger = logging.getLogger("seesay")
 
 def warn_beyond_training(config: EngineConfig, backbone: Backbone) -> None:
     """Log the setting that is missing for texts of `session_len` tokens, if they are longer than the model knows."""
-    from seesay.llm.models.rope_parameters import can_scale_dynamically, find_covered_length, find_trained_length
+    from seesay.llm.models.configs.rope_parameters import (
+        can_scale_dynamically,
+        find_covered_length,
+        find_trained_length,
+    )
 
     session_len, trained = config.session_len or 0, find_trained_length(backbone.text_config)
     covered = find_covered_length(backbone.text_config)

@@ -23,16 +23,16 @@ from seesay.device.linear.linear import Linear
 from seesay.device.ranks import Ranks
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.models.adapter_reader import AdapterReader
-from seesay.llm.models.adapters import Adapters
-from seesay.llm.models.attention import AttentionStep
+from seesay.llm.models.adapters.adapter_reader import AdapterReader
+from seesay.llm.models.adapters.adapters import Adapters
+from seesay.llm.models.adapters.end_reader import make_end_reader
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.division import WHOLE, Division, make_division
 from seesay.llm.models.embedding import EmbeddingTable
-from seesay.llm.models.end_reader import make_end_reader
 from seesay.llm.models.layer import Layer, make_layer
+from seesay.llm.models.mixers.attention import AttentionStep
+from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.norm import make_norm
-from seesay.llm.models.rotary import Rotary
 from seesay.llm.models.spec import AlibiSpec, DecoderConfig, QueryGrowth
 from seesay.llm.ops import pick_ops
 from seesay.llm.ops.state_plan import make_state_plan

@@ -13,16 +13,16 @@ import torch
 from seesay.checkpoint.parts import Weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.models.attention import Attention, AttentionStep
-from seesay.llm.models.delta_net import DeltaNet
 from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
-from seesay.llm.models.latent_attention import LatentAttention
 from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.mixers.attention import Attention, AttentionStep
+from seesay.llm.models.mixers.delta_net import DeltaNet
+from seesay.llm.models.mixers.latent_attention import LatentAttention
+from seesay.llm.models.mixers.short_convolution import ShortConvolution
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
-from seesay.llm.models.short_convolution import ShortConvolution
 from seesay.llm.models.spec import ConvolutionSpec, DecoderConfig, LatentSpec
 from seesay.llm.ops import Ops
 

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from seesay.checkpoint.parts import Weight, plain_weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.models.attention import AttentionStep
 from seesay.llm.models.decoder import MediaAttention
 from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
+from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops

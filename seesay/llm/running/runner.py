@@ -22,7 +22,7 @@ from seesay.device.transfers import HostCopy, upload
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.memory.state_cache import StateCache
-from seesay.llm.models.adapters import Adapters
+from seesay.llm.models.adapters.adapters import Adapters
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts

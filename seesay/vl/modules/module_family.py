@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.models.kinds import list_backbones
+from seesay.llm.models.configs.kinds import list_backbones
 from seesay.llm.models.spec import DecoderConfig
 from seesay.vl.family import Backbone, Family
 from seesay.vl.nearest_models import describe_nearest
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from seesay.device.ranks import Ranks, Stages
     from seesay.llm.models.decoder import Decoder
-    from seesay.llm.models.module_decoder import ModuleDecoder
-    from seesay.llm.models.module_model import ModuleModel
+    from seesay.llm.models.modules.module_decoder import ModuleDecoder
+    from seesay.llm.models.modules.module_model import ModuleModel
 
 
 _CAUSAL = "AutoModelForCausalLM"
@@ -74,7 +74,7 @@ class ModuleBackbone(Backbone):
         ranks: Ranks | Stages | None = None,
         expert_parallel: bool = False,
     ) -> Decoder:
-        from seesay.llm.models.module_decoder import ModuleDecoder
+        from seesay.llm.models.modules.module_decoder import ModuleDecoder
 
         if ranks is not None and ranks.place.size > 1:
             raise CheckpointError(
@@ -120,7 +120,7 @@ class ModuleDecoderFamily(Family):
     @classmethod
     def build_modules(cls, checkpoint: Checkpoint) -> ModuleModel:
         """Return the modules of a checkpoint, without weights: config.json is enough. Raises as `model` does."""
-        from seesay.llm.models.module_model import ModuleModel
+        from seesay.llm.models.modules.module_model import ModuleModel
 
         nearest = describe_nearest(checkpoint.config.get("model_type"))
         return ModuleModel(checkpoint, cls.auto_class, nearest=nearest)
@@ -163,7 +163,7 @@ class ForeignDecoder:
     @cached_property
     def model(self) -> ModuleModel:
         """The modules, without weights. Raises `CheckpointError` saying why they cannot run here."""
-        from seesay.llm.models.module_model import DecoderNames, ModuleModel
+        from seesay.llm.models.modules.module_model import DecoderNames, ModuleModel
 
         given, stored = self._weights.decoder, self._checkpoint.tensor_names()
         used = (prefix for prefix in given if any(name.startswith(prefix) for name in stored))

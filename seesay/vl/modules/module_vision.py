@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from seesay.encoders.towers.module_tower import ModuleTower
-    from seesay.llm.models.module_decoder import ModuleDecoder
+    from seesay.llm.models.modules.module_decoder import ModuleDecoder
 
 _NO_PICTURES = "cannot take pictures here"
 _NAMES = {Modality.IMAGE: "picture", Modality.VIDEO: "video"}
@@ -165,7 +165,7 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> ModuleTower:
         from seesay.encoders.towers.module_tower import ModuleTower
-        from seesay.llm.models.module_parts import Tower
+        from seesay.llm.models.modules.module_parts import Tower
 
         model = self.model  # raises for one that does not run, whatever is made of pictures
         if not self._has_processor:

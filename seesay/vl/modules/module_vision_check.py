@@ -15,14 +15,14 @@ import numpy.typing as npt
 import torch
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.module_check import CheckedPrompt, check_media
+from seesay.llm.models.modules.module_check import CheckedPrompt, check_media
 from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import build_input, tokenize
 
 if TYPE_CHECKING:
     from seesay.encoders.towers.module_tower import ModuleTower
-    from seesay.llm.models.module_decoder import ModuleDecoder
+    from seesay.llm.models.modules.module_decoder import ModuleDecoder
     from seesay.vl.family import Family
     from seesay.vl.modules.module_processor import ModuleProcessor
 

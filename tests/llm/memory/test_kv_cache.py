@@ -11,7 +11,7 @@ from seesay.device.accelerator import Memory
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts, plan_num_blocks
 from seesay.llm.memory.kv_layout import KVFormat
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.step_plan import BlockCopy, CopiedBlock
 
 

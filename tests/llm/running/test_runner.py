@@ -13,7 +13,7 @@ from llm import backbones
 from seesay.device.accelerator import Memory
 from seesay.errors import ErrorCode
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts, plan_num_blocks
-from seesay.llm.models.reading import read_decoder_config
+from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import BlockCopy, Row, StepPlan, TokenMasks
 from seesay.llm.scheduling.sequence import Sequence

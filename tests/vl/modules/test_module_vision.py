@@ -25,7 +25,7 @@ from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
-from seesay.llm.models.module_decoder import ModuleDecoder
+from seesay.llm.models.modules.module_decoder import ModuleDecoder
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import MediaSize
 from seesay.vl.modules.module_vision import ModuleVisionFamily

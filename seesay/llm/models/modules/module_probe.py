@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.module_attention import PROBE, AttentionShape, check_masks, probing, take_window
+from seesay.llm.models.modules.module_attention import PROBE, AttentionShape, check_masks, probing, take_window
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.decoder_kind import DecoderKind
-from seesay.llm.models.kinds import find_kind, list_backbones
-from seesay.llm.models.rope_parameters import (
+from seesay.llm.models.configs.kinds import find_kind, list_backbones
+from seesay.llm.models.configs.rope_parameters import (
     find_trained_length,
     make_rotary,
     read_rope_parameters,
     scale_dynamically,
 )
+from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.llm.models.spec import (
     DecoderConfig,
     FeedForwardSpec,

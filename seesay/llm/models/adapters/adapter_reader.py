@@ -16,8 +16,8 @@ from seesay.device.linear.linear import Linear
 from seesay.device.linear.low_rank_parts import LayerSources, check_sizes, cut_inputs, cut_outputs, refuse_magnitudes
 from seesay.device.transfers import PinnedMemory
 from seesay.errors import CheckpointError
-from seesay.llm.models.adapted_ends import HEAD, TABLE, HostEnds
-from seesay.llm.models.end_reader import EndReader
+from seesay.llm.models.adapters.adapted_ends import HEAD, TABLE, HostEnds
+from seesay.llm.models.adapters.end_reader import EndReader
 
 RANK_MULTIPLE = 16
 """The largest rank is rounded up to a multiple of this."""

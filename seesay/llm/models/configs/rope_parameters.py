@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.kinds import find_kind
+from seesay.llm.models.configs.kinds import find_kind
 from seesay.llm.models.spec import RotarySpec
 from seesay.llm.plans.traits import LengthScaling
 

@@ -18,11 +18,11 @@ import torch
 
 from seesay.checkpoint import Checkpoint, is_buffer
 from seesay.errors import CheckpointError, RequestError
-from seesay.llm.models.kinds import list_backbones
-from seesay.llm.models.module_attention import ATTENTION, StepHolder, bind, register
-from seesay.llm.models.module_experts import describe_uneven_experts
-from seesay.llm.models.module_linear import pack_layers, packed_layers
-from seesay.llm.models.module_probe import attending, check_config, probe, set_attention
+from seesay.llm.models.configs.kinds import list_backbones
+from seesay.llm.models.modules.module_attention import ATTENTION, StepHolder, bind, register
+from seesay.llm.models.modules.module_experts import describe_uneven_experts
+from seesay.llm.models.modules.module_linear import pack_layers, packed_layers
+from seesay.llm.models.modules.module_probe import attending, check_config, probe, set_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -10,7 +10,7 @@ import torch
 from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
-from seesay.llm.models.adapted_ends import TABLE, AdaptedMatrix, HostEnds
+from seesay.llm.models.adapters.adapted_ends import TABLE, AdaptedMatrix, HostEnds
 from seesay.llm.models.division import Division
 from seesay.llm.models.embedding import EmbeddingTable
 from seesay.llm.models.spec import DecoderConfig

@@ -8,9 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.alibi import make_alibi, make_mpt_alibi
-from seesay.llm.models.decoder_kind import DecoderKind
-from seesay.llm.models.expert_kinds import (
+from seesay.llm.models.configs.alibi import make_alibi, make_mpt_alibi
+from seesay.llm.models.configs.expert_kinds import (
     find_dense_ernie_layers,
     find_dense_qwen_layers,
     read_deepseek_experts,
@@ -25,13 +24,14 @@ from seesay.llm.models.expert_kinds import (
     read_qwen3_vl_experts,
     read_qwen_experts,
 )
-from seesay.llm.models.mixer_kinds import (
+from seesay.llm.models.configs.mixer_kinds import (
     find_lfm2_size,
     find_yarn_scale,
     read_convolution,
     read_delta_net,
     read_latent,
 )
+from seesay.llm.models.decoder_kind import DecoderKind
 from seesay.llm.models.spec import (
     ExpertsSpec,
     NormPlacement,

@@ -11,11 +11,11 @@ import torch
 
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import ModelInput
-from seesay.llm.models.module_attention import StepHolder
-from seesay.llm.models.module_check import check_decoder
-from seesay.llm.models.module_model import ModuleModel, ModuleWeights
-from seesay.llm.models.module_parts import without_decoder, without_head
-from seesay.llm.models.module_probe import run_decoder
+from seesay.llm.models.modules.module_attention import StepHolder
+from seesay.llm.models.modules.module_check import check_decoder
+from seesay.llm.models.modules.module_model import ModuleModel, ModuleWeights
+from seesay.llm.models.modules.module_parts import without_decoder, without_head
+from seesay.llm.models.modules.module_probe import run_decoder
 from seesay.llm.ops import DecodeRows, RowLayout, pick_ops
 from seesay.llm.plans.traits import DecoderTraits, KVShape
 

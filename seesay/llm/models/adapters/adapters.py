@@ -15,8 +15,8 @@ import torch
 
 from seesay.device.streams import on_stream
 from seesay.device.transfers import upload
-from seesay.llm.models.adapted_ends import AdaptedEnds
-from seesay.llm.models.adapter_reader import AdapterReader, HostAdapter, Site
+from seesay.llm.models.adapters.adapted_ends import AdaptedEnds
+from seesay.llm.models.adapters.adapter_reader import AdapterReader, HostAdapter, Site
 from seesay.llm.ops import Ops, SlotFactors, SlotRows
 from seesay.llm.ops.low_rank import make_spans
 from seesay.llm.plans.step_plan import AdapterLoad
