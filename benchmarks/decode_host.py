@@ -25,7 +25,8 @@ import torch
 from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.transfers import upload
-from seesay.engine.core import loading
+from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -54,13 +55,13 @@ def record_nothing(run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None],
     )
 
 
-def load_runner(num_rows: int, num_steps: int) -> ModelRunner:
+def make_runner(num_rows: int, num_steps: int) -> ModelRunner:
     """A runner on the CPU with empty graphs."""
     session_len = PROMPT_TOKENS[1] + num_steps + BLOCK_SIZE
     config = EngineConfig(device_type="cpu", dtype="float32", max_batch_size=num_rows, session_len=session_len)
     opened = open_model(resolve_checkpoint("seesay-demo"), config)
-    resolved = loading.resolve(config, opened.checkpoint, opened.backbone)
-    runner = loading.load_runner(opened, resolved, max_step_tokens=num_rows, block_size=BLOCK_SIZE)
+    resolved = resolve(config, opened.checkpoint, opened.backbone)
+    runner = load_runner(opened, resolved, max_step_tokens=num_rows, block_size=BLOCK_SIZE)
     runner.allocate_cache(num_blocks=-(-session_len // BLOCK_SIZE), share=0.5)
     assert runner._cache is not None
     runner._graphs = DecodeGraphs(
@@ -91,7 +92,7 @@ def begin(runner: ModelRunner, params: SamplingParams, num_rows: int) -> npt.NDA
 
 def time_steps(params: SamplingParams, num_rows: int, num_steps: int) -> dict[str, Any]:
     """The figures of one kind of rows."""
-    runner = load_runner(num_rows, num_steps)
+    runner = make_runner(num_rows, num_steps)
     starts = begin(runner, params, num_rows)
     copied = [0]
 

@@ -37,7 +37,8 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, release_cached_memory
 from seesay.device.streams import Stopwatch, on_stream
-from seesay.engine.core.loading import load_runner, resolve
+from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, plan_num_blocks
 from seesay.llm.memory.kv_layout import KVFormat

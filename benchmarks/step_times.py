@@ -37,8 +37,9 @@ from seesay.checkpoint import resolve_checkpoint
 from seesay.config import EngineConfig
 from seesay.device.query import measure_memory, synchronize
 from seesay.device.streams import hold_stream, make_stream, on_stream, record_event
-from seesay.engine.core.encoder_loading import build_encoder
-from seesay.engine.core.loading import load_runner, resolve
+from seesay.engine.core.loading.encoder_loading import build_encoder
+from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.opened_model import open_model
 from seesay.llm.memory.kv_cache import bytes_per_block
 from seesay.llm.plans.sampling_params import SamplingParams

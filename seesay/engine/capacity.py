@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from seesay.checkpoint.parts import FLOATS, Part
 from seesay.device.ranks import Place, Unconnected
-from seesay.engine.core.loading import resolve
+from seesay.engine.core.loading.resolved_config import resolve
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
@@ -21,7 +21,7 @@ from seesay.vl.modules.module_family import ModuleDecoderFamily
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
-    from seesay.engine.core.loading import ResolvedConfig
+    from seesay.engine.core.loading.resolved_config import ResolvedConfig
     from seesay.engine.opened_model import OpenedModel
 
 CONTEXT_BYTES = 1 << 30

@@ -5,8 +5,8 @@ No sum over the inputs is divided among programs or warps. With 16-bit types on 
 the tensor cores' tiles and rows the second one, so that every tiling is computed by the same instruction,
 `wgmma.mma_async` of 64 outputs and 16 inputs, which differs in the number of rows alone: one accumulator per result
 gets the same 16 products at a time, from the first inputs to the last. On Ampere that is `mma` of 16 · 8 · 16 for all
-tilings, and float32 is summed one product at a time. `seesay.engine.core.deterministic` tries at the start whether all
-this holds on the GPU that is there.
+tilings, and float32 is summed one product at a time. `engine/core/loading/deterministic.py` tries at the start whether
+all this holds on the GPU that is there.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"

@@ -11,8 +11,8 @@ from seesay.checkpoint import Checkpoint, resolve_checkpoint, resolve_config
 from seesay.config import EngineConfig
 from seesay.device.query import pick_device
 from seesay.encoders.encoder import LoadedEncoder
-from seesay.engine.core.encoder_loading import build_encoder
-from seesay.engine.core.loading import ResolvedConfig, resolve
+from seesay.engine.core.loading.encoder_loading import build_encoder
+from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
 from seesay.engine.opened_model import OpenedModel, open_model, read_config
 from seesay.errors import CheckpointError, ConfigError
 from seesay.lite.methods.plain_layer import Source

@@ -15,7 +15,7 @@ from simulator import Answer
 from step_model import StepShape, load_recording
 
 from seesay.bench.plotting import Bars
-from seesay.engine.core import loading
+from seesay.engine.core.loading import loading
 from seesay.llm.plans.step_times import StepWork
 from seesay.llm.scheduling.step_policy import FixedChunks, TimedSteps
 

@@ -22,7 +22,7 @@ from watched_runner import watched
 from seesay import EngineConfig, GenerationConfig, Pipeline
 from seesay.checkpoint import resolve_checkpoint
 from seesay.engine.core.adapters import AdapterStore
-from seesay.engine.core.loading import rehearse
+from seesay.engine.core.loading.loading import rehearse
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.kernels.absent_gpu import Gpu, absent_gpu

@@ -23,7 +23,8 @@ from enrolment import BACKBONES, COMPOSED
 from llm.device_state import read_state
 
 from seesay.config import EngineConfig, GenerationConfig, VisionConfig
-from seesay.engine.core import loading
+from seesay.engine.core.loading import loading
+from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.front.engine import AsyncEngine
 from seesay.llm.running.decode_graphs import DecodeGraphs, DecodeOutput
 from seesay.llm.running.launched_step import LaunchedStep
@@ -88,7 +89,7 @@ def test_graphs_change_no_token(
     name: str, is_ahead: bool, tiny_checkpoint: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests of many lengths join, end and are preempted. After each step the device has what the host says."""
-    load, runners, sizes = loading.load_runner, list[ModelRunner](), list[int]()
+    load, runners, sizes = load_runner, list[ModelRunner](), list[int]()
 
     def watch_runner(*args: Any, **options: Any) -> ModelRunner:
         runner = load(*args, **options)

@@ -24,7 +24,8 @@ from llm.eager_graphs import record_eagerly
 from watched_runner import watched
 
 from seesay.config import EngineConfig
-from seesay.engine.core import loading
+from seesay.engine.core.loading.resolved_config import resolve
+from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.llm.models.decoder import Decoder
@@ -171,10 +172,10 @@ class TapedRunner(ModelRunner):
 def load_followers(path: Path, config: EngineConfig, number: int) -> list[ModelRunner]:
     """Load the model again for runners that play a tape; they have no cache yet."""
     model = open_model(path, config)
-    resolved = loading.resolve(config, model.checkpoint, model.backbone)
+    resolved = resolve(config, model.checkpoint, model.backbone)
     max_step_tokens = config.max_prefill_token_num + max(0, model.backbone.media_run - 1)
     return [
-        loading.load_runner(model, resolved, max_step_tokens=max_step_tokens, block_size=config.block_size)
+        load_runner(model, resolved, max_step_tokens=max_step_tokens, block_size=config.block_size)
         for _ in range(number)
     ]
 

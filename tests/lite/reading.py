@@ -79,7 +79,8 @@ def make_prompt(length: int, *, has_three_axes: bool = False) -> MultimodalInput
 def logits_of(folder: Path, length: int = 40) -> torch.Tensor:
     """Our engine's logits of a random text."""
     from seesay.config import EngineConfig
-    from seesay.engine.core.loading import load_runner, resolve
+    from seesay.engine.core.loading.resolved_config import resolve
+    from seesay.engine.core.loading.runner_loading import load_runner
     from seesay.engine.opened_model import open_model
 
     config = EngineConfig(device_type="cpu")

@@ -14,7 +14,7 @@ from llm.backbones import BACKBONES, VOCAB, Backbone, composed, load_runner, mak
 
 from seesay.device.determinism import deterministic
 from seesay.device.query import cpu_threads
-from seesay.engine.core.deterministic import name_layers
+from seesay.engine.core.loading.deterministic import name_layers
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import ModelInput

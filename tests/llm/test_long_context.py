@@ -27,7 +27,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from seesay.checkpoint import Checkpoint
 from seesay.checkpoint.model_config import ModelConfig
 from seesay.config import EngineConfig, GenerationConfig, TurbomindEngineConfig
-from seesay.engine.core.loading import resolve
+from seesay.engine.core.loading.resolved_config import resolve
 from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.configs.reading import read_decoder_config

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
-from seesay.engine.core.loading import resolve
+from seesay.engine.core.loading.resolved_config import resolve
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.opened_model import open_model
 from seesay.errors import CheckpointError, ConfigError

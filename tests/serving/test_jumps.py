@@ -18,7 +18,7 @@ from live_server import MODEL, LiveServer, make_data_url, make_settings, serve, 
 from templates.tool_templates import HERMES_WITH_PICTURES
 
 from seesay.config import EngineConfig
-from seesay.engine.core.jumps import JumpRule
+from seesay.engine.core.grammars.jumps import JumpRule
 from seesay.engine.front.engine import AsyncEngine
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -33,9 +33,9 @@ from seesay.config.grammar import Grammar
 from seesay.device.ranks import Ranks
 from seesay.encoders.store import Lookup
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, load_adapters, make_slots
-from seesay.engine.core.jumps import JumpRule
+from seesay.engine.core.grammars.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
-from seesay.engine.core.speculation import SpeculationRule, TextSpeculation
+from seesay.engine.core.speculation.speculation import SpeculationRule, TextSpeculation
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError

@@ -35,7 +35,7 @@ from seesay.system.python import python_command
 
 IMPORTED = (
     "torch", "safetensors.torch", "seesay.engine.process.child", "seesay.engine.process.service",
-    "seesay.engine.process.precompile", "seesay.engine.opened_model", "seesay.engine.core.loading",
+    "seesay.engine.process.precompile", "seesay.engine.opened_model", "seesay.engine.core.loading.loading",
     "seesay.llm.running.runner",    "seesay.llm.models.composed_decoder", "seesay.encoders.worker",
 )  # fmt: skip
 _PR_SET_CHILD_SUBREAPER = 36

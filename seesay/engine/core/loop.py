@@ -33,7 +33,7 @@ from seesay.engine.commands import (
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, ReadAdapter
 from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
-from seesay.engine.core.grammar_rows import GrammarRows
+from seesay.engine.core.grammars.grammar_rows import GrammarRows
 from seesay.engine.core.inbox import Inbox
 from seesay.engine.core.live_request import LiveRequest
 from seesay.engine.core.live_requests import LiveRequests
@@ -55,9 +55,9 @@ from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
     from seesay.encoders.encoder import Encoder
-    from seesay.engine.core.jumps import JumpRule
+    from seesay.engine.core.grammars.jumps import JumpRule
     from seesay.engine.core.model_weights import ModelWeights
-    from seesay.engine.core.speculation import Speculation
+    from seesay.engine.core.speculation.speculation import Speculation
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
     from seesay.llm.running.launched_step import StepResult

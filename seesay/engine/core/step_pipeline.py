@@ -16,7 +16,7 @@ from seesay.llm.plans.step_plan import StepPlan
 if TYPE_CHECKING:
     from seesay.device.tower_pacer import TowerPacer
     from seesay.encoders.store import EmbeddingStore
-    from seesay.engine.core.grammar_rows import GrammarRows
+    from seesay.engine.core.grammars.grammar_rows import GrammarRows
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.sampling_row import LogitsProcessor

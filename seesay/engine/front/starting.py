@@ -115,7 +115,7 @@ class CoreStart:
         if self._process is not None:
             return self._process.wait_until_loaded()
         assert self._precompile is not None
-        from seesay.engine.core.loading import load_core
+        from seesay.engine.core.loading.loading import load_core
 
         core = load_core(
             model,

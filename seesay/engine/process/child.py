@@ -86,7 +86,7 @@ def _load(start: kinds.Start, followers: Followers | None = None) -> EngineLoop:
     config, vision_config = EngineConfig(**start.engine), VisionConfig(**start.vision)
     precompile = Precompile(Path(start.folder), config)  # it imports while we do
     try:
-        from seesay.engine.core.loading import load_core
+        from seesay.engine.core.loading.loading import load_core
         from seesay.engine.opened_model import open_model
         from seesay.engine.process.ranks.leading import Joining, watch
         from seesay.engine.process.tower.remote_encoder import open_remote_encoder

@@ -44,7 +44,7 @@ def _compile(folder: Path, engine: dict[str, Any], given: dict[str, Any] | None)
     from concurrent.futures import ThreadPoolExecutor
 
     from seesay.config import EngineConfig
-    from seesay.engine.core.loading import rehearse
+    from seesay.engine.core.loading.loading import rehearse
     from seesay.engine.opened_model import open_model
     from seesay.kernels.absent_gpu import Gpu, absent_gpu
 

@@ -302,7 +302,7 @@ def _explain_best(row: SamplingRow | None, best: float, dtype: torch.dtype) -> R
 
 def _find_bans(row: SamplingRow) -> list[str]:
     """The options that may have forbidden every token. What others forbid together is found before the step
-    (`engine/core/row_matcher.py`), so processors come first, and a mask that is left is a grammar's."""
+    (`engine/core/grammars/row_matcher.py`), so processors come first, and a mask that is left is a grammar's."""
     params = row.params
     if row.processors:
         return ["logits_processors"]

@@ -13,7 +13,7 @@ import pytest
 from asking import loop_of
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
-from seesay.engine.core.draft_model import DraftModel
+from seesay.engine.core.speculation.draft_model import DraftModel
 from seesay.errors import ConfigError
 
 PROMPTS = ["say one two three", "red green blue", "a b c d e f g"]

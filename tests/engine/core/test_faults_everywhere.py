@@ -64,7 +64,7 @@ def list_calls() -> list[tuple[str, str]]:
     from seesay.device.tower_pacer import TowerPacer
     from seesay.engine.core.embedding_supply import EmbeddingSupply
     from seesay.engine.core.encoder_reports import EncoderReports
-    from seesay.engine.core.grammar_rows import GrammarRows
+    from seesay.engine.core.grammars.grammar_rows import GrammarRows
     from seesay.engine.core.live_requests import LiveRequests
     from seesay.engine.core.step_counts import StepCounts
     from seesay.engine.core.step_pipeline import StepPipeline

@@ -13,7 +13,7 @@ import pytest
 from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
-from seesay.engine.core.jumps import JumpRule
+from seesay.engine.core.grammars.jumps import JumpRule
 from seesay.engine.front.response import Response
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
 from seesay.values import Usage

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
-from seesay.engine.core.layer_draft import LayerDraft
+from seesay.engine.core.speculation.layer_draft import LayerDraft
 from seesay.errors import ConfigError
 
 PROMPTS = ["say one two three", "red green blue", "a b c d e f g"]

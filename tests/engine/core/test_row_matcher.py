@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seesay.engine.core.row_matcher import RowMatcher
+from seesay.engine.core.grammars.row_matcher import RowMatcher
 from seesay.errors import RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 

@@ -13,7 +13,7 @@ from llm.backbones import VOCAB
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
 from seesay.demo import CHECKPOINT
-from seesay.engine.core.speculation import SpeculationRule, TextSpeculation, can_propose
+from seesay.engine.core.speculation.speculation import SpeculationRule, TextSpeculation, can_propose
 from seesay.errors import ConfigError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.sequence import Sequence

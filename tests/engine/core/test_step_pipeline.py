@@ -6,7 +6,7 @@ from typing import Any
 
 from seesay.device.tower_pacer import TowerPacer
 from seesay.encoders.store import EmbeddingStore
-from seesay.engine.core.grammar_rows import GrammarRows
+from seesay.engine.core.grammars.grammar_rows import GrammarRows
 from seesay.engine.core.step_pipeline import StepPipeline
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.step_plan import Row, StepPlan

@@ -99,7 +99,7 @@ def _load(start: messages.Follow, parent: Parent) -> Follower:
     from seesay.device.host_memory import bound_allocators
     from seesay.device.rank_group import join_group, join_stages, pick_rank_device
     from seesay.device.ranks import ALONE, Place
-    from seesay.engine.core.loading import load_follower
+    from seesay.engine.core.loading.loading import load_follower
     from seesay.engine.core.model_weights import ModelWeights
     from seesay.engine.opened_model import open_model
     from seesay.engine.process.ranks.follower import Follower, FollowingRunner, PlanFollower

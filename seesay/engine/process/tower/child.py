@@ -57,7 +57,7 @@ def load(start: messages.Start) -> Encoder:
 
     from seesay.config import EngineConfig
     from seesay.device.host_memory import bound_allocators
-    from seesay.engine.core.encoder_loading import build_encoder, try_encoder
+    from seesay.engine.core.loading.encoder_loading import build_encoder, try_encoder
     from seesay.engine.opened_model import open_model
 
     gc.freeze()

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.engine.core.draft_model import DraftModel, DraftText
+from seesay.engine.core.speculation.draft_model import DraftModel, DraftText
 from seesay.llm.running.splices import Splices
 
 if TYPE_CHECKING:

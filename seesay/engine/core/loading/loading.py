@@ -6,8 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.backends import has_kernels
@@ -15,27 +14,26 @@ from seesay.device.host_memory import bound_allocators
 from seesay.device.query import is_same_device, pick_device
 from seesay.device.ranks import Place, Ranks, Stages, Unconnected
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, load_adapters, make_slots
-from seesay.engine.core.deterministic import (
+from seesay.engine.core.grammars.jumps import JumpRule
+from seesay.engine.core.loading.deterministic import (
     check_products,
     encode_alone,
     fix_decoder,
     refuse_not_deterministic,
 )
-from seesay.engine.core.encoder_loading import load_encoder, try_encoder
-from seesay.engine.core.formats import check_weights, pick_copy, pick_kv_format
-from seesay.engine.core.jumps import JumpRule
-from seesay.engine.core.length_warning import warn_beyond_training
+from seesay.engine.core.loading.encoder_loading import load_encoder, try_encoder
+from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
+from seesay.engine.core.loading.runner_loading import load_runner
+from seesay.engine.core.loading.start_speculation import MOST_VERIFIED, load_draft, make_speculation
+from seesay.engine.core.loading.states import build_states, refuse_beside_states
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
 from seesay.engine.core.rank_parts import RankParts
-from seesay.engine.core.start_speculation import MOST_VERIFIED, load_draft, make_speculation
-from seesay.engine.core.states import build_states, refuse_beside_states
 from seesay.engine.watchdog import hang_limit_s
 from seesay.grammars.bad_words import CompiledBadWords
 from seesay.grammars.masks import CompiledGrammars
 from seesay.llm.plans.step_times import StepTimes
-from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
 from seesay.llm.scheduling.step_policy import TimedSteps
@@ -43,27 +41,19 @@ from seesay.llm.scheduling.step_policy import TimedSteps
 if TYPE_CHECKING:
     import torch
 
-    from seesay.checkpoint import Checkpoint
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import Encoder, LoadedEncoder
-    from seesay.engine.core.draft_model import DraftModel
     from seesay.engine.core.rank_parts import JoinRanks, MakeRunner, OpenRemote
+    from seesay.engine.core.speculation.draft_model import DraftModel
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
-    from seesay.llm.memory.kv_layout import KVFormat
-    from seesay.llm.models.decoder import Decoder
     from seesay.llm.plans.step_times import StepCosts
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.step_policy import StepPolicy
-    from seesay.vl.family import Backbone
 
 
 logger = logging.getLogger("seesay")
 
-_SESSION_LEN = 4096
-"""Tokens of a text, by default, of a model whose configuration has no limit."""
-_MAX_STEP_MS = 40
-"""By default, the longest step in which streamed answers go on, on a GPU: about 1,500 tokens of prompts."""
 _STREAMED_TOKENS = 368
 """Most tokens of prompts in a step in which streamed answers go on: about 8 ms of a 7B model on a large GPU. On a CPU,
 where steps take longer, one person's long prompt would halt the answers of all others."""
@@ -73,58 +63,6 @@ _ENCODING_TOKENS = 1024
 
 def _nothing() -> None:
     pass
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedConfig:
-    """The options that the engine really uses, after 'auto' and None were settled for this checkpoint and device."""
-
-    device: torch.device
-    dtype: torch.dtype
-    session_len: int
-    max_batch_size: int
-    max_step_ms: int | None
-    kv_format: KVFormat
-    unpacked_copy: bool = False
-    rope_scaling_factor: float = 0.0
-    use_logn_attn: bool = False
-    expert_parallel: bool = False
-
-
-def resolve(
-    config: EngineConfig, checkpoint: Checkpoint, backbone: Backbone, device: torch.device | None = None
-) -> ResolvedConfig:
-    """Settle 'auto' and None in `config`, for `device` or else the one that it names. Raises `ConfigError` for a device
-    that is not there."""
-    import torch
-
-    text_config = backbone.text_config
-    device = device or pick_device(config.device_type)
-    is_gpu = device.type != "cpu"
-    check_weights(checkpoint, device)
-    if config.dtype != "auto":
-        dtype = config.dtype
-    elif not is_gpu:
-        dtype = "float32"
-    else:
-        stored = checkpoint.config.get("dtype") or checkpoint.config.get("torch_dtype") or text_config.dtype
-        dtype = "bfloat16" if str(stored).removeprefix("torch.") == "bfloat16" else "float16"
-    num_positions = getattr(text_config, "max_position_embeddings", None)
-    if config.session_len is not None and num_positions is not None:
-        warn_beyond_training(config, backbone)
-    max_step_ms = config.max_step_ms
-    return ResolvedConfig(
-        device=device,
-        dtype=getattr(torch, dtype),
-        unpacked_copy=pick_copy(config, checkpoint, device, getattr(torch, dtype)),
-        session_len=config.session_len or num_positions or _SESSION_LEN,
-        max_batch_size=config.max_batch_size or (512 if is_gpu else 32),
-        max_step_ms=max_step_ms if max_step_ms != "auto" else _MAX_STEP_MS if is_gpu else None,
-        kv_format=pick_kv_format(config, checkpoint, device),
-        rope_scaling_factor=config.rope_scaling_factor,
-        use_logn_attn=config.use_logn_attn,
-        expert_parallel=config.expert_parallel,
-    )
 
 
 class _Parts(NamedTuple):
@@ -261,42 +199,6 @@ def _timed(stage: str) -> Iterator[None]:
     started_s = time.perf_counter()
     yield
     logger.info("%s: %.1f s", stage, time.perf_counter() - started_s)
-
-
-def load_runner(
-    model: OpenedModel,
-    resolved: ResolvedConfig,
-    *,
-    max_step_tokens: int,
-    block_size: int,
-    make_runner: MakeRunner | None = None,
-    ranks: Ranks | Stages | None = None,
-) -> ModelRunner:
-    """Return the decoder with its weights, or this rank's slice of it, and no KV cache yet."""
-    from seesay.llm.running.runner import ModelRunner
-
-    checkpoint = model.checkpoint
-    if resolved.unpacked_copy and checkpoint.quantization is not None:
-        checkpoint = replace(checkpoint, quantization=replace(checkpoint.quantization, has_plain_copy=True))
-    load: Callable[..., Decoder] = model.backbone.load_decoder
-    if ranks is not None or resolved.expert_parallel:  # which a decoder from outside may not know
-        load = partial(load, ranks=ranks, expert_parallel=resolved.expert_parallel)
-    decoder = load(
-        checkpoint,
-        session_len=resolved.session_len,
-        rope_scaling_factor=resolved.rope_scaling_factor,
-        use_logn_attn=resolved.use_logn_attn,
-        device=resolved.device,
-        dtype=resolved.dtype,
-    )
-    limits = RunnerLimits(
-        max_batch_size=resolved.max_batch_size,
-        max_step_tokens=max_step_tokens,
-        session_len=resolved.session_len,
-        block_size=block_size,
-        kv_format=resolved.kv_format,
-    )
-    return (make_runner or ModelRunner)(decoder, limits)
 
 
 def load_follower(

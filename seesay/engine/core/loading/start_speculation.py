@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seesay.engine.core.draft_model import DraftModel
-from seesay.engine.core.layer_draft import LayerDraft
-from seesay.engine.core.speculation import ModelSpeculation, SpeculationRule, TextSpeculation
+from seesay.engine.core.speculation.draft_model import DraftModel
+from seesay.engine.core.speculation.layer_draft import LayerDraft
+from seesay.engine.core.speculation.speculation import ModelSpeculation, SpeculationRule, TextSpeculation
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig, SpeculativeConfig
-    from seesay.engine.core.loading import ResolvedConfig
-    from seesay.engine.core.speculation import Speculation
+    from seesay.engine.core.loading.resolved_config import ResolvedConfig
+    from seesay.engine.core.speculation.speculation import Speculation
     from seesay.engine.opened_model import OpenedModel
     from seesay.llm.running.runner import ModelRunner
 
@@ -58,7 +58,7 @@ def load_draft(
 
 def _load_model(model: OpenedModel, name: str, config: EngineConfig, resolved: ResolvedConfig) -> DraftModel:
     from seesay.checkpoint.model_path import resolve_checkpoint
-    from seesay.engine.core.loading import load_runner
+    from seesay.engine.core.loading.runner_loading import load_runner
     from seesay.engine.opened_model import open_model
 
     own = replace(config, hf_overrides=None, model_format=None, speculative=None, adapters=None, quantization=None)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from seesay.llm.scheduling.text_follower import TextFollower
 
 if TYPE_CHECKING:
-    from seesay.engine.core.draft_model import DraftModel
+    from seesay.engine.core.speculation.draft_model import DraftModel
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.scheduling.sequence import Sequence
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.device.transfers import empty_words
-from seesay.engine.core.draft_masks import make_mask_rows
-from seesay.engine.core.jumps import JumpRule, can_force, can_jump
+from seesay.engine.core.grammars.draft_masks import make_mask_rows
+from seesay.engine.core.grammars.jumps import JumpRule, can_force, can_jump
+from seesay.engine.core.grammars.row_matcher import RowMatcher
 from seesay.engine.core.live_request import LiveRequest
-from seesay.engine.core.row_matcher import RowMatcher
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.bad_words import BadWordsMatcher
 from seesay.grammars.masks import CompiledGrammar, MaskThreads, Overshoots

@@ -1,0 +1,3 @@
+"""Proposes tokens that the model checks in one step."""
+
+from __future__ import annotations
