@@ -20,7 +20,8 @@ from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.embedding_demand import EmbeddingRef
 from seesay.llm.scheduling.plan_deltas import make_begun
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, find_max_step_tokens
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig, find_max_step_tokens
 from seesay.llm.scheduling.sequence import EmbeddingState, Sequence, SequenceStatus
 from seesay.llm.scheduling.state_slots import StateSlots
 from seesay.values import MediaItem, Modality, MultimodalInput

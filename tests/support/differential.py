@@ -49,7 +49,8 @@ from seesay.llm.plans.step_times import StepTimes
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.step_policy import StepPolicy, TimedSteps
 from seesay.values import MediaItem, Modality, MultimodalInput
 from seesay.values.prompt_logprobs import PromptLogprobs

@@ -11,7 +11,7 @@ from seesay.engine.failures import explain
 from seesay.engine.token_messages import TokenOutput, TokenReport
 from seesay.errors import RequestError
 from seesay.llm.plans.step_plan import StepPlan
-from seesay.llm.scheduling.scheduler import SequenceUpdate
+from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import FinishReason
 
 if TYPE_CHECKING:

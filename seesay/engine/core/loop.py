@@ -50,7 +50,8 @@ from seesay.engine.token_messages import CoreFacts, Features, TokenRequest
 from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
 from seesay.errors import ErrorCode, RequestError, describe
 from seesay.llm.plans.step_plan import StepPlan
-from seesay.llm.scheduling.scheduler import Scheduler, SequenceUpdate
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:

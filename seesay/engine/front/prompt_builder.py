@@ -14,7 +14,7 @@ from seesay.engine.front.request_facts import has_media, is_conversation, texts_
 from seesay.engine.front.text_frontend import TextFrontend
 from seesay.engine.opened_model import OpenedModel
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.scheduling.scheduler import check_prompt_length, check_run_length
+from seesay.llm.scheduling.scheduler_config import check_prompt_length, check_run_length
 from seesay.processors.media.allowance import Cancellation
 from seesay.templates.requested import RequestedTemplates
 from seesay.values import GenerationRequest, Message, MultimodalInput, RenderedPrompt

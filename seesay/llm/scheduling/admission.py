@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
-from seesay.llm.scheduling.fair_shares import TokenShares
-from seesay.llm.scheduling.live_sequences import LiveSequences
+from seesay.llm.plans.step_plan import Row
+from seesay.llm.scheduling.live_sequences import Beginning, LiveSequences
+from seesay.llm.scheduling.open_step import OpenStep
 from seesay.llm.scheduling.sequence import Sequence
 
 _MAX_OVERTAKING = 8
@@ -16,6 +18,16 @@ _MAX_BLOCKED = 32
 
 _MAX_FOUND_BLOCKS = 4096
 """Cached blocks that a plan looks up while another plan follows, so that it is made in time."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one plan has looked up of waiting sequences: cached blocks, sequences that wait for something, and those
+    that begin."""
+
+    num_blocks: int = 0
+    num_blocked: int = 0
+    num_begun: int = 0
 
 
 class Admission:
@@ -44,66 +56,81 @@ class Admission:
         """Forget which sequence did not fit."""
         self.lacks_blocks, self._num_overtaking, self._too_large = False, 0, None
 
-    def plan(
-        self,
-        add_row: Callable[[Sequence, int], None],
-        spare: int,
-        shares: TokenShares,
-        promised: int,
-        preempted: Iterable[int],
-        only: Container[int] | None = None,
-    ) -> tuple[int, int]:
-        """Start waiting sequences, none of an owner of which some were just preempted. `add_row` plans so many tokens
-        of one; `only`: no others than these begin. Takes and returns the tokens left, and the blocks that running
-        sequences still need for their known tokens."""
-        live, pool = self._live, self._live.pool
-        losers = {live.by_id[seq_id].owner for seq_id in preempted}
+    def plan(self, step: OpenStep, make_row: Callable[[Sequence, int], Row]) -> None:
+        """Start waiting sequences, none of an owner of which some were just preempted. `make_row` plans so many tokens
+        of one."""
+        live = self._live
+        losers = {live.by_id[seq_id].owner for seq_id in step.preempted}
         self.lacks_blocks = False
-        num_blocked = num_found = num_begun = 0
-        while spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(shares, only)):
-            if seq.owner in losers:
+        found = _Found()
+        while step.spare > 0 and len(live.running) < self._max_batch_size and (seq := self._find_next(step)):
+            if seq.owner in losers or self._has_found_enough(found) or not self._try_begin(seq, step, found, make_row):
                 break
-            if num_found >= _MAX_FOUND_BLOCKS or num_blocked >= _MAX_BLOCKED:
-                if num_begun or any(other.is_in_flight for other in live.running):  # another plan will follow
-                    break
-                num_found = num_blocked = 0
-            available = pool.num_available - promised
-            if live.running and (
-                available < 1 or not live.has_room_for_state or self._is_still_too_large(seq, available)
-            ):
-                if live.groups.try_give_back():
-                    continue
-                self.lacks_blocks = True
-                break
-            beginning = live.find_beginning(seq)
-            num_found += len(beginning.places)
-            if live.try_follow(seq, beginning):
-                num_blocked += 1
-                continue
-            start, cached, _ = beginning
-            live.needs.assume_computed(seq, start)
-            if (cause := self._find_missing(seq, start)) is not None:
-                live.block(seq, cause)
-                num_blocked += 1
-                continue
-            need = pool.blocks_for(seq.num_tokens) - len(cached) + pool.count_cached(cached)
-            if need > available and live.groups.try_give_back():
-                continue
-            if need > available and live.running:
-                self._too_large = (seq.seq_id, available)
-                self.lacks_blocks = True
-                break
-            self._count(seq, start)
-            live.admit(seq, beginning)
-            self._num_overtaking += seq.place != seq.arrival or live.waiting.has_priorities
-            num_tokens = min(seq.num_tokens - start, spare, shares.left(seq.owner), seq.ready_until - start)
-            num_tokens = seq.fit_chunk(start, num_tokens)
-            seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(seq.block_ids))
-            add_row(seq, num_tokens)
-            spare -= shares.spend(seq.owner, num_tokens)
-            num_begun += 1
-            promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
-        return spare, promised
+
+    def _has_found_enough(self, found: _Found) -> bool:
+        """Return whether the other waiting sequences are left to the plan that follows. Where none will, the counts
+        begin anew."""
+        if found.num_blocks < _MAX_FOUND_BLOCKS and found.num_blocked < _MAX_BLOCKED:
+            return False
+        if found.num_begun or any(other.is_in_flight for other in self._live.running):
+            return True
+        found.num_blocks = found.num_blocked = 0
+        return False
+
+    def _try_begin(
+        self, seq: Sequence, step: OpenStep, found: _Found, make_row: Callable[[Sequence, int], Row]
+    ) -> bool:
+        """Begin a sequence, or note what it waits for. Returns whether others may follow: not where it lacks blocks."""
+        live, pool = self._live, self._live.pool
+        available = pool.num_available - step.promised
+        if self._lacks_room(seq, available):
+            self.lacks_blocks = not live.groups.try_give_back()
+            return not self.lacks_blocks
+        beginning = live.find_beginning(seq)
+        found.num_blocks += len(beginning.places)
+        if self._waits(seq, beginning):
+            found.num_blocked += 1
+            return True
+        need = pool.blocks_for(seq.num_tokens) - len(beginning.places) + pool.count_cached(beginning.places)
+        if need > available and live.groups.try_give_back():
+            return True
+        if need > available and live.running:
+            self._too_large = (seq.seq_id, available)
+            self.lacks_blocks = True
+            return False
+        self._begin(seq, step, beginning, make_row)
+        found.num_begun += 1
+        return True
+
+    def _lacks_room(self, seq: Sequence, available: int) -> bool:
+        """Return whether a sequence has to wait for blocks, as far as that is known without a look-up of its own."""
+        if not self._live.running:
+            return False
+        return available < 1 or not self._live.has_room_for_state or self._is_still_too_large(seq, available)
+
+    def _waits(self, seq: Sequence, beginning: Beginning) -> bool:
+        """Return whether a sequence now waits for another one's blocks, for embeddings or for a slot."""
+        if self._live.try_follow(seq, beginning):
+            return True
+        self._live.needs.assume_computed(seq, beginning.num_tokens)
+        if (cause := self._find_missing(seq, beginning.num_tokens)) is not None:
+            self._live.block(seq, cause)
+            return True
+        return False
+
+    def _begin(
+        self, seq: Sequence, step: OpenStep, beginning: Beginning, make_row: Callable[[Sequence, int], Row]
+    ) -> None:
+        pool, start = self._live.pool, beginning.num_tokens
+        self._count(seq, start)
+        self._live.admit(seq, beginning)
+        self._num_overtaking += seq.place != seq.arrival or self._live.waiting.has_priorities
+        num_tokens = min(seq.num_tokens - start, step.spare, step.shares.left(seq.owner), seq.ready_until - start)
+        num_tokens = seq.fit_chunk(start, num_tokens)
+        seq.block_ids += pool.allocate(pool.blocks_for(start + num_tokens) - len(seq.block_ids))
+        step.rows.append(make_row(seq, num_tokens))
+        step.spare -= step.shares.spend(seq.owner, num_tokens)
+        step.promised += pool.blocks_for(seq.num_tokens) - len(seq.block_ids)
 
     def _find_missing(self, seq: Sequence, start: int) -> Hashable | None:
         """What a sequence lacks to begin at `start`, beside blocks and a place."""
@@ -112,11 +139,11 @@ class Admission:
         adapters = self._live.adapters
         return None if adapters.has_room(seq) else adapters.wait(seq)
 
-    def _find_next(self, shares: TokenShares, only: Container[int] | None) -> Sequence | None:
+    def _find_next(self, step: OpenStep) -> Sequence | None:
         """The waiting sequence whose turn it is, of an owner with tokens left."""
-        waiting = self._live.waiting
-        if only is not None:
-            return next((seq for seq in waiting if seq.seq_id in only), None)
+        waiting, shares = self._live.waiting, step.shares
+        if step.only is not None:
+            return next((seq for seq in waiting if seq.seq_id in step.only), None)
         if not waiting:
             return None
         if self._num_overtaking >= _MAX_OVERTAKING:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class BlockPool:
-    """`num_blocks` blocks of `block_size` tokens. Without prefix caching no content is remembered.
+    """`num_blocks` blocks of `block_size` tokens, `max_tokens` in all. Without prefix caching no content is
+    remembered.
 
     A *place* is where a content is found: a block, or, from `num_blocks` on, a slot of the host.
     """
@@ -30,6 +31,7 @@ class BlockPool:
     ) -> None:
         assert num_blocks >= 1 and block_size >= 1
         self.num_blocks = num_blocks
+        self.max_tokens = num_blocks * block_size
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         self._num_host_slots = num_host_slots

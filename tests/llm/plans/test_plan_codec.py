@@ -23,7 +23,8 @@ from seesay.llm.plans.step_plan import (
 )
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.plan_deltas import make_begun as make_plan_begun
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import Modality, MultimodalInput
 

@@ -14,7 +14,8 @@ from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.prefix import make_block_key
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput
 

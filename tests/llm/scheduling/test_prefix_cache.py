@@ -10,7 +10,8 @@ from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.blocked_sequences import BlockedSequences
 from seesay.llm.scheduling.prefix_cache import PrefixCache
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput
 

@@ -10,8 +10,10 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.plans.step_plan import AddedBlocks, Row, StepPlan
 from seesay.llm.scheduling.block_pool import BlockPool
-from seesay.llm.scheduling.scheduler import Scheduler, SchedulerConfig, SequenceUpdate
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.scheduler_config import SchedulerConfig
 from seesay.llm.scheduling.sequence import Sequence, SequenceStatus
+from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import MediaItem, Modality, MultimodalInput
 
 Span = tuple[int, int, int]
