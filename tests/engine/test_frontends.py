@@ -27,8 +27,8 @@ from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.process import origin
 from seesay.engine.process import remote_core as process_core
 from seesay.engine.process.kinds import ToFrontend
-from seesay.engine.process.ledger import Ledger
 from seesay.engine.process.listener import Connection, open_listener
+from seesay.engine.process.remote.ledger import Ledger
 from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ErrorCode, RequestError

@@ -38,8 +38,8 @@ from seesay.engine.opened_model import open_model
 from seesay.engine.process.failures import describe_failure, restore_failure
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import OwnProcess
+from seesay.engine.process.remote.state import MAX_DEATHS
 from seesay.engine.process.remote_core import ProcessCore
-from seesay.engine.process.state import MAX_DEATHS
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, MissingExtraError, RequestError
 from seesay.offline.pipeline import Pipeline
 from seesay.serving import ServerSettings
@@ -348,7 +348,7 @@ def test_values_beyond_their_limits_are_refused_by_name(own: bool, path: Path) -
 
 def test_silence_is_reported_at_once_and_ends_with_a_restart(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the limits of a CPU's steps, which may take an hour, a process that was stopped is noticed in seconds."""
-    monkeypatch.setattr("seesay.engine.process.remote_core.LIMIT_S", 8.0)
+    monkeypatch.setattr("seesay.engine.process.remote.silence_watch.LIMIT_S", 8.0)
     with load(path, own=True) as engine, TestClient(create_app(engine, ServerSettings())) as client:
         before = ask(engine, parse(["warm up"], max_new_tokens=2))[0]
         for sent_on in (True, False):

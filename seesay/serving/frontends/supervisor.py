@@ -27,7 +27,8 @@ from seesay.engine.process.kinds import Do, Hello, StartFailed
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.listener import open_listener
-from seesay.engine.process.remote_core import CLOSE_S, ProcessCore
+from seesay.engine.process.remote.keeper import CLOSE_S
+from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.process.waker import Waker
 from seesay.errors import CheckpointError, SeesayError
 from seesay.grammars.verdicts import make_shared_folder

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from seesay.engine.process.ledger import Ledger, name_owner
+from seesay.engine.process.remote.ledger import Ledger, name_owner
 from seesay.engine.token_messages import TokenRequest
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import MediaItem, Modality, MultimodalInput

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from seesay.engine.process import kinds
-from seesay.engine.process.requests import Requests
+from seesay.engine.process.remote.requests import Requests
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.sampling_params import SamplingParams

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from seesay.engine.engine_core import CoreListener
 from seesay.engine.process import kinds
-from seesay.engine.process.ledger import Ledger
+from seesay.engine.process.remote.ledger import Ledger
 from seesay.engine.token_messages import TokenOutput
 from seesay.errors import RequestError
 from seesay.values import FinishReason

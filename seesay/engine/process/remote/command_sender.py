@@ -12,7 +12,7 @@ from seesay.engine.process import kinds
 from seesay.engine.process.failures import describe_failure, make_lost_error, restore_failure
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.origin import Child, Origin
-from seesay.engine.process.state import ProcessState
+from seesay.engine.process.remote.state import ProcessState
 from seesay.engine.process.waker import Waker
 
 _POLL_S = 0.5
