@@ -14,6 +14,7 @@ from seesay.vl.registry import Registry, find_model, open_registry
 
 if TYPE_CHECKING:
     from seesay.config import EngineConfig
+    from seesay.values import Pooling
     from seesay.vl.family import Backbone, Family
 
 
@@ -37,6 +38,15 @@ class OpenedModel:
         """Size of the decoder's hidden states, and so of embeddings."""
         size: int = self.backbone.text_config.hidden_size
         return size
+
+    @property
+    def pooling(self) -> Pooling:
+        """What an embedding is, where a request does not say."""
+        return self.family.pooling
+
+    def embedding_size(self, pooling: Pooling) -> int:
+        """Size of an embedding, or of each of its vectors."""
+        return (self.backbone.projection_size if pooling == "tokens" else 0) or self.hidden_size
 
     def grammar_tokens(self) -> list[bytes]:
         """Return the bytes of each token, for grammars (`load_token_table`)."""

@@ -66,7 +66,8 @@ class TokenReport:
     encoding_at_s, encoded_at_s: when towers began with its items, and had all of them. None: no tower ran.
     computing_at_s: when its first row was launched; first_token_at_s: when its first token was known. None: never.
     encoded_items: indexes of the media items for which a tower ran.
-    logits float32 [n, vocab], hidden_states float32 [n, hidden], pooled float32 [hidden]: when they were asked for.
+    logits float32 [n, vocab], hidden_states float32 [n, hidden], pooled float32 [hidden], or [n, size] of
+        each token: when they were asked for.
     """
 
     num_cached_tokens: int = 0

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
     from seesay.processors.text.tokenizer import Tokenizer
     from seesay.templates import ChatTemplate
+    from seesay.values import Pooling
 
 # The prompts that give one answer. A list of messages does too; a list of anything else is a batch. Lists are
 # invariant, so the overloads use type variables. The batch comes first: `list[Any]` is one.
@@ -395,21 +396,47 @@ class Pipeline:
         """
         return measure_losses(self._engine, input_ids, do_preprocess=do_preprocess, arguments=kwargs)
 
+    @overload
     def embed(
         self,
         prompts: object,
         *,
-        pooling: Literal["mean", "last"] = "mean",
+        pooling: Literal["mean", "last"],
         dimensions: int | None = None,
         normalize: bool | None = None,
         do_preprocess: bool = False,
         **kwargs: object,
-    ) -> npt.NDArray[np.float32]:
+    ) -> npt.NDArray[np.float32]: ...
+
+    @overload
+    def embed(
+        self,
+        prompts: object,
+        *,
+        pooling: Pooling | None = None,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        do_preprocess: bool = False,
+        **kwargs: object,
+    ) -> Any: ...
+
+    def embed(
+        self,
+        prompts: object,
+        *,
+        pooling: Pooling | None = None,
+        dimensions: int | None = None,
+        normalize: bool | None = None,
+        do_preprocess: bool = False,
+        **kwargs: object,
+    ) -> Any:
         """Return the embedding of a prompt, float32 [hidden], or of each of a list of prompts, float32 [n, hidden].
 
-        pooling: the 'mean' of the last hidden states of all positions, pictures included, or the 'last' one of them.
+        pooling: the 'mean' of the last hidden states of all positions, pictures included, the 'last' one of them, or
+            'tokens': float32 [tokens, size], a vector for each position, and a list of these for several prompts.
+            By default as the model was trained, or the mean.
         dimensions: return so many of the first dimensions only. normalize: scale to length 1; by default, if
-            `dimensions` are given.
+            `dimensions` are given, and with 'tokens'.
         do_preprocess: apply the chat template, as pictures and conversations need it. Without it, a prompt is raw text.
         kwargs: as in `infer`, for prompts with a chat template.
 

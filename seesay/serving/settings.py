@@ -14,6 +14,7 @@ from seesay.serving.tracing import read_endpoint
 from seesay.system.liveness import LIMIT_S
 from seesay.system.log import LEVELS
 from seesay.templates.parsers.choose import check_parser_names
+from seesay.values import Pooling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class ServerSettings:
     unknown_fields: 'ignore' unknown fields of requests, and hints that change no answer, and name them in the header
         `x-seesay-ignored`; or 'refuse' such requests.
     embedding_pooling: the embedding of a prompt on /v1/embeddings where a request does not say: the 'mean' of the last
-        hidden states, or the 'last' one.
+        hidden states, the 'last' one, or 'tokens', a vector for each; None: as the model was trained, or the mean.
     trust_request_chat_template: let requests bring a chat template along (`chat_template`). It runs in the sandbox, but
         may hide or change turns.
     max_stored_responses: number of answers of /v1/responses that are stored for `previous_response_id`.
@@ -101,7 +102,7 @@ class ServerSettings:
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     unknown_fields: Literal["ignore", "refuse"] = "ignore"
-    embedding_pooling: Literal["mean", "last"] = "mean"
+    embedding_pooling: Pooling | None = None
     trust_request_chat_template: bool = False
     max_stored_responses: int = 256
     files_dir: str | None = None

@@ -53,7 +53,11 @@ _INTERNVL = {
 """Values of `template` in config.json, by which InternVL's own chat goes. The tokenizer's template is that of the text
 model that it was made of."""
 
+_FOR_EMBEDDINGS = ("ColPaliForRetrieval", "ColQwen2ForRetrieval")
+"""Architectures whose families write all of the prompt but for what the user says."""
+
 GUESSES: tuple[Guess, ...] = (
+    *(Guess(template="base", architecture=name, replaces_own=True) for name in _FOR_EMBEDDINGS),
     Guess(template="qwen2-vl", architecture="Qwen2VLForConditionalGeneration"),
     Guess(template="qwen2-vl", architecture="Qwen2_5_VLForConditionalGeneration"),
     Guess(template="qwen3-vl", architecture="Qwen3VLForConditionalGeneration"),

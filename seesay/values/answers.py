@@ -81,7 +81,8 @@ class OutputDelta:
         were requested.
     usage, timings, moments, logits, last_hidden_state, mean_logprob, media: in the final delta only.
     pooled: float32 [hidden], in the final delta of a request with `pooling`: the hidden state behind the final norm, of
-        the last position or its mean over all, text and media. Such a request has no other output.
+        the last position or its mean over all, text and media. With 'tokens' [n, size], a vector for each. Such a
+        request has no other output.
     error: set when `finish_reason` is 'error'.
     """
 

@@ -67,6 +67,11 @@ class ThoughtRule:
     max_tokens: int | None = None
 
 
+Pooling = Literal["mean", "last", "tokens"]
+"""What an embedding is: the mean of the last hidden states of a prompt's positions, the last one of them, or a vector
+for each of them (late interaction), which the model's own head makes where it has one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt and how to answer it.
@@ -77,8 +82,7 @@ class GenerationRequest:
     continuation: tokens that follow the prompt, and count as its last ones.
     enable_thinking, reasoning_effort: whether the model thinks before it answers, and how much; None: as it does by
         itself. Only for a conversation.
-    pooling: return an embedding of the prompt and generate nothing: the 'mean' of the last hidden states of its
-        positions, or the 'last' one of them. `gen_config` is ignored.
+    pooling: return an embedding of the prompt and generate nothing. `gen_config` is ignored.
     kept_tokens: special tokens that stay in the text of the answer, though `skip_special_tokens` leaves out others.
     wants_answer: False generates nothing and computes the prompt only for its outputs. The prompt may then have
         `session_len` tokens, and the finish reason is 'length'.
@@ -100,7 +104,7 @@ class GenerationRequest:
     template_options: Mapping[str, Any] = field(default_factory=dict)
     enable_thinking: bool | None = None
     reasoning_effort: str | None = None
-    pooling: Literal["mean", "last"] | None = None
+    pooling: Pooling | None = None
     kept_tokens: tuple[str, ...] = ()
     wants_answer: bool = True
     max_length: int | None = None

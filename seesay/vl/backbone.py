@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from seesay.checkpoint import Checkpoint
@@ -28,8 +28,9 @@ class Backbone:
 
     `decoder_name` maps a checkpoint tensor's name to the decoder's, or to None when it is not the decoder's.
     `tie_word_embeddings`: the checkpoint has no `lm_head.weight` of its own; the embedding table is used twice.
-    num_deep_layers, media_run, media_rows, is_prefix_lm: see `DecoderConfig`. kind: how the decoder departs from Llama;
-    None: as its `model_type` says. is_ours: whether the decoder is composed here, of a `DecoderConfig`.
+    num_deep_layers, media_run, media_rows, is_prefix_lm, projection_size: see `DecoderConfig`. kind: how the decoder
+    departs from Llama; None: as its `model_type` says. is_ours: whether the decoder is composed here, of a
+    `DecoderConfig`.
     """
 
     is_ours: ClassVar[bool] = True
@@ -40,6 +41,7 @@ class Backbone:
     media_run: int = 0
     media_rows: MediaRowsSpec | None = None
     is_prefix_lm: bool = False
+    projection_size: int = 0
     kind: DecoderKind | None = None
 
     def decoder_config(
@@ -47,7 +49,7 @@ class Backbone:
     ) -> DecoderConfig:
         """Return the decoder's options, for texts of at most `session_len` tokens. Raises `CheckpointError` naming what
         is not supported."""
-        return read_decoder_config(
+        config = read_decoder_config(
             self.text_config,
             tied_embeddings=self.tie_word_embeddings,
             session_len=session_len,
@@ -59,6 +61,7 @@ class Backbone:
             rope_scaling_factor=rope_scaling_factor,
             use_logn_attn=use_logn_attn,
         )
+        return replace(config, projection_size=self.projection_size)
 
     def _name_layers(self, num_layers: int) -> Callable[[str], str | None]:
         """Return `decoder_name` without layers behind the last one that predict further tokens."""

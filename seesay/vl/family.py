@@ -22,7 +22,7 @@ from seesay.checkpoint import Checkpoint, ConvertedConfig, read_as_known
 from seesay.errors import CheckpointError, ErrorCode, RequestError
 from seesay.processors.media.host_chain import run_chains
 from seesay.processors.media.open import DECODE_OPTIONS
-from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, RenderedPrompt
+from seesay.values import DecodedMedia, Expansion, MediaItem, MediaSize, Modality, Pooling, RenderedPrompt
 from seesay.values.frame_chain import Chain, measure_peak, pack
 from seesay.values.media import Coordinates
 from seesay.vl.backbone import Backbone
@@ -74,6 +74,8 @@ class Family(ABC):
         the default frame rate.
     published: examples on the hub, for docs/models.md; they do not pass to families that are made of this one.
     coordinates: what boxes and points in the JSON of answers count (`grounding.find_shapes`).
+    writes_text: whether the model answers; others make embeddings alone. pooling: what an embedding is, where a request
+    does not say.
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
@@ -90,6 +92,8 @@ class Family(ABC):
     is_prefix_lm: ClassVar[bool] = False
     default_sampling: Mapping[str, Any] = MappingProxyType({})
     published: ClassVar[tuple[Published, ...]] = ()
+    writes_text: ClassVar[bool] = True
+    pooling: ClassVar[Pooling] = "mean"
     takes_timm_models: ClassVar[bool] = False
     coordinates: ClassVar[Coordinates] = "thousandth"
     weights: WeightMap

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, ask_in_order, count_tokens, held, loop_of, make_conversations, make_video_prompt, parse
-from enrolment import BACKBONES, COMPOSED, ENROLLED, OF_MODULES, VIDEO_FAMILIES
+from enrolment import BACKBONES, COMPOSED, ENROLLED, OF_MODULES, VIDEO_FAMILIES, list_writers
 from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
 from watched_runner import watched
@@ -36,7 +36,6 @@ from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.running.splices import PlanSplices
 from seesay.values import GenerationRequest, OutputDelta
-from seesay.vl.registry import list_families
 
 TEXT_MODELS = ("llama", "mistral", "phi3_longrope")
 """Plain text; a sliding window of 32; frequencies that change at 40 tokens."""
@@ -200,7 +199,7 @@ def test_every_family_is_replayed() -> None:
     names = {name for name, _, _ in (*RUNS, *SLOW_RUNS)}
     replayed = {ENROLLED[name] for name in names}
     one_loaded = {ENROLLED[name] for name in OF_MODULES} - replayed  # runners of one family would share its modules
-    assert replayed == set(list_families().values()) - one_loaded
+    assert replayed == set(list_writers().values()) - one_loaded
 
 
 @pytest.mark.parametrize(

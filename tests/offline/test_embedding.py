@@ -90,9 +90,9 @@ def test_raw_text_is_the_default(pipe: Pipeline) -> None:
 
 
 def test_what_is_wrong_is_named(pipe: Pipeline) -> None:
-    size = pipe.engine.hidden_size
-    with pytest.raises(ConfigError, match="pooling must be 'mean' or 'last', got 'max'"):
-        pipe.embed("a", pooling="max")  # type: ignore[arg-type]
+    size = pipe.engine.embedding_size("mean")
+    with pytest.raises(ConfigError, match="pooling must be 'mean', 'last' or 'tokens', got 'max'"):
+        pipe.embed("a", pooling="max")  # type: ignore[call-overload]
     for dimensions in (0, size + 1):
         with pytest.raises(RequestError, match=rf"dimensions must be in \[1, {size}\]"):
             pipe.embed("a", dimensions=dimensions)
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_named(pipe: Pipeline) -> None:
         with pytest.raises(ConfigError, match=f"dimensions must be a positive integer, got {wrong!r}"):
             pipe.embed("a", dimensions=wrong)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="normalize must be True, False or None, got 'x'"):
-        pipe.embed("a", normalize="x")  # type: ignore[arg-type]
+        pipe.embed("a", normalize="x")  # type: ignore[call-overload]
     with pytest.raises(RequestError, match="tokens"):
         pipe.embed(["a", "game " * 100_000])
     with pytest.raises(TypeError, match="odd"):

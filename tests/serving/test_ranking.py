@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from live_server import LiveServer, make_data_url
+import torch
+from live_server import LiveServer, make_data_url, make_settings, serve
+
+from seesay import Pipeline, pipeline
+from seesay.config import EngineConfig, GenerationConfig
+from seesay.engine.front.engine import AsyncEngine
+from seesay.serving.errors import ApiError
+from seesay.serving.openai.vectors import VectorRoom
+from seesay.serving.requests.submission import Answering
+from seesay.serving.traffic.metrics import ServerMetrics
+from seesay.values import GenerationRequest, OutputDelta
 
 TEXTS = ["the game", "a frame in the game", "something else entirely"]
 
@@ -80,3 +94,88 @@ def test_errors_name_the_field(server: LiveServer, path: str, body: dict[str, An
     answer = server.post(path, body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param, answer.text
+
+
+@pytest.fixture(scope="module")
+def retriever(tiny_checkpoint: Callable[[str], Path]) -> Iterator[tuple[LiveServer, Pipeline]]:
+    """A server of a model for late interaction, and a pipeline with its engine."""
+    config = EngineConfig(device_type="cpu", block_size=4, engine_process=False)
+    with pipeline(str(tiny_checkpoint("colqwen2")), backend_config=config) as pipe, serve(pipe.engine) as server:
+        yield server, pipe
+
+
+def page(seed: int) -> list[dict[str, Any]]:
+    return [{"type": "image_url", "image_url": {"url": make_data_url(seed=seed)}}]
+
+
+def test_late_interaction_is_how_its_models_rank(retriever: tuple[LiveServer, Pipeline]) -> None:
+    server, pipe = retriever
+    vectors = [np.array(server.post("/v1/embeddings", {"input": item}).json()["data"][0]["embedding"]) for item in
+               (TEXTS[0], page(1), page(2), TEXTS[1])]  # fmt: skip
+    np.testing.assert_allclose(vectors[0], pipe.embed(TEXTS[0]), atol=1e-5)
+    query, *documents = [vector.astype(np.float32) for vector in vectors]
+    expected = [(query @ document.T).max(axis=1).sum() for document in documents]
+    body = {"query": TEXTS[0], "documents": [page(1), page(2), TEXTS[1]]}
+    results = server.post("/v1/rerank", body).json()["results"]
+    assert [each["index"] for each in results] == list(np.argsort(-np.array(expected)))
+    for each in results:
+        assert each["relevance_score"] == pytest.approx(expected[each["index"]], rel=1e-4)
+    data = server.post("/v1/score", {"text_1": TEXTS[0], "text_2": body["documents"]}).json()["data"]
+    assert [each["score"] for each in data] == pytest.approx(expected, rel=1e-4)
+    single = server.post("/v1/rerank", {**body, "pooling": "last"}).json()["results"]
+    assert all(abs(each["relevance_score"]) <= 1.0001 for each in single)
+
+
+def test_vectors_in_base64(retriever: tuple[LiveServer, Pipeline]) -> None:
+    server, _ = retriever
+    body = {"input": [TEXTS[0], TEXTS[2]], "dimensions": 8}
+    plain = server.post("/v1/embeddings", body).json()["data"]
+    encoded = server.post("/v1/embeddings", {**body, "encoding_format": "base64"}).json()["data"]
+    for one, other in zip(plain, encoded, strict=True):
+        decoded = [np.frombuffer(base64.b64decode(vector), dtype="<f4") for vector in other["embedding"]]
+        np.testing.assert_allclose(decoded, one["embedding"], atol=1e-6)
+        assert np.shape(decoded)[1] == 8
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "message"),
+    [
+        ("/v1/embeddings", {"input": "a", "dimensions": 25}, "dimensions", "[1, 24]"),
+        ("/v1/embeddings", {"input": "a", "pooling": "max"}, "pooling", "tokens"),
+        ("/v1/embeddings", {"input": [*page(1), {"type": "text", "text": "a"}]}, "input", "one page alone"),
+        ("/v1/rerank", {"query": [*page(1), *page(2)], "documents": ["a"]}, "query", "one page alone"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}, "messages", "writes no text"),
+        ("/v1/completions", {"prompt": "a"}, "prompt", "writes no text"),
+    ],
+)
+def test_what_it_cannot_do_is_named(
+    retriever: tuple[LiveServer, Pipeline], path: str, body: dict[str, Any], param: str, message: str
+) -> None:
+    answer = retriever[0].post(path, body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param and message in error["message"], error
+
+
+def test_an_answer_holds_so_many_numbers() -> None:
+    room = VectorRoom(100, "documents")
+    for _ in range(4):
+        room.add(OutputDelta(request_id=1, finish_reason="stop", pooled=torch.zeros(5, 5)))
+    room.add(OutputDelta(request_id=1, finish_reason="stop", pooled=torch.zeros(1000)))  # one vector
+    room.add(OutputDelta(request_id=1))
+    with pytest.raises(ApiError, match="documents: the vectors of all tokens of this request are more than 100"):
+        room.add(OutputDelta(request_id=1, finish_reason="stop", pooled=torch.zeros(1, 1)))
+
+
+async def test_requests_are_aborted_when_what_watches_them_raises(engine: AsyncEngine) -> None:
+    answering = Answering(engine, make_settings(), ServerMetrics(engine))
+    room = VectorRoom(1, "input")
+    request = GenerationRequest(prompt="the game " * 5, gen_config=GenerationConfig(), pooling="tokens", streams=False)
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    with pytest.raises(ApiError, match="send fewer or shorter"):
+        await answering.collect([request] * 3, receive=receive, watch=room.add)
+    assert answering.num_running == 0

@@ -187,6 +187,13 @@ them, pictures of any size, tiles with learned rows, rows of several layers, a m
 of a picture that see each other in some layers."""
 
 
+EMBEDDERS: Mapping[str, str] = {
+    "colpali": "ColPaliForRetrieval",
+    "colqwen2": "ColQwen2ForRetrieval",
+    "colqwen2_5": "ColQwen2_5ForRetrieval",
+}
+"""Those of families that make embeddings and no text: tests/vl/test_late_interaction.py compares them."""
+
 OWN_CODE: Mapping[str, str] = {"orbit": "OrbitForCausalLM", "orbit_vl": "OrbitVLForConditionalGeneration"}
 """Those whose code lies beside their weights (`tests/remote_code`): of texts, and of texts with pictures."""
 
@@ -220,7 +227,12 @@ def without_checkpoint(name: str) -> str:
     )
 
 
-ENROLLED: Mapping[str, type[Family]] = enrol(list_families(), CHECKPOINTS)
+def list_writers() -> dict[str, type[Family]]:
+    """Return the families of models that answer, by the architectures they claim."""
+    return {name: family for name, family in list_families().items() if family.writes_text}
+
+
+ENROLLED: Mapping[str, type[Family]] = enrol(list_writers(), CHECKPOINTS)
 
 
 def is_variant(name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -1780,6 +1781,33 @@ def _orbit_vl(path: Path) -> None:
 
 
 FACTORIES |= {"orbit": _orbit, "orbit_vl": _orbit_vl}
+
+
+def _embedder(tiny: str, kind: str) -> Callable[[Path], None]:
+    """A model for late interaction that is made of the tiny checkpoint `tiny`."""
+
+    def write(path: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            nested = make_checkpoint(tiny, Path(folder))
+            config = getattr(transformers, f"{kind}Config")(
+                vlm_config=transformers.AutoConfig.from_pretrained(nested).to_dict(), embedding_dim=24
+            )
+            processor = transformers.AutoProcessor.from_pretrained(nested)
+            model = getattr(transformers, f"{kind}ForRetrieval")(config)
+            spread_weights(model)
+            model.eval().save_pretrained(path)
+            getattr(transformers, f"{kind}Processor")(
+                image_processor=processor.image_processor, tokenizer=processor.tokenizer
+            ).save_pretrained(path)
+
+    return write
+
+
+FACTORIES |= {
+    "colpali": _embedder("paligemma", "ColPali"),
+    "colqwen2": _embedder("qwen2_vl", "ColQwen2"),
+    "colqwen2_5": _embedder("qwen2_5_vl", "ColQwen2"),
+}
 
 
 def make_checkpoint(name: str, path: Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from seesay.checkpoint.layouts.late_interaction import read_late_interaction
 from seesay.checkpoint.layouts.original_deepseek import read_deepseek_vl
 from seesay.checkpoint.layouts.original_deepseek_vl2 import read_deepseek_v3, read_deepseek_vl2
 from seesay.checkpoint.layouts.original_flat import read_cogvlm, read_glm4v, read_minicpmv, read_phi3_v
@@ -116,6 +117,8 @@ _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
     "baichuan": lambda config: ConvertedConfig(config=read_baichuan(config)),
     "bloom": lambda config: ConvertedConfig(config=read_bloom(config)),
     "chatglm": _read_chatglm,
+    "colpali": lambda config: ConvertedConfig(config=read_late_interaction(config)),
+    "colqwen2": lambda config: ConvertedConfig(config=read_late_interaction(config)),
     "deepseek": lambda config: ConvertedConfig(config=read_deepseek(config)),
     "deepseek_vl_v2": lambda config: ConvertedConfig(config=read_deepseek_vl2(config)),
     "internlm": _read_internlm,

@@ -36,10 +36,10 @@ no `num_cpu_blocks`. DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to late
 
 ## Vision-language models
 
-Every family takes several pictures in a prompt, anywhere in the text. A family without videos gets the frames of a
-video as pictures. Options of an item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an
-option that a family does not have is refused by name. [media.md](media.md) says what they mean, and which ones all
-videos have.
+Every family takes several pictures in a prompt, anywhere in the text, but for `late_interaction`, which
+[embeds](embeddings.md) a page or a text. A family without videos gets the frames of a video as pictures. Options of an
+item stand beside its URL or in `load_image(...)`. Every family has `detail`, and an option that a family does not have
+is refused by name. [media.md](media.md) says what they mean, and which ones all videos have.
 """
 _TOWERS = """\
 ## Towers of timm

@@ -187,9 +187,9 @@ def _add_request_defaults(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--embedding-pooling",
-        choices=("mean", "last"),
-        default="mean",
-        help="the embedding of a prompt: the mean of its last hidden states, or the last one (default: mean)",
+        choices=("mean", "last", "tokens"),
+        help="the embedding of a prompt: the mean of its last hidden states, the last one, or a vector for each "
+        "(default: as the model was trained, or the mean)",
     )
     group.add_argument(
         "--trust-request-chat-template",

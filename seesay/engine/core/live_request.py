@@ -80,6 +80,7 @@ class LiveRequest:
     hidden_states: Collected = field(default_factory=Collected)
     prompt_logprobs: Collected = field(default_factory=Collected)
     hidden_sum: Any = None
+    token_vectors: Collected = field(default_factory=Collected)
     has_sent_prompt: bool = False
     encoded_items: set[int] = field(default_factory=set)
     lent_items: set[int] = field(default_factory=set)
@@ -153,6 +154,8 @@ class LiveRequest:
             self.logits.add(row.logits.start, row.logits.values)
         if row.hidden_states is not None:
             self.hidden_states.add(row.hidden_states.start, row.hidden_states.values)
+        if row.token_vectors is not None:
+            self.token_vectors.add(row.token_vectors.start, row.token_vectors.values)
         if row.hidden_sum is not None:
             # Nothing of a mean comes from a cache, so a sequence that was preempted begins again at 0.
             begins = row.start == 0 or self.sequence.params.pooling == "last"
@@ -208,7 +211,7 @@ class LiveRequest:
         return self.prompt_logprobs.as_logprobs()
 
     def _make_report(self) -> TokenReport:
-        seq, pooled = self.sequence, None
+        seq, pooled = self.sequence, self.token_vectors.as_array()
         if self.hidden_sum is not None:
             pooled = np.asarray(self.hidden_sum / (1 if seq.params.pooling == "last" else seq.num_prompt_tokens))
         return TokenReport(

@@ -40,6 +40,7 @@ class AnswerOptionsReader:
         self._texts, self._grammars = texts, grammars
         self._vocab_size = model.vocab_size
         self._is_prefix_lm = model.backbone.is_prefix_lm
+        self._writes_text = model.family.writes_text
         self.eos_token_ids = _find_eos(model.checkpoint, model.tokenizer, model.vocab_size)
 
     def find_ending_ids(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -50,6 +51,12 @@ class AnswerOptionsReader:
         """Return the answer options of a request. Raises `RequestError`."""
         config = request.gen_config
         check_single(config)
+        if not self._writes_text and request.pooling is None:
+            raise RequestError(
+                ErrorCode.INVALID_REQUEST,
+                "this model writes no text: it embeds questions and pages (pipe.embed, /v1/embeddings, /v1/rerank)",
+                "messages",
+            )
         if self._is_prefix_lm and config.prompt_logprobs is not None and not request.pooling:
             raise RequestError(
                 ErrorCode.INVALID_REQUEST,

@@ -206,7 +206,7 @@ class AsyncEngine:
         self.checkpoint = model.checkpoint
         self.family = model.family
         self.vocab_size = model.vocab_size
-        self.hidden_size = model.hidden_size
+        self.embedding_size, self.pooling = model.embedding_size, model.pooling
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device
         self._grammars = GrammarTrials(

@@ -13,6 +13,7 @@ from seesay.config import MediaLimits, VisionConfig
 from seesay.engine.commands import LoadedAdapter
 from seesay.engine.failures import explain
 from seesay.engine.front.answer_options import AnswerOptions, AnswerOptionsReader
+from seesay.engine.front.embedding import check_vectors
 from seesay.engine.front.live_answer import LiveAnswer, OutputSink
 from seesay.engine.front.prompt_builder import PromptBuilder
 from seesay.engine.front.recording import Recorder
@@ -73,6 +74,7 @@ class RequestPreparer:
         self._find_loaded = find_adapter
         self._coordinates = model.family.coordinates
         self._session_len, self._vocab_size = session_len, model.vocab_size
+        self._vector_size = model.embedding_size("tokens")
         self._media = MediaFrontend(
             model.family, vision_config, media_limits, is_encoded=lambda key: is_encoded(hash_item(key, digest))
         )
@@ -176,6 +178,8 @@ class RequestPreparer:
         if wants_answer(request) and not request.continuation:
             thought = self._texts.thoughts.make_rule(request, prompt.token_ids, options.max_thinking_tokens)
         params = _fit_length(options.params, request.max_length, len(prompt.token_ids))
+        if request.pooling == "tokens":
+            check_vectors(len(prompt.token_ids), self._vector_size)
         answer = LiveAnswer(
             request_id=request_id,
             prompt_usage=_count(prompt),

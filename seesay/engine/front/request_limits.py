@@ -7,12 +7,12 @@ those that a message to an engine process must be able to carry.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from seesay.config.checks import check_value
 from seesay.config.generation import UNLIMITED_TOKENS, GenerationConfig
 from seesay.errors import ConfigError, ErrorCode, RequestError, show
-from seesay.values import GenerationRequest
+from seesay.values import GenerationRequest, Pooling
 
 _MAX_SALT_CHARS = 4096
 _DEFAULT_MAX_TOKENS = GenerationConfig().max_new_tokens
@@ -24,7 +24,7 @@ class _Types:
     continuation: tuple[int, ...]
     enable_thinking: bool | None
     reasoning_effort: str | None
-    pooling: Literal["mean", "last"] | None
+    pooling: Pooling | None
     kept_tokens: tuple[str, ...]
     wants_answer: bool
     max_length: int | None

@@ -27,7 +27,7 @@ class Response:
     prompt_logprobs: the same per token of the prompt, None for the first and where a picture or video is; in a stream,
         of the first piece.
     logits, last_hidden_state: tensors [tokens, …] when the generation config asked for them. pooled: float32 [hidden],
-        the embedding of a prompt with `pooling`.
+        the embedding of a prompt with `pooling`; [n, size] with 'tokens'.
     mean_logprob: of all tokens of the answer, the one that ended it included, with `logprobs` or `best_of`.
     score: of an answer of a beam search.
     index: which prompt of the call this answers. choice_index: which of the answers to this prompt it is.

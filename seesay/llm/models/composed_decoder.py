@@ -33,6 +33,7 @@ from seesay.llm.models.layer import Layer, make_layer
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.norm import make_norm
+from seesay.llm.models.projection import PROJECTION, make_projections
 from seesay.llm.models.spec import AlibiSpec, DecoderConfig, QueryGrowth
 from seesay.llm.ops import pick_ops
 from seesay.llm.ops.state_plan import make_state_plan
@@ -75,6 +76,7 @@ class ComposedDecoder:
                 bias=config.head_bias,
                 has_unit_rows=config.has_unit_head,
             )
+            self._projections = make_projections(config)
         self._cache_numbers = _number_caches(config)
         self._norm = make_norm("norm", config.hidden_size, config.norm, self._ops)
         self._embedding_norm = (
@@ -121,7 +123,8 @@ class ComposedDecoder:
                 found._renew()
 
         decoder.weights = LoadedLayers(
-            {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)},
+            {path: linear for path, linear in decoder.linears.items() if not (is_tied and path == _HEAD)}
+            | decoder._projections,
             decoder.plain_weights,
             name_of=decoder_name,
             device=device,
@@ -376,6 +379,12 @@ class ComposedDecoder:
         if self.config.logit_scale != 1.0:
             logits.mul_(self.config.logit_scale)
         return self._gather(logits if self._cap is None else self._cap(logits))
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Return the vectors [N, size] that stand for hidden states [N, hidden] in late interaction: those of the
+        model's head, or the states themselves without one."""
+        head = self._projections.get(PROJECTION)
+        return hidden if head is None else head(hidden)
 
     def _gather(self, logits: torch.Tensor) -> torch.Tensor:
         """Return the logits of the tokens of all ranks, for those of this one's [N, own]."""

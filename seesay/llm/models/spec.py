@@ -335,6 +335,8 @@ class DecoderConfig:
     them. has_unit_head: each row of the head's weight is divided by its length.
     query_growth: None: never.
     has_sinks: see `Ops.attend`. head_bias: logits have one.
+    projection_size: numbers of the vector that `embedding_head` makes of a hidden state, for late interaction; 0: there
+    is no such head.
     log_length: the query of the token at place p, from 1 on, is multiplied by log p / log log_length where that is more
     than 1 (Su 2021, logn attention); None: never.
     """
@@ -374,6 +376,7 @@ class DecoderConfig:
     query_growth: QueryGrowth | None = None
     has_sinks: bool = False
     head_bias: bool = False
+    projection_size: int = 0
     log_length: int | None = None
 
     @property

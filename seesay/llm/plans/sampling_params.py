@@ -41,7 +41,7 @@ class SamplingParams:
     so often among the generated ones; 0 is off.
     presence_penalty and frequency_penalty count generated tokens only; logit_bias has (token id, bias) pairs.
     pooling: 'mean' asks for the sum of the last hidden states of the prompt's positions, 'last' for that of the last
-        position; no text is wanted.
+        position, 'tokens' for a vector of each; no text is wanted.
     logprobs: number of alternatives to report per generated token; None reports nothing.
     prompt_logprobs: number of alternatives to report beside each prompt token after the first; None reports nothing.
     output_logits, output_last_hidden_state: None, 'generation' or 'all' (prompt positions too).
@@ -77,7 +77,7 @@ class SamplingParams:
     output_logits: Literal["all", "generation"] | None = None
     output_last_hidden_state: Literal["all", "generation"] | None = None
     logits_processors: tuple[Any, ...] = ()
-    pooling: Literal["mean", "last"] | None = None
+    pooling: Literal["mean", "last", "tokens"] | None = None
 
     is_plain: bool = field(init=False, repr=False, compare=False)
     """Whether the sampler only has to return the most likely token."""
@@ -128,7 +128,7 @@ class SamplingParams:
     def needs_prompt_outputs(self) -> bool:
         """Whether every prompt position must be computed for its output: none may come from the prefix cache."""
         asks_for_all = "all" in (self.output_logits, self.output_last_hidden_state)
-        return self.prompt_logprobs is not None or asks_for_all or self.pooling == "mean"
+        return self.prompt_logprobs is not None or asks_for_all or self.pooling in ("mean", "tokens")
 
     @property
     def ending_token_ids(self) -> tuple[int, ...]:

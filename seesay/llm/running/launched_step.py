@@ -35,7 +35,7 @@ class RowResult:
     prompt_logprobs: of the prompt tokens at positions start + 1, start + 2, …, when asked for and there are any.
     logits, hidden_states (after the last norm): when asked for; with 'generation' of the sampling position only.
     hidden_sum: float32 [hidden] on the CPU, the sum of the row's hidden states, or the last of them, when the sequence
-        is pooled.
+        is pooled. token_vectors: one of each of its tokens, when they are pooled so.
     A sequence that was preempted is computed again, so the same positions may come a second time.
     """
 
@@ -46,6 +46,7 @@ class RowResult:
     logits: PositionOutputs | None = None
     hidden_states: PositionOutputs | None = None
     hidden_sum: torch.Tensor | None = None
+    token_vectors: PositionOutputs | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

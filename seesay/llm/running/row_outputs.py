@@ -66,14 +66,21 @@ def _collect_row(
         logits=logits,
         hidden_states=hidden_states,
         hidden_sum=_pool(params.pooling, hidden),
+        token_vectors=_project(decoder, row, hidden) if params.pooling == "tokens" else None,
     )
 
 
 def _pool(pooling: str | None, hidden: torch.Tensor) -> torch.Tensor | None:
     """Return the part of an embedding that a row adds. hidden: [n, hidden], of its positions."""
-    if pooling is None:
+    if pooling not in ("mean", "last"):
         return None
     return _to_host(hidden[-1] if pooling == "last" else hidden.float().sum(dim=0))
+
+
+def _project(decoder: Decoder, row: Row, hidden: torch.Tensor) -> PositionOutputs:
+    """Return the vectors of the row's tokens. hidden: [n, hidden], of its positions."""
+    vectors = decoder.project(hidden) if isinstance(decoder, ComposedDecoder) else hidden
+    return PositionOutputs(start=row.start, values=_to_host(vectors))
 
 
 def _prompt_logprobs(decoder: Decoder, row: Row, member: RowState, hidden: torch.Tensor) -> PromptLogprobs | None:

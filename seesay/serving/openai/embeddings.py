@@ -6,6 +6,8 @@ import base64
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import numpy as np
+import numpy.typing as npt
 from fastapi import APIRouter, Request
 from pydantic import Field, SkipValidation, model_validator
 from starlette.responses import JSONResponse, Response
@@ -19,6 +21,7 @@ from seesay.serving.openai.answer_models import AnswerModel, SeesayDetails
 from seesay.serving.openai.completions import count_prompts, name_prompts, read_prompts
 from seesay.serving.openai.message_parts import ChatMessages, Content
 from seesay.serving.openai.protocol import RESERVED_TEMPLATE_NAMES
+from seesay.serving.openai.vectors import VectorRoom, find_pooling
 from seesay.serving.openai.wire import make_details, wants_timings
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import read_messages, read_parts
@@ -27,9 +30,11 @@ from seesay.serving.requests.request_model import Refused
 from seesay.serving.requests.shared_fields import TextFields
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Tally
-from seesay.values import GenerationRequest, MediaPart
+from seesay.values import GenerationRequest, MediaPart, Pooling
 
 _MAX_INPUTS = 2048  # OpenAI's limit
+_MAX_NUMBERS = 1 << 23
+"""Most numbers in an answer."""
 _OF_TEMPLATES = ("add_generation_prompt", "chat_template_kwargs")
 _NOT_NULL = {"not": {"type": "null"}}
 _NEED_MESSAGES = tuple(
@@ -66,8 +71,13 @@ class EmbeddingRequest(TextFields):
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1, description="the first numbers of the embedding, scaled to length 1")
-    pooling: Literal["mean", "last"] | None = Field(None, description="extension; default: the server's, mean")
-    normalize: bool | None = Field(None, description="extension: length 1; default true with dimensions, else false")
+    pooling: Pooling | None = Field(
+        None,
+        description="extension: tokens gives a list of vectors; default: the server's, or as it was trained",
+    )
+    normalize: bool | None = Field(
+        None, description="extension: length 1; default true with dimensions or tokens, else false"
+    )
     add_generation_prompt: bool | None = Field(None, description="extension, for messages; default true")
     chat_template_kwargs: dict[str, Any] | None = Field(None, description="extension, for messages")
     user: str | None = Field(None, max_length=512)
@@ -94,11 +104,11 @@ class EmbeddingRequest(TextFields):
 
 
 class Embedding(AnswerModel):
-    """embedding: numbers, or base64 of float32, little-endian."""
+    """embedding: numbers, or base64 of float32, little-endian; with the pooling tokens, a list of them."""
 
     object: Literal["embedding"] = "embedding"
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | str | list[list[float]] | list[str]
 
 
 class EmbeddingUsage(AnswerModel):
@@ -126,16 +136,18 @@ def make_router(state: ServerState) -> APIRouter:
         requests = await off_loop(http, _make_requests, state, body)
         fields = ["messages"] if body.messages is not None else name_inputs(body.input)
         answers = await state.answering.collect(
-            requests, receive=http.receive, caller=caller_of(http.scope), names=body.field_names(*fields)
+            requests,
+            receive=http.receive,
+            caller=caller_of(http.scope),
+            names=body.field_names(*fields),
+            watch=VectorRoom(_MAX_NUMBERS, fields[0]).add,
         )
         tally = Tally()
         data = []
         for index, answer in enumerate(answers):
             tally.add(index, answer.last)
             vector = shape_embedding(answer.last.pooled, dimensions=body.dimensions, normalize=body.normalize)
-            encoded: object = vector.tolist()
-            if body.encoding_format == "base64":
-                encoded = base64.b64encode(vector.astype("<f4").tobytes()).decode()
+            encoded = _encode(vector) if body.encoding_format == "base64" else vector.tolist()
             data.append({"object": "embedding", "index": index, "embedding": encoded})
         usage = {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
         details = {"seesay": make_details(tally)} if wants_timings(http) else {}
@@ -146,18 +158,26 @@ def make_router(state: ServerState) -> APIRouter:
     return router
 
 
+def _encode(vectors: npt.NDArray[np.float32]) -> object:
+    """Return base64 of an embedding, or of each of its vectors."""
+    if vectors.ndim == 2:
+        return [_encode(vector) for vector in vectors]
+    return base64.b64encode(vectors.astype("<f4").tobytes()).decode()
+
+
 def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[GenerationRequest]:
     state.check_model(body.model)
+    pooling = find_pooling(state, body.pooling)
     if body.dimensions is not None:
         try:
-            check_dimensions(body.dimensions, state.engine.hidden_size)
+            check_dimensions(body.dimensions, state.engine.embedding_size(pooling))
         except RequestError as error:
             raise ApiError.from_error(error) from error
     options = body.media_options(state.engine.family)
     request = GenerationRequest(
         prompt="",
         gen_config=GenerationConfig(max_new_tokens=1),
-        pooling=body.pooling or state.settings.embedding_pooling,
+        pooling=pooling,
         template_options=body.template_options,
         streams=False,
         **body.request_options(),

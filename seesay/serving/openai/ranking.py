@@ -1,4 +1,5 @@
-"""`/v1/rerank` and `/v1/score`: how near texts and pictures are to each other, by the cosine of their embeddings."""
+"""`/v1/rerank` and `/v1/score`: how near texts and pictures are to each other, by the cosine of their embeddings, or by
+MaxSim of those that have a vector for each token."""
 
 from __future__ import annotations
 
@@ -14,13 +15,14 @@ from pydantic import Field, SkipValidation
 from starlette.responses import JSONResponse, Response
 
 from seesay.config import GenerationConfig
-from seesay.engine.front.embedding import shape_embedding
+from seesay.engine.front.embedding import compare, shape_embedding
 from seesay.errors import show
 from seesay.serving.errors import bad_request
 from seesay.serving.http.bodies import make_api_router, off_loop
 from seesay.serving.openai.answer_models import AnswerModel
 from seesay.serving.openai.completions import read_prompts
 from seesay.serving.openai.message_parts import Content
+from seesay.serving.openai.vectors import VectorRoom, find_pooling
 from seesay.serving.openai.wire import make_id
 from seesay.serving.requests.caller import caller_of
 from seesay.serving.requests.content import read_parts
@@ -28,9 +30,11 @@ from seesay.serving.requests.request_model import Refused
 from seesay.serving.requests.shared_fields import TextFields
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Tally
-from seesay.values import GenerationRequest, MediaPart
+from seesay.values import GenerationRequest, MediaPart, Pooling
 
 _MAX_ITEMS = 2048
+_MAX_NUMBERS = 1 << 26
+"""Most numbers of the vectors that are compared."""
 Item = str | Annotated[list[Content], Field(min_length=1)]
 
 
@@ -38,7 +42,9 @@ class _RankingRequest(TextFields):
     """Fields of both routes."""
 
     model: str | None = None
-    pooling: Literal["mean", "last"] | None = Field(None, description="extension; default: the server's, mean")
+    pooling: Pooling | None = Field(
+        None, description="extension: tokens is late interaction; default: the server's, or as the model was trained"
+    )
     user: str | None = Field(None, max_length=512)
 
 
@@ -74,7 +80,7 @@ class RankingUsage(AnswerModel):
 
 
 class Ranked(AnswerModel):
-    """relevance_score: cosine of the embeddings, -1 to 1. document: as it was sent."""
+    """relevance_score: cosine of the embeddings, -1 to 1, or MaxSim. document: as it was sent."""
 
     index: int
     relevance_score: float
@@ -117,7 +123,7 @@ def make_router(state: ServerState) -> APIRouter:
         documents = _check_list(body.documents, "documents")
         named = {"query": body.query, **{f"documents[{i}]": document for i, document in enumerate(documents)}}
         vectors, usage = await _embed(state, body, http, named)
-        scores = vectors[1:] @ vectors[0]
+        scores = np.array([compare(vectors[0], vector) for vector in vectors[1:]])
         order = np.argsort(-scores, kind="stable")[: body.top_n]
         results = [
             {
@@ -139,8 +145,8 @@ def make_router(state: ServerState) -> APIRouter:
         named = {f"text_1[{i}]": item for i, item in enumerate(one)}
         named |= {f"text_2[{i}]": item for i, item in enumerate(two)}
         vectors, usage = await _embed(state, body, http, named)
-        scores = (vectors[: len(one)] * vectors[len(one) :]).sum(axis=1)
-        data = [{"object": "score", "index": index, "score": float(value)} for index, value in enumerate(scores)]
+        pairs = zip(vectors[: len(one)] * (len(two) // len(one)), vectors[len(one) :], strict=True)
+        data = [{"object": "score", "index": index, "score": compare(*pair)} for index, pair in enumerate(pairs)]
         head = {"id": make_id("score-"), "object": "list", "created": int(time.time())}
         return JSONResponse({**head, "model": state.name_model(body.model), "data": data, "usage": usage})
 
@@ -163,16 +169,20 @@ def _show_document(document: object) -> object:
 
 async def _embed(
     state: ServerState, body: _RankingRequest, http: Request, named: Mapping[str, object]
-) -> tuple[npt.NDArray[np.float32], dict[str, int]]:
-    """Return the embeddings [N, hidden] of items by the client's names of them, each of length 1, and the usage."""
+) -> tuple[list[npt.NDArray[np.float32]], dict[str, int]]:
+    """Return the embeddings of items by the client's names of them, whose vectors have length 1, and the usage."""
     requests = await off_loop(http, _make_requests, state, body, named)
     answers = await state.answering.collect(
-        requests, receive=http.receive, caller=caller_of(http.scope), names=body.field_names(*named)
+        requests,
+        receive=http.receive,
+        caller=caller_of(http.scope),
+        names=body.field_names(*named),
+        watch=VectorRoom(_MAX_NUMBERS, [*named][-1].partition("[")[0]).add,
     )
     tally = Tally()
     for index, answer in enumerate(answers):
         tally.add(index, answer.last)
-    vectors = np.stack([shape_embedding(answer.last.pooled, normalize=True) for answer in answers])
+    vectors = [shape_embedding(answer.last.pooled, normalize=True) for answer in answers]
     return vectors, {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
 
 
@@ -182,7 +192,7 @@ def _make_requests(state: ServerState, body: _RankingRequest, named: Mapping[str
     request = GenerationRequest(
         prompt="",
         gen_config=GenerationConfig(max_new_tokens=1),
-        pooling=body.pooling or state.settings.embedding_pooling,
+        pooling=find_pooling(state, body.pooling),
         streams=False,
         **body.request_options(),
     )

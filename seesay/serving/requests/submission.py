@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -201,20 +201,29 @@ class Answering:
         caller: Caller = NOBODY,
         names: FieldNames = ENGINE_NAMES,
         beams: BeamSearchParams | None = None,
+        watch: Callable[[OutputDelta], None] | None = None,
     ) -> list[Answer]:
         """Return the complete answers, in the order of the requests. Arguments and errors are those of `deltas`.
 
         receive: the ASGI callable of the HTTP request, whose body has been read. When it reports that the client
         disconnected, the requests are aborted and `ClientGoneError` is raised.
+        watch: called with each delta; the requests are aborted if it raises.
         """
         deltas = self.deltas(requests, caller=caller, names=names, beams=beams)
-        return await unless_gone(receive, self._collect(len(requests), deltas))
+        return await unless_gone(receive, self._collect(len(requests), deltas, watch))
 
-    async def _collect(self, count: int, deltas: AsyncGenerator[tuple[int, OutputDelta], None]) -> list[Answer]:
+    async def _collect(
+        self,
+        count: int,
+        deltas: AsyncGenerator[tuple[int, OutputDelta], None],
+        watch: Callable[[OutputDelta], None] | None,
+    ) -> list[Answer]:
         parts: list[list[OutputDelta]] = [[] for _ in range(count)]
         async with aclosing(deltas):
             async for index, delta in deltas:
                 parts[index].append(delta)
+                if watch is not None:
+                    watch(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
     def _explain(self, delta: OutputDelta, request_id: str | None, names: FieldNames, index: int) -> ApiError:

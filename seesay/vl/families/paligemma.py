@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError
@@ -33,14 +33,14 @@ class PaliGemma(Family):
     """
 
     architectures = ("PaliGemmaForConditionalGeneration",)
-    published = (
+    published: ClassVar[tuple[Published, ...]] = (
         Published(decoder="gemma", names=("google/paligemma-3b-mix-224", "google/paligemma-3b-mix-448")),
         Published(
             decoder="gemma2",
             names=("google/paligemma2-3b-mix-448", "google/paligemma2-10b-mix-448", "google/paligemma2-28b-pt-896"),
         ),
     )
-    modalities = (Modality.IMAGE,)
+    modalities: tuple[Modality, ...] = (Modality.IMAGE,)
     is_prefix_lm = True
     weights = WeightMap(
         decoder=NESTED_DECODER,
