@@ -18,7 +18,15 @@ from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
-from seesay.device.linear.low_rank_parts import LayerSources, check_sizes, cut_outputs, pad_inputs, refuse_magnitudes
+from seesay.device.linear.low_rank_parts import (
+    LayerSources,
+    check_sizes,
+    cut_magnitude,
+    cut_outputs,
+    make_gain,
+    measure_squares,
+    pad_inputs,
+)
 from seesay.device.transfers import PinnedMemory
 from seesay.encoders.encoder import LoadedEncoder
 from seesay.encoders.graphs import GraphedEncoder
@@ -27,13 +35,15 @@ from seesay.errors import CheckpointError
 
 class _Factors(NamedTuple):
     """The place of a product of low rank in a tower: A [rank, in], from `first` on in the adapter's memory, and then B
-    [rank, columns] for the outputs of the layer at `path` that are `columns`."""
+    [rank, columns] for the outputs of the layer at `path` that are `columns`. magnitude: float32 [columns], or None, as
+    `LowRank` has it."""
 
     path: str
     columns: range
     rank: int
     num_inputs: int
     first: int
+    magnitude: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -68,11 +78,12 @@ class AdaptedTower:
     def __init__(self, encoder: LoadedEncoder, stored: Container[str] = ()) -> None:
         """stored: the tensors of the checkpoint. An adapter of a layer whose tensors nothing reads has no effect."""
         self._encoder, self._stored = encoder, stored
+        self._gains: dict[int, torch.Tensor] = {}  # by the places of factors
+        self._num_changes = 0  # of the weights, when the gains were made
 
     def read(self, folder: AdapterFolder) -> TowerAdapter | None:
         """Return an adapter of this tower; None for one without effect. Raises `CheckpointError` naming a module that
         it does not have, or has with another size."""
-        refuse_magnitudes(folder)
         if folder.saved:
             raise CheckpointError(
                 f"{folder.path}: it has the whole weight of {min(folder.saved)!r} (modules_to_save): those of the "
@@ -86,10 +97,12 @@ class AdaptedTower:
             if (module := own.get(group[0].module)) is None:
                 continue
             check_sizes(folder, module, group[0].num_outputs, linear.stored_inputs)
-            padded = pad_inputs(folder.modules[module].a, linear)
+            low_rank = folder.modules[module]
+            padded = pad_inputs(low_rank.a, linear)
+            magnitude = None if low_rank.magnitude is None else cut_magnitude(low_rank.magnitude, group)
             first = found[-1].first + found[-1].size if found else 0
-            found.append(_Factors(path, columns, len(padded), padded.shape[1], first))
-            pieces += [padded, cut_outputs(folder.modules[module], group)]
+            found.append(_Factors(path, columns, len(padded), padded.shape[1], first, magnitude))
+            pieces += [padded, cut_outputs(low_rank, group)]
         if not found:
             return None
         memory = PinnedMemory((sum(each.size for each in found),), weights.dtype, weights.device)
@@ -101,18 +114,39 @@ class AdaptedTower:
         """Let the tower compute with an adapter in the block, without CUDA graphs."""
         weights, encoder = self._encoder.weights, self._encoder
         assert isinstance(weights, LoadedLayers)
-        by_path: dict[str, list[tuple[range, torch.Tensor, torch.Tensor]]] = {}
+        by_path: dict[str, list[_Part]] = {}
         memory = adapter.memory.tensor.to(weights.device, non_blocking=True)
         for factors in adapter.factors:
-            by_path.setdefault(factors.path, []).append((factors.columns, *factors.split(memory)))
+            a, b = factors.split(memory)
+            gain = self._find_gain(factors, a, b, weights)
+            by_path.setdefault(factors.path, []).append(_Part(factors.columns, a, b, gain))
         with encoder.without_graphs() if isinstance(encoder, GraphedEncoder) else nullcontext():
             try:
                 for path, parts in by_path.items():
-                    weights.linears[path].extend(adapt=_Addition(parts))
+                    weights.linears[path].extend(adapt=_Addition(weights.linears[path], parts))
                 yield
             finally:
                 for path in by_path:
                     weights.linears[path].extend()
+
+    def _find_gain(
+        self, factors: _Factors, a: torch.Tensor, b: torch.Tensor, weights: LoadedLayers
+    ) -> torch.Tensor | None:
+        """Return what the sums with these factors A and B are multiplied by, less one; None: they stay as they are."""
+        if factors.magnitude is None:
+            return None
+        if self._num_changes != weights.num_changes:
+            self._gains.clear()
+            self._num_changes = weights.num_changes
+        if factors.first not in self._gains:
+            linear, columns = weights.linears[factors.path], factors.columns
+
+            def multiply(x: torch.Tensor) -> torch.Tensor:
+                return linear.multiply(x)[:, columns.start : columns.stop] + F.linear(x, a) @ b
+
+            squares = measure_squares(multiply, a.shape[1], device=weights.device, dtype=weights.dtype)
+            self._gains[factors.first] = make_gain(factors.magnitude.to(weights.device), squares)
+        return self._gains[factors.first]
 
     def _layers(self, folder: AdapterFolder) -> LoadedLayers:
         weights = self._encoder.weights
@@ -124,15 +158,30 @@ class AdaptedTower:
         return weights
 
 
-class _Addition:
-    """Adds products of low rank to columns of a layer's outputs."""
+class _Part(NamedTuple):
+    """Factors A and B on the device, for some columns of a layer's outputs, and what the sums with them are multiplied
+    by, less one; None: nothing."""
 
-    def __init__(self, parts: Iterable[tuple[range, torch.Tensor, torch.Tensor]]) -> None:
-        self._parts = tuple(parts)
+    columns: range
+    a: torch.Tensor
+    b: torch.Tensor
+    gain: torch.Tensor | None
+
+
+class _Addition:
+    """Adds products of low rank to columns of a layer's outputs, and gives the sums with them their magnitudes."""
+
+    def __init__(self, linear: Linear, parts: Iterable[_Part]) -> None:
+        self._linear, self._parts = linear, tuple(parts)
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        for columns, a, b in self._parts:
-            y[..., columns.start : columns.stop].add_(F.linear(x, a) @ b)
+        has_gains = any(part.gain is not None for part in self._parts)
+        own = self._linear.multiply(x.flatten(0, -2)).view(*x.shape[:-1], -1) if has_gains else None
+        for columns, a, b, gain in self._parts:
+            added = F.linear(x, a) @ b
+            if own is not None and gain is not None:
+                added += (own[..., columns.start : columns.stop] + added) * gain
+            y[..., columns.start : columns.stop].add_(added)
 
 
 def _iterate_groups(weights: LoadedLayers) -> Iterator[tuple[str, Linear, tuple[Source, ...], range]]:

@@ -27,9 +27,10 @@ def write_adapter(
     seed: int = 0,
     merged: Path | None = None,
     spell: Callable[[str], str] = str,
+    use_dora: bool = False,
 ) -> Path:
     """Write an adapter of the modules of a checkpoint whose names match, and a checkpoint with it merged in. spell:
-    makes the name that Transformers' module has of the stored one."""
+    makes the name that Transformers' module has of the stored one. use_dora: it has magnitudes."""
     generator = torch.Generator().manual_seed(seed)
     weights, tensors = read_weights(checkpoint), dict[str, torch.Tensor]()
     for name, weight in weights.items():
@@ -40,9 +41,13 @@ def write_adapter(
         b = torch.randn(weight.shape[0], RANK, generator=generator) * 0.2
         own = f"base_model.model.{spell(module)}"
         tensors |= {f"{own}.lora_A.weight": a, f"{own}.lora_B.weight": b}
-        weights[name] = (weight.float() + ALPHA / RANK * b @ a).to(weight.dtype)
+        total = weight.float() + ALPHA / RANK * b @ a
+        if use_dora:
+            magnitude = tensors[f"{own}.lora_magnitude_vector"] = torch.rand(len(weight), generator=generator) * 3
+            total *= (magnitude / torch.linalg.vector_norm(total, dim=1))[:, None]
+        weights[name] = total.to(weight.dtype)
     assert tensors, modules
-    write_folder(folder, tensors)
+    write_folder(folder, tensors, use_dora=use_dora)
     if merged is not None:
         shutil.copytree(checkpoint, merged, ignore=shutil.ignore_patterns("*.safetensors*"))
         save_file(weights, merged / "model.safetensors", metadata={"format": "pt"})

@@ -32,7 +32,7 @@ class LoadedLayers:
     """`linears` at the given paths in a model, and the weights `plain`, which belong to none of them.
 
     on_change: called when weights were loaded, replaced or dropped, to renew what was made of them. A plain weight has
-    no `data` then if it was dropped. Other parameters: see `load_weights`.
+    no `data` then if it was dropped. Other parameters: see `load_weights`. num_changes: how often that happened.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class LoadedLayers:
         self._unread_endings: frozenset[str] = frozenset()
         self._stored_as: dict[str, str] = {}  # the names in the checkpoint, by the model's
         self._on_change = on_change
+        self.num_changes = 0
 
     def load(self, checkpoint: Checkpoint, *, may_quantize: bool = False) -> None:
         """Load all weights. A layer is finished as soon as its tensors are loaded. Raises `CheckpointError` as
@@ -73,7 +74,7 @@ class LoadedLayers:
         groups = [WeightGroup(weights=(weight,)) for weight in self._plain]
         groups += [linear.make_group(path) for path, linear in self._linears.items()]
         self._load(groups, checkpoint)
-        self._on_change()
+        self._note_change()
 
     def is_unread(self, name: str) -> bool:
         """Return whether a tensor of the model's name `name` may be there and is not read, such as those that a format
@@ -95,7 +96,7 @@ class LoadedLayers:
         groups = [_make_replacing(weight) for weight in self._plain]
         groups += [linear.make_group(path) for path, linear in self._linears.items()]
         self._load(groups, source, is_partial=is_partial)
-        self._on_change()
+        self._note_change()
 
     def drop(self) -> None:
         """Free all weights."""
@@ -104,6 +105,10 @@ class LoadedLayers:
                 del weight.data
         for linear in self._linears.values():
             linear.drop()
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self.num_changes += 1
         self._on_change()
 
     @property

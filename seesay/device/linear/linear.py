@@ -136,6 +136,15 @@ class Linear(nn.Module):
         if self._adapt is not None:
             self._adapt(x, target)
 
+    def multiply(self, x: Tensor) -> Tensor:
+        """Return x Wᵀ [N, out] for x [N, in], without the bias, and without what functions of `extend` add."""
+        if self._product is None:
+            return x @ self.weight.t()
+        multiple = self.sizes.output_multiple
+        product = x.new_zeros(len(x), sum(-(-size // multiple) * multiple for size in self.sizes.outputs))
+        self._product.add(product, x)
+        return product
+
     def why_not(self, device: torch.device) -> str | None:  # noqa: ARG002
         """Return why this layer cannot be computed on the device with its method; None if it can."""
         return None

@@ -3,7 +3,7 @@ and a rank's slice has some of their inputs or outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -15,6 +15,9 @@ from seesay.checkpoint.adapter_folder import AdapterFolder, LowRank
 from seesay.checkpoint.parts import Source
 from seesay.device.linear.linear import Linear
 from seesay.errors import CheckpointError
+
+_MAX_UNIT_VECTORS = 1024
+"""Those that are multiplied at once, which bounds the memory that they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,44 @@ def pad_inputs(a: torch.Tensor, linear: Linear) -> torch.Tensor:
 
 def cut_outputs(low_rank: LowRank, sources: Sequence[Source]) -> torch.Tensor:
     """Return scale · Bᵀ [rank, out] for the outputs that a layer has of a stored module."""
-    pieces = [
-        low_rank.b[pick.start : pick.stop : pick.step]
-        for source in sources
-        for pick in source.picks or (range(source.num_outputs),)
-    ]
-    return torch.cat(pieces).float().mul_(low_rank.scale).t()
+    return _pick(low_rank.b, sources).float().mul_(low_rank.scale).t()
+
+
+def cut_magnitude(magnitude: torch.Tensor, sources: Sequence[Source]) -> torch.Tensor:
+    """Return the magnitude, float32 [out], of the outputs that a layer has of a stored module."""
+    return _pick(magnitude, sources).float()
+
+
+def _pick(stored: torch.Tensor, sources: Sequence[Source]) -> torch.Tensor:
+    """Return the rows of a stored tensor that are outputs of a layer."""
+    return torch.cat(
+        [
+            stored[pick.start : pick.stop : pick.step]
+            for source in sources
+            for pick in source.picks or (range(source.num_outputs),)
+        ]
+    )
+
+
+def measure_squares(
+    multiply: Callable[[torch.Tensor], torch.Tensor], num_inputs: int, *, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return the square of the length of each row of a matrix, float32 [out], by multiplying unit vectors: whatever the
+    format of the matrix is, it is that of what is computed with. multiply(x) returns x Wᵀ [N, out] for x [N, in]."""
+    squares = torch.zeros((), device=device)
+    for first in range(0, num_inputs, _MAX_UNIT_VECTORS):
+        count = min(_MAX_UNIT_VECTORS, num_inputs - first)
+        unit = torch.zeros(count, num_inputs, dtype=dtype, device=device)
+        unit.diagonal(first).fill_(1)
+        squares = squares + multiply(unit).float().square_().sum(0)
+    return squares
+
+
+def make_gain(magnitude: torch.Tensor, squares: torch.Tensor) -> torch.Tensor:
+    """Return what rows of these lengths are to be multiplied by, less one, so that they have the lengths `magnitude`;
+    where that is NaN, they keep theirs."""
+    lengths = squares.sqrt().clamp_(min=torch.finfo(torch.float32).tiny)
+    return torch.where(magnitude.isnan(), 1.0, magnitude / lengths) - 1.0
 
 
 def check_sizes(folder: AdapterFolder, module: str, num_outputs: int, num_inputs: int) -> None:
@@ -67,13 +102,4 @@ def check_sizes(folder: AdapterFolder, module: str, num_outputs: int, num_inputs
         raise CheckpointError(
             f"{folder.path}: the adapter of {module!r} has {found[1]} inputs and {found[0]} outputs, the layer has "
             f"{num_inputs} and {num_outputs}: it was made for {base}"
-        )
-
-
-def refuse_magnitudes(folder: AdapterFolder) -> None:
-    """Raise `CheckpointError` for an adapter with magnitudes."""
-    if any(module.magnitude is not None for module in folder.modules.values()):
-        raise CheckpointError(
-            f"{folder.path}: adapters with use_dora (DoRA) are not served beside their base: merge it by `seesay "
-            "lite merge`, and serve what that writes"
         )

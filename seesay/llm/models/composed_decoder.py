@@ -158,11 +158,21 @@ class ComposedDecoder:
             dtype=self.dtype,
             max_rank=max_rank,
         )
-        self.adapters = Adapters(reader, self._ops, device=self.device, dtype=self.dtype, num_slots=num_slots)
+        ranks = self._division.ranks
+        self.adapters = Adapters(
+            reader,
+            self._ops,
+            device=self.device,
+            dtype=self.dtype,
+            num_slots=num_slots,
+            sum_ranks=(lambda x: x) if ranks is None else ranks.sum,
+        )
         return self.adapters
 
     def _renew(self) -> None:
         """Renew what is made of the weights, which have changed."""
+        if self.adapters is not None:
+            self.adapters.magnitudes.measure_again()
         in_layers = [linear for layer in self._layers for linear in layer.linears.values()]
         self._max_few_rows = max(linear.max_fused_rows for linear in in_layers)
         if self.config.tied_embeddings:

@@ -342,8 +342,8 @@ class ModelRunner:
         """Return the graphs that compute a step, if they can."""
         if self._graphs is None or not is_plain(step) or not self._graphs.takes(step):
             return None
-        changes_ends = self.adapters is not None and self.adapters.ends.are_changed(step.adapter_slots)
-        return None if changes_ends else self._graphs
+        takes_adapters = self.adapters is None or self.adapters.take_graphs(step.adapter_slots)
+        return self._graphs if takes_adapters else None
 
     def _threads_for(self, step: StepPlan | StepRows) -> int:
         """How many CPU threads compute a step. Threads meet at a barrier after every op; in a step of little work they

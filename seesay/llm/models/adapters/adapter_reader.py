@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
-from seesay.device.linear.low_rank_parts import LayerSources, check_sizes, cut_inputs, cut_outputs, refuse_magnitudes
+from seesay.device.linear.low_rank_parts import LayerSources, check_sizes, cut_inputs, cut_magnitude, cut_outputs
 from seesay.device.transfers import PinnedMemory
 from seesay.errors import CheckpointError
 from seesay.llm.models.adapters.adapted_ends import HEAD, TABLE, HostEnds
@@ -53,13 +53,15 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class HostAdapter:
     """An adapter from a folder, ready to be copied into a slot. memory: one slot; ranks: int32 [sources of all
-    layers]. ends: what it makes of the table of embeddings and the head; None for nothing."""
+    layers]. ends: what it makes of the table of embeddings and the head; None for nothing. magnitudes: as
+    `Magnitudes.add` takes them, of the layers that have some."""
 
     id: int
     folder: str
     memory: PinnedMemory
     ranks: npt.NDArray[np.int32]
     ends: HostEnds | None = None
+    magnitudes: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
 class AdapterReader:
@@ -97,6 +99,7 @@ class AdapterReader:
         memory = PinnedMemory((self.size,), self._dtype, self._device)
         memory.tensor.zero_()
         ranks = np.zeros(self.num_sources, dtype=np.int32)
+        magnitudes: dict[str, torch.Tensor] = {}
         for site in self.sites:
             a, b = site.split(memory.tensor[None], self.max_rank)
             for index, sources in enumerate(site.sources):
@@ -106,14 +109,18 @@ class AdapterReader:
                 check_sizes(folder, module, sources[0].num_outputs, site.linear.stored_inputs)
                 rank = ranks[site.first + index] = len(low_rank.a)
                 first = index * self.max_rank
+                columns = slice(site.bounds[index], site.bounds[index + 1])
                 a[0, first : first + rank] = cut_inputs(low_rank, site.linear)
-                b[0, :rank, site.bounds[index] : site.bounds[index + 1]] = cut_outputs(low_rank, sources)
+                b[0, :rank, columns] = cut_outputs(low_rank, sources)
+                if low_rank.magnitude is not None:
+                    whole = magnitudes.setdefault(site.path, torch.full((site.linear.out_features,), torch.nan))
+                    whole[columns] = cut_magnitude(low_rank.magnitude, sources)
         if not memory.tensor.isfinite().all():
             name = str(self._dtype).removeprefix("torch.")
             raise CheckpointError(
                 f"{folder.path}: times its scale, its factors are too large for {name}: see lora_alpha"
             )
-        return HostAdapter(folder.make_id(), str(folder.path), memory, ranks, ends)
+        return HostAdapter(folder.make_id(), str(folder.path), memory, ranks, ends, magnitudes)
 
     def _check_supported(self, folder: AdapterFolder, own: Mapping[str, str]) -> None:
         """Raise `CheckpointError` for an adapter that is not served here. own: its modules, by the decoder's names."""
@@ -129,7 +136,6 @@ class AdapterReader:
                 f"{folder.path}: it has the whole weight of {min(saved)!r} (modules_to_save): those of the table of "
                 "embeddings and the head are supported"
             )
-        refuse_magnitudes(folder)
         max_rank = max((len(folder.modules[module].a) for module in own.values()), default=0)
         if max_rank > self.max_rank:
             raise CheckpointError(

@@ -7,16 +7,18 @@ All are in host memory, each as one tensor that is laid out like a slot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from seesay.device.streams import on_stream
 from seesay.device.transfers import upload
 from seesay.llm.models.adapters.adapted_ends import AdaptedEnds
 from seesay.llm.models.adapters.adapter_reader import AdapterReader, HostAdapter, Site
+from seesay.llm.models.adapters.magnitudes import Magnitudes
 from seesay.llm.ops import Ops, SlotFactors, SlotRows
 from seesay.llm.ops.low_rank import make_spans
 from seesay.llm.plans.step_plan import AdapterLoad
@@ -27,8 +29,16 @@ class Adapters:
     the runner's thread; `reader` by any."""
 
     def __init__(
-        self, reader: AdapterReader, ops: Ops, *, device: torch.device, dtype: torch.dtype, num_slots: int
+        self,
+        reader: AdapterReader,
+        ops: Ops,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        num_slots: int,
+        sum_ranks: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
+        """sum_ranks: sums a tensor over all ranks."""
         self.reader = reader
         self._ops, self._device = ops, device
         self._slots = torch.zeros(num_slots, reader.size, dtype=dtype, device=device)
@@ -39,19 +49,24 @@ class Adapters:
         self._rows: SlotRows | None = None
         self._is_there = False  # in the layers
         self.ends = AdaptedEnds(self._in_slot, tokens=reader.ends.tokens, is_base=reader.ends.is_base, device=device)
+        self.magnitudes = Magnitudes(ops, self._in_slot, sum_ranks=sum_ranks, device=device, dtype=dtype)
+        self._has_magnitudes = False  # this step
         spans: dict[tuple[int, ...], torch.Tensor] = {}
-        self._adapts = {site.path: partial(self._adapt, self._make_factors(site, spans)) for site in reader.sites}
+        self._adapts = {site.path: partial(self._adapt, site, self._make_factors(site, spans)) for site in reader.sites}
 
     def add(self, adapter: HostAdapter) -> None:
         """Take an adapter; nothing happens where it is there already. Raises `torch.OutOfMemoryError`."""
         if adapter.ends is not None:
             self.ends.add(adapter.id, adapter.ends)
+        if adapter.magnitudes:
+            self.magnitudes.add(adapter.id, adapter.magnitudes)
         self._adapters.setdefault(adapter.id, adapter)
 
     def drop(self, adapter_id: int) -> None:
         """Forget an adapter, of which no sequence is alive."""
         self._adapters.pop(adapter_id, None)
         self.ends.drop(adapter_id)
+        self.magnitudes.drop(adapter_id)
 
     def free_slots(self) -> None:
         """Free the memory of all slots, and what adapters have beside them. No step with adapters is computed before
@@ -59,6 +74,7 @@ class Adapters:
         self._slots.untyped_storage().resize_(0)
         for adapter_id in self._adapters:
             self.ends.drop(adapter_id)
+        self.magnitudes.measure_again()
 
     def restore_slots(self) -> None:
         """Allocate the slots' memory again, at other addresses, and copy the adapters there that were in them. Raises
@@ -96,15 +112,22 @@ class Adapters:
     def begin(self, rows: SlotRows | None) -> None:
         """Let the layers compute a step whose `rows` have adapters."""
         self._rows = rows
+        self._has_magnitudes = self.magnitudes.begin(rows)
         if (rows is not None) == self._is_there:
             return
         self._is_there = rows is not None
         for site in self.reader.sites:
             site.linear.extend(adapt=self._adapts[site.path] if self._is_there else None)
 
-    def _adapt(self, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor) -> None:
+    def take_graphs(self, slots: npt.NDArray[np.int64] | None) -> bool:
+        """Return whether CUDA graphs compute steps with the adapters in these slots."""
+        return not self.ends.are_changed(slots) and not self.magnitudes.are_used(slots)
+
+    def _adapt(self, site: Site, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor) -> None:
         assert self._rows is not None
         self._ops.add_low_rank(y, x, self._rows, factors)
+        if self._has_magnitudes:
+            self.magnitudes.scale(site.path, site.linear, factors, x, y)
 
     def _make_factors(self, site: Site, spans: dict[tuple[int, ...], torch.Tensor]) -> SlotFactors:
         a, b = site.split(self._slots, self.reader.max_rank)
