@@ -71,6 +71,8 @@ class EngineConfig:
     adapters: LoRA adapters by name: folders as PEFT writes them.
     max_adapters: adapters that may be in use at a time, each with a slot in the memory of the device. Sequences of more
         wait; those adapters are in host memory meanwhile. 0: as many as `adapters` has.
+    max_cpu_adapters: adapters in host memory, at least `max_adapters`. Others are in their files, and are read again
+        when requests come for them. 0: all.
     max_adapter_rank: the largest rank of an adapter, for which slots have room. 0: that of `adapters`, or 16 where
         there are none.
     max_prefill_token_num: token budget of a step; longer prompts are computed in chunks. Where the rows of a picture
@@ -144,6 +146,7 @@ class EngineConfig:
     num_gpu_blocks: int = 0
     adapters: Mapping[str, str] | None = None
     max_adapters: int = 0
+    max_cpu_adapters: int = 0
     max_adapter_rank: int = 0
     max_prefill_token_num: int = 8192
     max_step_ms: int | Literal["auto"] | None = "auto"
@@ -232,6 +235,9 @@ class EngineConfig:
     def _check_adapters(self) -> None:
         for name, most in (("max_adapters", _MOST_ROWS), ("max_adapter_rank", _LARGEST_RANK)):
             require(0 <= getattr(self, name) <= most, name, getattr(self, name), f"must be in [0, {most}]")
+        most_there = self.max_cpu_adapters
+        is_valid = most_there == 0 or most_there >= max(1, self.max_adapters)
+        require(is_valid, "max_cpu_adapters", most_there, f"must be 0 or at least max_adapters={self.max_adapters}")
 
     def _check_record(self) -> None:
         require(self.record is not None or not self.record_media, "record_media", self.record_media, "needs record")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.device.query import is_out_of_memory
 from seesay.engine.commands import LoadAdapter, LoadedAdapter, UnloadAdapter, find_adapter
+from seesay.engine.core.adapter_memory import AdapterMemory
 from seesay.errors import CheckpointError, ConfigError, ErrorCode, RequestError, SeesayError
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ def make_slots(runner: ModelRunner, config: EngineConfig) -> None:
     folders = [resolve_checkpoint(path) for path in (config.adapters or {}).values()]
     max_rank = config.max_adapter_rank
     num_slots = min(config.max_adapters or len(folders), runner.limits.max_batch_size)
+    if config.max_cpu_adapters:
+        num_slots = min(num_slots, config.max_cpu_adapters)
     if not num_slots:
         return
     if not isinstance(runner.decoder, ComposedDecoder):
@@ -140,16 +143,93 @@ class _Leaving(NamedTuple):
     done: Future[None]
 
 
+class AdapterPlaces:
+    """Where the adapters of a store are: in host memory, at most `limit` of them (0: all), or in their files alone.
+
+    memory: which of them are in the store, and the requests that wait until theirs is.
+    """
+
+    def __init__(self, store: AdapterStore, scheduler: Scheduler, limit: int) -> None:
+        self.memory = AdapterMemory[ReadAdapter](limit)
+        self._open_store: AdapterStore | None = store
+        self._scheduler = scheduler
+        self._folders: dict[int, str] = {}  # by the adapters' ids
+
+    @property
+    def store(self) -> AdapterStore:
+        store = self._open_store
+        if store is None:
+            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+        return store
+
+    def add(self, adapter: ReadAdapter, folder: str) -> None:
+        """Take an adapter that was read from a folder; into memory, if there is room."""
+        if self.memory.try_add(adapter.id):
+            try:
+                self.store.add(adapter)
+            except BaseException:
+                self.memory.forget(adapter.id)
+                raise
+        self._folders[adapter.id] = folder
+
+    def forget(self, adapter_id: int) -> None:
+        """Forget an adapter that no request uses."""
+        self._drop(adapter_id)
+        self.memory.forget(adapter_id)
+        del self._folders[adapter_id]
+
+    def release_held(
+        self, others: Iterable[LiveRequest], wake: Callable[[], None]
+    ) -> list[tuple[LiveRequest, Exception | None]]:
+        """Move adapters between files and memory for the requests that `memory` holds, and return those that need wait
+        no more, each with the reason why its adapter cannot be read, if it cannot. others: all other requests. wake is
+        called from any thread when there is more to do."""
+        memory = self.memory
+        if not memory.is_busy:
+            return []
+        used = {request.sequence.adapter_id for request in others}
+        moves = memory.plan_moves(used, read=lambda adapter_id: self.store.read(self._folders[adapter_id]), wake=wake)
+        for adapter_id in moves.leaving:
+            self._drop(adapter_id)
+        failures: dict[int, Exception] = {}
+        for adapter_id, found in moves.come:
+            try:
+                self._add_again(adapter_id, found.result())
+            except Exception as error:
+                memory.forget(adapter_id)
+                failures[adapter_id] = error
+        ready = memory.release(adapter_id for adapter_id, _ in moves.come)
+        return [(request, failures.get(request.sequence.adapter_id)) for request in ready]
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.memory.close()
+        if self._open_store is not None:
+            self._open_store.towers.clear()
+        self._open_store = None
+
+    def _add_again(self, adapter_id: int, adapter: ReadAdapter) -> None:
+        """Take an adapter that was read once more."""
+        if adapter.id != adapter_id:
+            raise CheckpointError(
+                f"{self._folders[adapter_id]}: the adapter was changed since it was loaded: unload it and load it again"
+            )
+        self.store.add(adapter)
+
+    def _drop(self, adapter_id: int) -> None:
+        self._scheduler.forget_adapter(adapter_id)
+        self.store.drop(adapter_id)
+
+
 class AdapterControl:
     """Loads and unloads adapters while requests are answered. Used by the loop's thread, but for `read` and `loaded`.
 
     loaded: those that requests may name. find_tower: returns what an adapter of a live request changes in the tower, by
-    its id; None for nothing.
+    its id; None for nothing. places: where they are.
     """
 
-    def __init__(self, store: AdapterStore, scheduler: Scheduler) -> None:
-        self._open_store: AdapterStore | None = store
-        self._scheduler = scheduler
+    def __init__(self, store: AdapterStore, scheduler: Scheduler, *, max_in_memory: int = 0) -> None:
+        self.places = AdapterPlaces(store, scheduler, max_in_memory)
         self.find_tower = store.towers.get
         self.loaded: tuple[LoadedAdapter, ...] = ()
         self._leaving: list[_Leaving] = []
@@ -158,7 +238,7 @@ class AdapterControl:
         """Read the adapter of a command, in the thread that waits for it. Raises `CheckpointError` and
         `RequestError`."""
         _check_new(command.name, self.loaded)
-        return self._store.read(command.folder)
+        return self.places.store.read(command.folder)
 
     def take(self, command: LoadAdapter | UnloadAdapter, adapter: ReadAdapter | None, done: Future[None]) -> int | None:
         """Do a command, with the adapter that `read` returned; `done` tells how it ends. Returns the id of an adapter
@@ -178,7 +258,7 @@ class AdapterControl:
         """Let requests name an adapter that was read."""
         _check_new(command.name, self.loaded)
         if not self._is_kept(adapter.id):
-            self._store.add(adapter)
+            self.places.add(adapter, command.folder)
         added = LoadedAdapter(name=command.name, id=adapter.id, folder=command.folder, tower_key=adapter.tower_key)
         self.loaded = (*self.loaded, added)
         logger.info("adapter %r: loaded from %s", command.name, command.folder)
@@ -207,8 +287,7 @@ class AdapterControl:
         self._leaving = leaving
         for adapter_id, done in gone:
             if not self._is_kept(adapter_id):
-                self._scheduler.forget_adapter(adapter_id)
-                self._store.drop(adapter_id)
+                self.places.forget(adapter_id)
             done.set_result(None)
 
     def find_refusal(self, request: LiveRequest) -> RequestError | None:
@@ -237,16 +316,7 @@ class AdapterControl:
 
     def close(self) -> None:
         """Let go of runner and tower: nothing is loaded or unloaded any more."""
-        if self._open_store is not None:
-            self._open_store.towers.clear()
-        self._open_store = None
-
-    @property
-    def _store(self) -> AdapterStore:
-        store = self._open_store
-        if store is None:
-            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-        return store
+        self.places.close()
 
     def _is_loaded(self, adapter_id: int) -> bool:
         return any(each.id == adapter_id for each in self.loaded)

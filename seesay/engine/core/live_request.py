@@ -59,8 +59,9 @@ class LiveRequest:
     defers_tokens: whether all tokens come with the final output. processors: change its logits. grammar: the program
     that the answer follows. thought: the thought before that, if it has a rule. lent_items: indexes of the media items
     whose embedding was still being computed when it was taken, and is not known to be good. failure: why its row could
-    not be computed, while that may be the fault of such an embedding. has_sent_prompt: whether the prompt's
-    log-probabilities were sent. Times that end in `_at` are `time.perf_counter()` readings.
+    not be computed, while that may be the fault of such an embedding. is_checked: whether its adapter was there when it
+    came. has_sent_prompt: whether the prompt's log-probabilities were sent. Times that end in `_at` are
+    `time.perf_counter()` readings.
     """
 
     sequence: TokenSequence
@@ -68,6 +69,7 @@ class LiveRequest:
     processors: tuple[LogitsProcessor, ...] = ()
     grammar: Grammar | None = None
     thought: ThoughtRule | None = None
+    is_checked: bool = False
     encode_queue_s: float = 0.0
     encode_s: float = 0.0
     encoding_since_s: float | None = None

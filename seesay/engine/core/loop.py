@@ -281,7 +281,7 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
-        held = EngineStats(num_waiting=len(self._commands.held) + len(self._grammars.held))
+        held = EngineStats(num_waiting=sum(map(len, self._held)))
         return EngineStats.merge(held, self._counts.stats(), self._scheduler.stats(), self.embeddings.stats())
 
     # --- the loop -------------------------------------------------------------------------------------------------
@@ -323,6 +323,7 @@ class EngineLoop:
             with self._activity:
                 has_more |= not self._is_asleep and self._step()
             self.adapters.finish_unloading(self._iterate_held())
+            has_more |= self._release_held()
             has_more |= self._run_commands()
             self._send_outputs()
         except BaseException as error:  # no signal reaches this thread: a user's callback may raise anything
@@ -347,8 +348,9 @@ class EngineLoop:
             self._requests.clear()
             if self._speculation is not None:
                 self._speculation.clear()
-            self._commands.held.clear()
             self._grammars.forget()
+            for held in self._held:
+                held.clear()
             self.embeddings.drop_all()
             self._outbox.fail_taken(
                 RequestError(ErrorCode.INTERNAL, "the engine failed: see its log for the traceback")
@@ -498,8 +500,9 @@ class EngineLoop:
 
     def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
         """End a live request from outside of a step; nothing happens when it has ended."""
-        request = self._live.get(request_id) or self._commands.held.pop(request_id, None)
-        request = request or self._grammars.held.pop(request_id, None)
+        request = self._live.get(request_id)
+        for held in self._held:
+            request = request or held.pop(request_id, None)
         if request is not None:
             self._scheduler.finish(request_id, reason, error)
             self._finish(request, reason, error=error)
@@ -523,7 +526,12 @@ class EngineLoop:
 
     def _iterate_held(self) -> Iterator[LiveRequest]:
         """Yield all requests that have not ended."""
-        return chain(self._live.values(), self._commands.held.values(), self._grammars.held.values())
+        return chain(self._live.values(), *(held.values() for held in self._held))
+
+    @property
+    def _held(self) -> tuple[dict[int, LiveRequest], ...]:
+        """The requests that wait before the scheduler takes them, by what they wait for."""
+        return self._commands.held, self._grammars.held, self.adapters.places.memory.held
 
     # --- commands -------------------------------------------------------------------------------------------------
 
@@ -533,13 +541,16 @@ class EngineLoop:
             self._commands.held[request.request_id] = request
             return
         refusal = None if self.control is None else self.control.find_refusal()
-        if (refusal := refusal or self.adapters.find_refusal(request)) is not None:
+        if not request.is_checked:  # what was held since goes on, though its adapter is to leave
+            refusal = refusal or self.adapters.find_refusal(request)
+            request.is_checked = True
+        if refusal is not None:
             self.embeddings.forget([request.request_id])
             self._finish(request, "error", error=refusal)
             return
         self.embeddings.note_arrival(request.request_id)
         try:
-            if not self._grammars.take(request):
+            if not self.adapters.places.memory.take(request) or not self._grammars.take(request):
                 return
             self._requests.add(request)
             self._scheduler.add(request.sequence)
@@ -552,12 +563,23 @@ class EngineLoop:
     def _resume(self, request_id: int, failure: BaseException | None) -> None:
         """Admit a request that waited for its grammar, or end it if that could not be compiled, unless it has ended."""
         request = self._grammars.held.pop(request_id, None)
-        if request is None:
-            return
+        if request is not None:
+            self._go_on(request, failure)
+
+    def _go_on(self, request: LiveRequest, failure: BaseException | None) -> None:
         if failure is None:
             self._admit(request)
         else:
             self._finish(request, "error", error=explain(failure))
+
+    def _release_held(self) -> bool:
+        """Admit the requests whose adapters have come from their files. Returns whether there are any."""
+        held = self.adapters.places.memory.held
+        others = (request for request in self._iterate_held() if request.request_id not in held)
+        released = self.adapters.places.release_held(others, partial(self._inbox.put, lambda: None))
+        for request, failure in released:
+            self._go_on(request, failure)
+        return bool(released)
 
     @property
     def _is_asleep(self) -> bool:

@@ -150,7 +150,8 @@ def _load_adapters(
     parts: _Parts, scheduler: Scheduler, ranks: RankParts | None, config: EngineConfig, stored: Container[str]
 ) -> AdapterControl:
     make_store = AdapterStore if ranks is None else ranks.make_adapter_store
-    control = AdapterControl(make_store(parts.runner, parts.tower, stored), scheduler)
+    store = make_store(parts.runner, parts.tower, stored)
+    control = AdapterControl(store, scheduler, max_in_memory=config.max_cpu_adapters)
     load_adapters(control, config.adapters or {})
     return control
 
