@@ -102,7 +102,7 @@ def ops(request: pytest.FixtureRequest) -> Ops:
 
 @runs_here
 @parametrize_grid(
-    ranks=[[[16]], [[1, 0, 8], [4, 20, 0], [0, 0, 3]], [[64], [128]]],
+    ranks=[[[16]], [[1, 0, 8], [4, 20, 0], [0, 0, 3]], [[8, 0, 20]] * 3, [[64], [128]]],
     num_tokens=[1, 2, 17, 70],
     num_inputs=[64, 100, 1100],
     dtype=DTYPES,

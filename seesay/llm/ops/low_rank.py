@@ -4,6 +4,7 @@ have those of which slot. Knows nothing of adapters."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ import torch
 SMALL_TILE, LARGE_TILE = 16, 64
 """Tokens of one slot that are computed together: large tiles where there are many."""
 _MANY_TOKENS = 512
+_MOST_GROUPED, _MOST_FILLING = 128, 2
+"""Tokens of several slots, with filling, that torch computes at once rather than one slot after another: at most so
+many, and at most so many times as many as without filling."""
 SPAN = 128
 """Outputs that a program of a kernel computes."""
 
@@ -103,9 +107,14 @@ def make_spans(bounds: tuple[int, ...]) -> npt.NDArray[np.int32]:
 
 def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
     """Do `Ops.add_low_rank` with operations of torch."""
-    max_rank, runs = factors.b.shape[1], rows.runs
+    runs = rows.runs
     if runs is None:
         runs = tuple(SlotRun(slot, first, first + count) for slot, first, count in rows.tiles.tolist() if count)
+    groups = _group(runs, y.device)
+    if groups is not None and _have_equal_ranks(factors.host_ranks[groups.slots]):
+        _add_groups(y, x, rows.tokens, groups, factors)
+        return
+    max_rank = factors.b.shape[1]
     for slot, start, stop in runs:
         tokens = rows.tokens[start:stop]
         own = x.index_select(0, tokens)
@@ -115,3 +124,47 @@ def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: Slot
                 columns = slice(factors.bounds[source], factors.bounds[source + 1])
                 made = own @ factors.a[slot, first : first + rank].t()
                 y[:, columns].index_add_(0, tokens, made @ factors.b[slot, :rank, columns])
+
+
+class _Groups(NamedTuple):
+    """Runs of a few tokens of slots that lie beside each other, filled up to the same number of tokens. places: int64,
+    of the tokens of all runs in `SlotRows.tokens`, and own: int64, those of them that are no filling; None where
+    nothing is filled up."""
+
+    slots: slice
+    places: torch.Tensor | None
+    own: torch.Tensor | None
+
+
+@lru_cache(maxsize=64)
+def _group(runs: tuple[SlotRun, ...], device: torch.device) -> _Groups | None:
+    """Return the runs as groups that one operation computes; None where one run after another is faster."""
+    counts = [run.stop - run.start for run in runs]
+    most, first = max(counts, default=0), min((run.slot for run in runs), default=0)
+    is_dense = [run.slot for run in runs] == [*range(first, first + len(runs))]
+    num_filled = most * len(runs)
+    if len(runs) < 2 or not is_dense or num_filled > min(_MOST_GROUPED, _MOST_FILLING * sum(counts)):
+        return None
+    slots, within = slice(first, first + len(runs)), np.arange(most)
+    if min(counts) == most:
+        return _Groups(slots, None, None)
+    places = np.concatenate([run.start + np.minimum(within, run.stop - run.start - 1) for run in runs])
+    own = np.flatnonzero(np.concatenate([within < count for count in counts]))
+    return _Groups(slots, torch.from_numpy(places).to(device), torch.from_numpy(own).to(device))
+
+
+def _have_equal_ranks(ranks: npt.NDArray[np.int32]) -> bool:
+    return bool((ranks == ranks[0]).all())
+
+
+def _add_groups(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, groups: _Groups, factors: SlotFactors) -> None:
+    """Add B A x of the tokens int32 [N], in the order of their runs. In all slots a source has the same rank."""
+    a, b, max_rank = factors.a[groups.slots], factors.b[groups.slots], factors.b.shape[1]
+    filled = tokens if groups.places is None else tokens.index_select(0, groups.places)
+    own = x.index_select(0, filled).view(len(a), -1, x.shape[1])
+    for source, rank in enumerate(factors.host_ranks[groups.slots.start].tolist()):
+        if rank:
+            first, columns = source * max_rank, slice(factors.bounds[source], factors.bounds[source + 1])
+            made = torch.bmm(own, a[:, first : first + rank].transpose(1, 2))
+            added = torch.bmm(made, b[:, :rank, columns]).flatten(0, 1)
+            y[:, columns].index_add_(0, tokens, added if groups.own is None else added.index_select(0, groups.own))
