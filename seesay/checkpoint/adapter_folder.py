@@ -55,7 +55,6 @@ _NEUTRAL = {
     "lora_bias": False,
     "use_qalora": False,
     "trainable_token_indices": [],
-    "target_parameters": [],
     "exclude_modules": [],
     "layer_replication": [],
 }
@@ -177,6 +176,11 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     present = {name: value for name, value in config.items() if value not in (None, [], {})}
     expected = {name: value if value != [] else None for name, value in _NEUTRAL.items()}
     try:
+        if "target_parameters" in present:
+            raise CheckpointError(
+                "adapters of routers and experts are not supported, got target_parameters: "
+                f"{present['target_parameters']!r:.80}: train those of linear layers (target_modules)"
+            )
         check_fields(present, expected)
         read_count(config, "r", most=MAX_RANK)
         if not isinstance(config.get("use_dora"), bool | None):

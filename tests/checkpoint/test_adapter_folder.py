@@ -69,6 +69,10 @@ def test_ids_follow_the_content(tmp_path: Path) -> None:
         ({"bias": "all"}, "bias must be 'none'"),
         ({"modules_to_save": "lm_head"}, "modules_to_save must be a list of names, got 'lm_head'"),
         ({"trainable_token_indices": [1]}, "trainable_token_indices must be None"),
+        (
+            {"target_parameters": ["mlp.experts.down_proj"]},
+            r"of routers and experts are not supported, got .*down_proj'\]",
+        ),
         ({"fan_in_fan_out": True}, "fan_in_fan_out must be False"),
         ({"r": 0}, "r must be an integer from 1 to 512, got '0'"),
         ({"r": 10**9}, "r must be an integer from 1 to 512"),
