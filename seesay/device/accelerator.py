@@ -132,6 +132,7 @@ class Accelerator(Work, Allocation):
     has_triton: whether Triton compiles for it. has_kernels: whether all our kernels are made for it.
     has_wide_products: whether `torch.mm` takes an `out_dtype`.
     has_causal_bias: whether attention has a kernel for the last tokens of a causal text.
+    has_float64: whether it has numbers of 64 bits; where not, `seesay.device.transfers` sends float32.
     """
 
     type: ClassVar[str]
@@ -144,6 +145,7 @@ class Accelerator(Work, Allocation):
     has_kernels: ClassVar[bool] = False
     has_wide_products: ClassVar[bool] = False
     has_causal_bias: ClassVar[bool] = False
+    has_float64: ClassVar[bool] = True
 
     @property
     def missing(self) -> str | None:

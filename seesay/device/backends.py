@@ -49,6 +49,11 @@ def has_wide_products(device: torch.device) -> bool:
     return accelerator_of(device).has_wide_products
 
 
+def has_float64(device: torch.device) -> bool:
+    """Return whether `device` has numbers of 64 bits."""
+    return accelerator_of(device).has_float64
+
+
 def make_vendor_ops(device: torch.device) -> Any:
     """Return the operations that the device's vendor brings, an object of the protocol `seesay.llm.ops.Ops`; None where
     it brings none."""

@@ -129,7 +129,7 @@ class Mps(Accelerator):
     names = ("mps",)
     label = "Apple GPU (MPS)"
     is_automatic = False
-    has_streams = has_pins = False
+    has_streams = has_pins = has_float64 = False
 
     def use_device(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()

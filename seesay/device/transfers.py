@@ -27,10 +27,14 @@ def mark_used(tensor: torch.Tensor) -> None:
 
 def upload(arrays: Sequence[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Return tensors on `device` with the contents of `arrays`. On a GPU this is one asynchronous copy for all of them.
-    On the CPU the tensors share memory with the arrays, which must be writable."""
+    On the CPU the tensors share memory with the arrays, which must be writable. Numbers of float64 become float32 where
+    the device has none."""
     import torch
 
-    if not accelerator_of(device).has_pins:
+    kind = accelerator_of(device)
+    if not kind.has_float64:
+        arrays = [array.astype("float32") if array.dtype == "float64" else array for array in arrays]
+    if not kind.has_pins:
         return [torch.from_numpy(array).to(device) for array in arrays]
     offsets = [
         0,

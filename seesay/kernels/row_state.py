@@ -128,20 +128,19 @@ def make_draws_kernel(
     seed = tl.load(fields + SEED, mask=is_inside, other=0).to(tl.uint64)
     length = tl.load(fields + LENGTH, mask=is_inside, other=0).to(tl.uint64)
     mixed = _splitmix64(_splitmix64(seed) + length)
-    point = ((mixed >> 32).to(tl.float64) + 0.5) * (1.0 / (1 << 32))
+    point = (mixed >> 32).to(tl.int64) * 2 + 1
     draws = draws_ptr + index * NUM_FIELDS
-    tl.store(draws, tl.load(at_ptr + index, mask=is_inside, other=0).to(tl.float64), mask=is_inside)
+    tl.store(draws, tl.load(at_ptr + index, mask=is_inside, other=0), mask=is_inside)
     tl.store(draws + 1, point, mask=is_inside)
     for option in tl.static_range(NUM_OPTIONS):
-        bits = tl.load(fields + OPTIONS + option, mask=is_inside, other=0)
-        tl.store(draws + 2 + option, bits.to(tl.float64, bitcast=True), mask=is_inside)
+        tl.store(draws + 2 + option, tl.load(fields + OPTIONS + option, mask=is_inside, other=0), mask=is_inside)
 
 
 def make_draws(state: torch.Tensor, slots: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """Return float64 [D, 6]: `at` int64 [D], and the uniform number and the options of the sequences in `slots` int64
+    """Return int64 [D, 6]: `at` int64 [D], and the uniform number and the options of the sequences in `slots` int64
     [D], by their `state` int64 [S + 1, C]."""
     assert state.is_contiguous() and slots.is_contiguous() and at.is_contiguous()
-    draws = torch.empty(len(slots), NUM_FIELDS.value, dtype=torch.float64, device=slots.device)
+    draws = torch.empty(len(slots), NUM_FIELDS.value, dtype=torch.int64, device=slots.device)
     make_draws_kernel[(triton.cdiv(len(slots), 128),)](
         state, slots, at, draws, len(slots), NUM_COLUMNS=state.shape[1], BLOCK=128, num_warps=4
     )

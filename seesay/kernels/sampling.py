@@ -40,6 +40,17 @@ def _take_share(part, whole):
 
 
 @triton.jit
+def _load_float32(ptr):
+    """Load a float32 that is the lower half of an int64."""
+    return tl.load(ptr).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _load_top_p(fields):
+    return tl.load(fields + TOP_P).to(tl.float64, bitcast=True)
+
+
+@triton.jit
 def _load_depths(row_ptr, tokens, best, scale, num_tokens):
     score = tl.load(row_ptr + tokens, mask=tokens < num_tokens, other=float("-inf")).to(tl.float32)
     return (best - score) * scale
@@ -75,11 +86,11 @@ def survey_kernel(
     keeps."""
     index = tl.program_id(1).to(tl.int64)
     fields = drawn_ptr + index * NUM_FIELDS
-    row = tl.load(fields + ROW).to(tl.int64)
+    row = tl.load(fields + ROW)
     best = tl.load(best_ptr + row).to(tl.float32)
-    scale = tl.load(fields + SCALE).to(tl.float32)
-    is_searched = (tl.load(fields + TOP_P) < 1) | (tl.load(fields + TOP_K) < num_tokens)
-    reach = tl.where(is_searched, float("inf"), tl.load(fields + REACH).to(tl.float32))
+    scale = _load_float32(fields + SCALE)
+    is_searched = (_load_top_p(fields) < 1) | (tl.load(fields + TOP_K) < num_tokens)
+    reach = tl.where(is_searched, float("inf"), _load_float32(fields + REACH))
 
     if tl.abs(best) < float("inf"):
         groups = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
@@ -212,10 +223,10 @@ def draw_kernel(
     """Find the cut of one row, then draw its token. A row whose best score is not finite gets token 0."""
     index = tl.program_id(0).to(tl.int64)
     fields = drawn_ptr + index * NUM_FIELDS
-    row = tl.load(fields + ROW).to(tl.int64)
-    point, top_p = tl.load(fields + POINT), tl.load(fields + TOP_P)
-    top_k = tl.load(fields + TOP_K).to(tl.int64)
-    scale, reach = tl.load(fields + SCALE).to(tl.float32), tl.load(fields + REACH).to(tl.float32)
+    row = tl.load(fields + ROW)
+    point, top_p = tl.load(fields + POINT).to(tl.float64) * (1.0 / (1 << 33)), _load_top_p(fields)
+    top_k = tl.load(fields + TOP_K)
+    scale, reach = _load_float32(fields + SCALE), _load_float32(fields + REACH)
     best = tl.load(best_ptr + row).to(tl.float32)
     row_ptr = scores_ptr + row * row_stride
     chosen_ptr += index * num_groups
@@ -404,9 +415,9 @@ def draw_tokens(
 ) -> None:
     """Write the tokens that are drawn of rows of scores [N, V] to `token_ids` int64 [N]. best: [N], greatest of each.
 
-    drawn: float64 [D, 6], for each draw the row, the uniform number, top_p (1: off), top_k (V or more: off), log2(e) /
-    temperature and -log2(min_p). A token weighs `unit` times its probability over that of the best, cut off to a whole
-    number.
+    drawn: int64 [D, 6], for each draw the row, the uniform number times 2 ** 33, the bits of top_p (1: off), top_k (V
+    or more: off), and the bits of log2(e) / temperature and of -log2(min_p), float32. A token weighs `unit` times its
+    probability over that of the best, cut off to a whole number.
     """
     (num_draws, num_tokens), device = (len(drawn), scores.shape[1]), scores.device
     assert scores.stride(1) == 1 and best.stride(0) == 1 and token_ids.stride(0) == 1

@@ -13,7 +13,7 @@ from triton_cases import DEVICE, MARKS, runs_here
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running import device_rows
 from seesay.llm.running.device_rows import LENGTH, OFFSET, OPTIONS, SEED, STRETCH, TOKEN, DeviceRows
-from seesay.llm.running.sampler import draw_options, make_draws, make_uniform
+from seesay.llm.running.sampler import draw_words, make_draws, make_points
 
 NUM_SLOTS, MAX_BLOCKS, BLOCK_SIZE, SCRATCH = 7, 600, 4, 9999
 
@@ -70,10 +70,10 @@ def test_draws_are_those_that_the_host_makes() -> None:
     options = ({}, {"top_k": 7}, {"top_p": 0.3}, {"min_p": 0.2}, {"temperature": 1e-4, "top_k": 1 << 62})
     for slot in range(NUM_SLOTS):
         params.append(SamplingParams(greedy=False, **options[slot % len(options)]))
-        rows.state[slot, OPTIONS:] = torch.tensor(draw_options(params[-1]), dtype=torch.float64).view(torch.int64)
+        rows.state[slot, OPTIONS:] = torch.from_numpy(draw_words(params[-1:])[0])
     slots, at = [5, 0, 1, 6, 2, 4], [0, 2, 3, 7, 8, 11]
     words = rows.state.numpy()[slots].view(np.uint64)
-    points = make_uniform(words[:, SEED], words[:, LENGTH])
+    points = make_points(words[:, SEED], words[:, LENGTH])
     expected = torch.from_numpy(make_draws(at, points.tolist(), [params[slot] for slot in slots]))
     spread = torch.zeros(12, dtype=torch.int64)
     spread[at] = torch.tensor(slots)

@@ -35,7 +35,7 @@ def draw_both(scores: torch.Tensor, params: list[SamplingParams], rows: list[int
     from seesay.kernels import sampling
 
     assert len(set(rows)) == len(rows)
-    points = torch.rand(len(rows), generator=torch.Generator().manual_seed(len(rows)), dtype=torch.float64)
+    points = torch.randint(1 << 32, (len(rows),), generator=torch.Generator().manual_seed(len(rows))) * 2 + 1
     draws = torch.from_numpy(sampler.make_draws(rows, points.tolist(), params)).to(DEVICE)
     expected, scores = torch.full((len(scores),), -1, device=DEVICE), scores.to(DEVICE)
     found, best = expected.clone(), scores.amax(dim=-1)

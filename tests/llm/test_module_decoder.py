@@ -18,6 +18,7 @@ import transformers
 from asking import ask, make_conversations, parse, run_transformers
 from enrolment import MODULES
 from safetensors.torch import load_file, save_file
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from seesay.checkpoint import Checkpoint
 from seesay.config import EngineConfig
@@ -61,6 +62,14 @@ def test_what_neither_we_nor_transformers_have_is_refused() -> None:
     assert len(str(caught.value)) < 300 and "Baichuan" not in str(caught.value)
     with pytest.raises(CheckpointError, match="did you mean 'GPTNeoXForCausalLM'"):
         find_family("GPTNeoXForCausalLMX")
+
+
+def test_modules_that_make_views_of_what_is_attended(tiny_checkpoint: Callable[[str], Path]) -> None:
+    """It is dense, whatever torch's attention on the device returns: here that without a kernel."""
+    config = EngineConfig(device_type="cpu", session_len=64)
+    with sdpa_kernel(SDPBackend.MATH), AsyncEngine(str(tiny_checkpoint("jetmoe")), backend_config=config) as engine:
+        [output] = ask(engine, parse(["the game is in the frame"], max_new_tokens=3))
+    assert output.error is None, output.error
 
 
 @pytest.mark.parametrize("name", ["opt", "gpt_neox"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -172,6 +173,22 @@ def test_quantized_weights(
             assert ask(pipe, prompts) == expected
 
 
+def test_frequencies_of_a_long_prompt(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """What they are divided by is float64, which the device has not."""
+    folder = shutil.copytree(tiny_checkpoint("llama"), tmp_path / "short")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    found = []
+    for device, factor in (("cpu", 3.0), ("npu", 3.0), ("cpu", 1.0)):
+        with open_engine(device, folder, rope_scaling_factor=factor) as pipe:
+            answer = pipe("the game is in the frame " * 8, gen_config=replace(GREEDY, logprobs=1))
+        assert answer.error is None and answer.input_token_len > 64
+        assert answer.logprobs is not None
+        found.append([value for entry in answer.logprobs for value in entry.values()])
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
+    assert found[2] != pytest.approx(found[0], abs=1e-5)
+
+
 @pytest.mark.parametrize("name", ["internvl", "llava", "qwen2_5_vl"])
 def test_towers_of_tiles_and_of_any_size(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
     folder, found = tiny_checkpoint(name), []
@@ -283,6 +300,19 @@ def test_a_forgotten_copy_fails() -> None:
     assert there.sum().item() == 3
     after = read_counters()
     assert (after.waits - before.waits, after.copies_to_host - before.copies_to_host) == (1, 1)
+
+
+def test_numbers_of_64_bits_are_refused() -> None:
+    words = torch.ones(3, dtype=torch.int64, device=NPU)
+    makers: list[Callable[[], torch.Tensor]] = [
+        words.double,
+        lambda: words.view(torch.float64),
+        lambda: torch.empty(3, dtype=torch.float64, device=NPU),
+        lambda: torch.ones(3, dtype=torch.float64).to(NPU),
+    ]
+    for make in makers:
+        with pytest.raises(TypeError, match="npu has no float64"):
+            make()
 
 
 def test_its_memory_cannot_be_read() -> None:

@@ -89,6 +89,11 @@ void give_back(c10::DeviceIndex index, int64_t num_bytes) {
   usages[index].current -= num_bytes;
 }
 
+// Some accelerators have no numbers of 64 bits, and neither has this one.
+void check_type(caffe2::TypeMeta type) {
+  TORCH_CHECK_TYPE(type != caffe2::TypeMeta::Make<double>(), "npu has no float64");
+}
+
 // Owns a piece of memory: one of its own, or the result of an operation on the host.
 struct Piece {
   c10::DeviceIndex index;
@@ -427,6 +432,7 @@ class Call {
         return at::native::as_strided_tensorimpl(original, tensor.sizes(), tensor.strides(), tensor.storage_offset());
       }
     }
+    check_type(tensor.dtype());
     const auto num_bytes = int64_t(tensor.storage().nbytes());
     c10::Storage own(
         c10::Storage::use_byte_size_t(), num_bytes, adopt(tensor.storage()), &device_memory, /*resizable=*/true);
@@ -563,6 +569,7 @@ at::Tensor empty(
     std::optional<bool>,
     std::optional<at::MemoryFormat> format) {
   const c10::OptionalDeviceGuard guard(device.has_value() && device->has_index() ? device : std::nullopt);
+  check_type(c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)));
   return at::detail::empty_generic(
       size, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype), format);
 }
@@ -575,8 +582,15 @@ at::Tensor empty_strided(
     std::optional<at::Device> device,
     std::optional<bool>) {
   const c10::OptionalDeviceGuard guard(device.has_value() && device->has_index() ? device : std::nullopt);
+  check_type(c10::scalarTypeToTypeMeta(c10::dtype_or_default(dtype)));
   return at::detail::empty_strided_generic(
       size, stride, &device_memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
+}
+
+// The same bytes as numbers of another type.
+at::Tensor view_as(const at::Tensor& self, at::ScalarType dtype) {
+  check_type(c10::scalarTypeToTypeMeta(dtype));
+  return at::native::view_dtype(self, dtype);
 }
 
 at::Tensor as_strided(
@@ -669,6 +683,18 @@ at::Tensor convolve(
   return result;
 }
 
+// Devices count whole numbers, which the CPU does not.
+at::Tensor count_in_bins(const at::Tensor& self, int64_t bins, const at::Scalar& least, const at::Scalar& most) {
+  Call call;
+  const auto here = call.to_host(self);
+  ++operations;
+  const bool is_whole = at::isIntegralType(here.scalar_type(), /*includeBool=*/false);
+  const auto counts = at::histc(is_whole ? here.to(at::kFloat) : here, bins, least, most);
+  auto result = call.to_device(is_whole ? counts.to(here.scalar_type()) : counts);
+  call.check_room();
+  return result;
+}
+
 void record_stream(at::Tensor&, c10::Stream) {}
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
@@ -680,6 +706,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty_strided", &empty_strided);
   m.impl("as_strided", &as_strided);
   m.impl("view", &at::native::view);
+  m.impl("view.dtype", &view_as);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("unfold", &at::native::unfold);
   m.impl("resize_", &resize);
@@ -691,6 +718,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", &read_number);
   m.impl("_fused_sdp_choice", &choose_attention);
   m.impl("convolution_overrideable", &convolve);
+  m.impl("histc", &count_in_bins);
   m.impl("record_stream", &record_stream);
 }
 

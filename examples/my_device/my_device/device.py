@@ -70,6 +70,7 @@ class MyDevice(Accelerator):
     names = ("npu", "ascend", "my_device")
     label = "my_device"
     has_graphs = True
+    has_float64 = False
 
     @property
     def missing(self) -> str | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from seesay.device.query import measure_memory
+from seesay.device.transfers import upload
 from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.decoder import ModelInput
@@ -126,4 +127,4 @@ def check_memory(batches: Sequence[Batch], config: DecoderConfig, dtype: torch.d
 
 
 def _to(array: np.ndarray, device: torch.device) -> Tensor:
-    return torch.from_numpy(array).to(device)
+    return upload([array], device)[0]

@@ -13,17 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device.backends import has_kernels
+from seesay.device.backends import has_float64, has_kernels
 from seesay.device.transfers import upload
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
-from seesay.llm.running.sampler import DRAW_OPTIONS, draw_options
+from seesay.llm.running.sampler import DRAW_OPTIONS, draw_words
 
 TOKEN, LENGTH, OFFSET, STRETCH, SEED, STATE, OPTIONS = range(7)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
-before it; its rotary position less its place, once the prompt is over; the bits of its float64 stretch; the seed of its
-draws; the slot of its state; and from `OPTIONS` on the bits of its `DRAW_OPTIONS` float64 options (see
-`draw_options`)."""
+before it; its rotary position less its place, once the prompt is over; the bits of its stretch, float64 where the
+device has it, else float32; the seed of its draws; the slot of its state; and from `OPTIONS` on the `DRAW_OPTIONS`
+words of its draws (see `draw_words`)."""
 NUM_COLUMNS = OPTIONS + DRAW_OPTIONS
 
 
@@ -101,12 +101,11 @@ class DeviceRows:
             self._num_blocks[slot] = 0
             self.lengths[slot] = self.token_places[slot] = -1
             first = slot * NUM_COLUMNS
-            offset, stretch = begun.next_position - begun.num_prompt_tokens, _to_bits(begun.stretch)
+            offset, stretch = begun.next_position - begun.num_prompt_tokens, _to_bits(begun.stretch, self._device)
             words = offset, stretch, _to_signed(begun.seed), begun.state_slot
             self._new_words.update(enumerate(words, first + OFFSET))
             if begun.params.is_drawn:
-                bits = np.array(draw_options(begun.params), dtype=np.float64).view(np.int64)
-                self._new_words.update(enumerate(bits.tolist(), first + OPTIONS))
+                self._new_words.update(enumerate(draw_words([begun.params])[0].tolist(), first + OPTIONS))
         width = self.block_table.shape[1]
         for seq_id, block_ids in plan.added_blocks:
             slot = table[seq_id].slot
@@ -234,7 +233,7 @@ def begin_decode(
         positions=(lengths + picked[:, OFFSET]).expand(num_axes, -1),
         slot_mapping=blocks * block_size + lengths % block_size,
         kv_lens=(lengths + 1).int(),
-        stretches=picked[:, STRETCH].view(torch.float64),
+        stretches=_from_bits(picked[:, STRETCH]),
         faults=torch.zeros(len(slots), device=slots.device),
         is_valid=is_valid,
         block_table=block_table,
@@ -255,8 +254,8 @@ def make_draws(rows: DeviceRows, slots: torch.Tensor, drawn: Sequence[int]) -> t
         return row_state.make_draws(rows.state, slots, at)
     picked = rows.state.index_select(0, slots)
     mixed = _splitmix64(_splitmix64(picked[:, SEED]) + picked[:, LENGTH])
-    points = (_shift_right(mixed, 32).double() + 0.5) / 2.0**32
-    return torch.cat((torch.stack((at.double(), points), dim=1), picked[:, OPTIONS:].view(torch.float64)), dim=1)
+    points = _shift_right(mixed, 32) * 2 + 1
+    return torch.cat((torch.stack((at, points), dim=1), picked[:, OPTIONS:]), dim=1)
 
 
 def _splitmix64(x: torch.Tensor) -> torch.Tensor:
@@ -272,9 +271,13 @@ def _shift_right(x: torch.Tensor, count: int) -> torch.Tensor:
     return (x >> count) & ((1 << 64 - count) - 1)
 
 
-def _to_bits(value: float) -> int:
-    """The int64 that has the bits of a float64."""
-    return int(np.float64(value).view(np.int64))
+def _to_bits(value: float, device: torch.device) -> int:
+    """The int64 that has the bits of a float64, or of a float32 where the device has no other."""
+    return int(np.float64(value).view(np.int64) if has_float64(device) else np.float32(value).view(np.int32))
+
+
+def _from_bits(words: torch.Tensor) -> torch.Tensor:
+    return words.view(torch.float64) if has_float64(words.device) else words.int().view(torch.float32)
 
 
 def _to_signed(seed: int) -> int:

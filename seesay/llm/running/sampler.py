@@ -25,6 +25,7 @@ from seesay.device.transfers import HostCopy, upload
 from seesay.errors import ErrorCode, RequestError
 from seesay.llm.plans.no_token_error import make_no_token_error
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.float_products import Scaled, multiply, split_floats
 from seesay.llm.running.greatest import VECTORS, FindGreatest, compute_logprobs, find_any_greatest
 from seesay.llm.running.logit_changes import adjust_logits, avoid_tokens, changes_values, mask_rows
 from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
@@ -37,9 +38,12 @@ LOG2_E = math.log2(math.e)
 OFF = 1 << 31
 """More than any vocabulary has tokens."""
 DRAW_OPTIONS = 4
-"""Numbers of `draw_options`."""
+"""Words of `draw_words`."""
+POINT_BITS = 33
 
 _U64 = np.uint64
+_BITS_OF_ONE = 1023 << 52
+"""Of float64. Lesser numbers, from 0 on, have lesser bits."""
 
 
 class Sampled(NamedTuple):
@@ -189,7 +193,7 @@ def _draw_rows(
     picked = [rows[i] for i in drawn]
     params = [row.params for row in picked]
     seeds = np.array([row.seed & 0xFFFFFFFFFFFFFFFF for row in picked], dtype=_U64)
-    points = make_uniform(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
+    points = make_points(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
     [draws] = upload([make_draws(drawn, points, params)], scores.device)
     _choose_drawn(scores, best, draws, token_ids, count_ordered(params, scores.shape[-1]))
 
@@ -206,10 +210,11 @@ def _choose_drawn(
         draw_tokens(scores, best, draws, token_ids, most=num_ordered)
 
 
-def make_uniform(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """One number in (0, 1) per (seed, counter), by two rounds of splitmix64 (Steele, Lea, Flood 2014)."""
+def make_points(seeds: npt.NDArray[np.uint64], counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """One uniform number in (0, 1) per (seed, counter), times 2 ** POINT_BITS, which is odd, by two rounds of
+    splitmix64 (Steele, Lea, Flood 2014)."""
     mixed = _splitmix64(_splitmix64(seeds) + counters)
-    return ((mixed >> _U64(32)).astype(np.float64) + 0.5) / 2.0**32
+    return (mixed >> _U64(32)).astype(np.int64) * 2 + 1
 
 
 def _splitmix64(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
@@ -237,20 +242,24 @@ def _sort_out(rows: Mapping[int, SamplingRow], *, has_kernels: bool) -> tuple[li
     return adjusted, avoiding, drawn
 
 
-def draw_options(params: SamplingParams) -> tuple[float, float, float, float]:
-    """Return top_p (1: off), top_k (`OFF`: off), and in powers of two what a unit of score means and how far below the
-    best min-p reaches."""
-    reach = -math.log2(params.min_p) if params.min_p > 0 else math.inf
-    return params.top_p, params.top_k or OFF, LOG2_E / params.temperature, reach
+def draw_words(params: Sequence[SamplingParams]) -> npt.NDArray[np.int64]:
+    """Return int64 [N, DRAW_OPTIONS]: the bits of top_p (1: off) as float64; top_k (`OFF`: off); and in powers of two
+    the bits of what a unit of score means, and of how far below the best min-p reaches, as float32."""
+    words = np.empty((len(params), DRAW_OPTIONS), dtype=np.int64)
+    words[:, 0] = np.array([p.top_p for p in params], dtype=np.float64).view(np.int64)
+    words[:, 1] = [min(p.top_k or OFF, OFF) for p in params]
+    reaches = [-math.log2(p.min_p) if p.min_p > 0 else math.inf for p in params]
+    with np.errstate(over="ignore"):  # of the least temperatures a unit means infinity
+        depths = np.array([[LOG2_E / p.temperature for p in params], reaches]).astype(np.float32)
+    words[:, 2:] = depths.view(np.int32).T
+    return words
 
 
-def make_draws(
-    rows: Sequence[int], points: Iterable[float], params: Sequence[SamplingParams]
-) -> npt.NDArray[np.float64]:
-    """float64 [N, 2 + DRAW_OPTIONS], for each draw its row, its uniform number and its options."""
-    draws = np.empty((len(rows), 2 + DRAW_OPTIONS))
-    draws[:, 0], draws[:, 1] = rows, np.fromiter(points, np.float64, count=len(rows))
-    draws[:, 2:] = [draw_options(p) for p in params]
+def make_draws(rows: Sequence[int], points: Iterable[int], params: Sequence[SamplingParams]) -> npt.NDArray[np.int64]:
+    """int64 [N, 2 + DRAW_OPTIONS], for each draw its row, its number of `make_points` and its `draw_words`."""
+    draws = np.empty((len(rows), 2 + DRAW_OPTIONS), dtype=np.int64)
+    draws[:, 0], draws[:, 1] = rows, np.fromiter(points, np.int64, count=len(rows))
+    draws[:, 2:] = draw_words(params)
     return draws
 
 
@@ -271,24 +280,24 @@ def draw_tokens(
     stay or go together. Of those that stay one is drawn in the order of the vocabulary.
     """
     size = scores.shape[-1]
-    at = draws[:, 0].long()
-    points, top_p, top_k = (draws[:, i, None] for i in (1, 2, 3))
-    scale, reach = (draws[:, i, None].float() for i in (4, 5))
+    at = draws[:, 0]
+    points, top_p, top_k = Scaled(draws[:, 1, None], -POINT_BITS), split_floats(draws[:, 2, None]), draws[:, 3, None]
+    scale, reach = (draws[:, i, None].int().view(torch.float32) for i in (4, 5))
     depths = (best.index_select(0, at).float()[:, None] - scores.index_select(0, at).float()) * scale
     # Whole vectors of the CPU: elements behind the last one would be computed by another function.
     depths = F.pad(depths, (0, -size % VECTORS), value=math.inf)
     weights = (depths.neg().exp2() * WEIGHT_OF_BEST).long()
     nearest, order = depths.topk(most, dim=-1, largest=False)
-    last = nearest.gather(1, top_k.clamp(max=most).long() - 1)
+    last = nearest.gather(1, top_k.clamp(max=most) - 1)
     weights.masked_fill_((depths > last) & (top_k < size), 0)
     own = weights.gather(1, order)
-    least = (top_p * weights.sum(dim=-1, keepdim=True)).ceil().long()
+    _, least = multiply(top_p, weights.sum(dim=-1, keepdim=True))
     num_kept = (own.cumsum(dim=-1) - own < least).sum(dim=-1, keepdim=True)
     last = nearest.gather(1, (num_kept - 1).clamp_(min=0))
-    weights.masked_fill_((depths > last) & (top_p < 1), 0)
+    weights.masked_fill_((depths > last) & (draws[:, 2, None] < _BITS_OF_ONE), 0)
     weights.masked_fill_(depths > reach, 0)
     ends = weights.cumsum(dim=-1)
-    targets = (points * ends[:, -1:]).long()
+    targets, _ = multiply(points, ends[:, -1:])
     chosen = torch.searchsorted(ends, targets, right=True)[:, 0]
     token_ids.index_copy_(0, at, chosen.clamp_(max=size - 1))
 

@@ -16,7 +16,7 @@ from seesay.llm.plans.step_plan import AddedBlocks, StepPlan
 from seesay.llm.running import device_rows
 from seesay.llm.running.device_rows import LENGTH, OFFSET, OPTIONS, SEED, TOKEN, DeviceRows, begin_decode, make_draws
 from seesay.llm.running.row_table import RowTable
-from seesay.llm.running.sampler import draw_options
+from seesay.llm.running.sampler import POINT_BITS, draw_words
 
 NUM_SLOTS, BLOCK_SIZE, SCRATCH = 6, 4, 77
 CPU = torch.device("cpu")
@@ -144,10 +144,11 @@ def test_seeds_and_options_of_draws_are_there(device: Device) -> None:
     slots, _ = device.locate({8: 0})
     device.rows.begin_step(slots, np.array([4]))
     assert device.rows.state[slots[0], SEED] == -5
-    assert device.rows.state[slots[0], OPTIONS:].view(torch.float64).tolist() == list(draw_options(params))
+    [words] = draw_words([params]).tolist()
+    assert device.rows.state[slots[0], OPTIONS:].tolist() == words
     there = torch.tensor([0, *slots, 1])
     [draw] = make_draws(device.rows, there, [1]).tolist()
-    assert draw[0] == 1 and 0 < draw[1] < 1 and draw[2:] == list(draw_options(params))
+    assert draw[0] == 1 and 0 < draw[1] < 1 << POINT_BITS and draw[2:] == words
     assert make_draws(device.rows, there, [0, 1, 2])[1].tolist() == draw
 
 

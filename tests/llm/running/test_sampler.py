@@ -15,7 +15,7 @@ from seesay.llm.plans.ngrams import find_followers
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.running import sampler
 from seesay.llm.running.logit_changes import start_counts
-from seesay.llm.running.sampler import Sampled, choose_tokens, draw_tokens, make_draws, make_uniform
+from seesay.llm.running.sampler import POINT_BITS, Sampled, choose_tokens, draw_tokens, make_draws, make_points
 from seesay.llm.running.sampling_row import MaskedRows, SamplingRow
 
 VOCAB = 50
@@ -82,7 +82,7 @@ def test_distribution_equals_transformers(filters: dict[str, Any]) -> None:
     params = SamplingParams(greedy=False, **filters)
     logits = make_logits(1, seed=len(str(filters)))
     count = 20_000
-    points = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    points = ((torch.arange(count) * 2 + 1) << POINT_BITS - 1) // count
     draws = torch.from_numpy(make_draws(range(count), points.tolist(), [params] * count))
     ids = torch.empty(count, dtype=torch.int64)
     draw_tokens(logits.expand(count, -1), logits.amax().expand(count), draws, ids, most=VOCAB)
@@ -121,7 +121,7 @@ def test_a_seed_repeats_and_steps_differ() -> None:
 
 def test_uniform_numbers_are_uniform() -> None:
     same, each = np.full(50_000, 3, dtype=np.uint64), np.arange(50_000, dtype=np.uint64)
-    numbers, other = make_uniform(same, each), make_uniform(each, same)
+    numbers, other = (make_points(*given) / 2**POINT_BITS for given in ((same, each), (each, same)))
     for sample in (numbers, other):
         assert sample.min() > 0 and sample.max() < 1
         counts = np.bincount((sample * 50).astype(int), minlength=50)
@@ -561,7 +561,7 @@ def test_rows_with_masks_alone_are_as_among_all_options() -> None:
     expected = choose_tokens(logits, dict(sorted((named | others).items()))).collect()
     drawn = [i for i, row in named.items() if row.params.is_drawn]
     seeds = np.array(drawn, np.uint64)
-    points = make_uniform(seeds, np.array([named[i].num_tokens for i in drawn], np.uint64)).tolist()
+    points = make_points(seeds, np.array([named[i].num_tokens for i in drawn], np.uint64)).tolist()
     draws = torch.from_numpy(make_draws(drawn, points, [named[i].params for i in drawn]))
     masked = MaskedRows(list(named), bits, lambda number: list(named.values())[number])
     before = logits.clone()

@@ -7,6 +7,7 @@ import torch
 from seesay.device.backends import has_kernels
 from seesay.device.determinism import fill_groups, is_deterministic
 from seesay.device.query import cpu_threads
+from seesay.device.transfers import upload
 from seesay.llm.models.spec import RotarySpec
 
 
@@ -24,7 +25,7 @@ class Rotary:
         if spec.long_inv_freq is not None:
             self._long_inv_freq = self._twice(spec.long_inv_freq, device)
         elif spec.length_scaling is not None:
-            self._exponents = torch.from_numpy(spec.stretch_exponents()).to(device)
+            [self._exponents] = upload([spec.stretch_exponents()], device)
         self._sign = torch.ones(spec.dim, device=device)
         self._sign[: spec.dim // 2] = -1
 

@@ -88,8 +88,8 @@ class LayerAttention:
     def __call__(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the attended values [1, T, H, Dv] of queries [1, H, T, D], keys [1, G, T, D] and values [1, G, T, Dv],
-        which are written to the cache."""
+        """Return the attended values [1, T, H, Dv], dense, as modules make views of them, of queries [1, H, T, D], keys
+        [1, G, T, D] and values [1, G, T, Dv], which are written to the cache."""
         ops, step, shape = self.holder.ops, self.holder.step, self.shape
         assert step is not None
         parts = [part[0].transpose(0, 1) for part in (query, key, value)]
@@ -107,7 +107,7 @@ class LayerAttention:
             soft_cap=shape.soft_cap,
             sinks=sinks,
         )
-        return output[None, ..., : shape.value_dim]
+        return output[None, ..., : shape.value_dim].contiguous()
 
 
 def bind(modules: Sequence[torch.nn.Module], shapes: Sequence[AttentionShape], holder: StepHolder) -> None:
