@@ -40,7 +40,9 @@ FORMS: tuple[Mapping[str, Any] | None, ...] = (
 
 @pytest.fixture(scope="module")
 def pipe() -> Iterator[Pipeline]:
-    with pipeline("seesay-demo", EngineConfig(device_type="cpu", async_scheduling=True, session_len=512)) as pipe:
+    """One without graphs, on any device."""
+    config = EngineConfig(device_type="cpu", async_scheduling=True, session_len=512, eager_mode=True)
+    with pipeline("seesay-demo", config) as pipe:
         yield pipe
 
 
@@ -112,7 +114,8 @@ def test_forced_tokens_are_the_same_however_many_are_computed_together(
     answers, num_jumped = expected
     assert num_jumped > 100
     if way == "not ahead":
-        config = EngineConfig(device_type="cpu", async_scheduling=False, session_len=512, block_size=16)
+        options: dict[str, Any] = {"async_scheduling": False, "block_size": 16, "eager_mode": True}
+        config = EngineConfig(device_type="cpu", session_len=512, **options)
         with pipeline("seesay-demo", config) as other:
             assert ask_all(other) == answers
             assert other.engine.stats().total_jumped_tokens == num_jumped
