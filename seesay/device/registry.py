@@ -113,6 +113,14 @@ class Xpu(Accelerator):
     collectives = "xccl"
     has_triton = True
 
+    @property
+    def missing(self) -> str | None:
+        import torch
+
+        if not torch.xpu._is_compiled():
+            return f"this torch ({torch.__version__}) is not built for XPU: install an XPU build of torch"
+        return super().missing
+
     def measure_memory(self, device: torch.device) -> Memory:
         return _ask_module(device)
 
@@ -130,6 +138,16 @@ class Mps(Accelerator):
     label = "Apple GPU (MPS)"
     is_automatic = False
     has_streams = has_pins = has_float64 = False
+
+    @property
+    def missing(self) -> str | None:
+        import torch
+
+        if not torch.backends.mps.is_built():
+            return (
+                f"this torch ({torch.__version__}) is not built for MPS: it is on Macs with Apple's chips"
+            )
+        return super().missing
 
     def use_device(self, device: torch.device) -> AbstractContextManager[object]:
         return nullcontext()
