@@ -144,9 +144,7 @@ class Mps(Accelerator):
         import torch
 
         if not torch.backends.mps.is_built():
-            return (
-                f"this torch ({torch.__version__}) is not built for MPS: it is on Macs with Apple's chips"
-            )
+            return f"this torch ({torch.__version__}) is not built for MPS: it is on Macs with Apple's chips"
         return super().missing
 
     def use_device(self, device: torch.device) -> AbstractContextManager[object]:
