@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from seesay.llm.scheduling.host_slots import HostSlots
@@ -181,17 +182,19 @@ class BlockPool:
 
     def check_integrity(self, tables: Iterable[Sequence[int]] | None = None) -> None:
         """Assert all invariants; with `tables`, the block tables of all holders, also that each reference is theirs."""
-        used = {block_id for block_id, count in enumerate(self._ref_counts) if count > 0}
+        held = Counter({block_id: count for block_id, count in enumerate(self._ref_counts) if count})
+        used = set(held)
         free, cached = set(self._free), set(self._cached)
         assert min(self._ref_counts) >= 0
         assert len(free) == len(self._free), "a block is free twice"
         assert len(used) + len(free) + len(cached) == self.num_blocks
         assert used | free | cached == set(range(self.num_blocks))
-        assert all(self._keys[block_id] is None for block_id in free)
-        assert all(self._keys[block_id] is not None for block_id in cached)
+        assert tables is None or held == Counter(chain.from_iterable(tables)), held
+        self._check_keys(free, cached)
+        self.host.check_integrity()
+
+    def _check_keys(self, free: set[int], cached: set[int]) -> None:
+        """Assert that contents are found where they are, and those of free blocks nowhere."""
         named = {key.hash: block_id for block_id, key in enumerate(self._keys) if key is not None}
         assert named == self._by_hash
-        self.host.check_integrity()
-        if tables is not None:
-            held = Counter(block_id for table in tables for block_id in table)
-            assert held == Counter({b: count for b, count in enumerate(self._ref_counts) if count}), held
+        assert free.isdisjoint(named.values()) and cached.issubset(named.values())

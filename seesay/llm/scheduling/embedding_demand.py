@@ -194,11 +194,17 @@ class EmbeddingDemand:
 
     def check_integrity(self, sequences: dict[int, Sequence]) -> None:
         """Assert all invariants over the live sequences."""
+        lacking = [seq for seq in sequences.values() if EmbeddingState.ABSENT in seq.item_states]
+        for queue, is_running in ((self._running, True), (self._waiting, False)):
+            assert set(queue) == {seq for seq in lacking if (seq.status is SequenceStatus.RUNNING) == is_running}
+        assert {seq.seq_id for seq in self._holders} == set(self._num_held)
+        assert all(self._waiting_for.values())
+        self._check_items(sequences)
+
+    def _check_items(self, sequences: dict[int, Sequence]) -> None:
+        """Assert what is known of the embeddings that sequences have asked for."""
         requested, held, num_rows = set(), list[bytes](), dict[bytes, int]()
         for seq in sequences.values():
-            has_absent, is_running = EmbeddingState.ABSENT in seq.item_states, seq.status is SequenceStatus.RUNNING
-            assert (has_absent and is_running) == (seq in self._running), seq
-            assert (has_absent and not is_running) == (seq in self._waiting), seq
             for index, (item, state) in enumerate(zip(seq.items, seq.item_states, strict=True)):
                 if state is EmbeddingState.REQUESTED:
                     requested.add((item.hash, seq.seq_id, index))
@@ -207,5 +213,3 @@ class EmbeddingDemand:
                     num_rows[item.hash] = item.num_rows
         assert requested == {(h, *ref) for h, waiting in self._waiting_for.items() for ref in waiting}
         assert Counter(held) == self._num_holders and sum(num_rows.values()) == self.num_rows
-        assert {seq.seq_id for seq in self._holders} == set(self._num_held)
-        assert all(self._waiting_for.values())

@@ -106,5 +106,5 @@ class HostSlots:
         free, used = set(self._free), set(self._by_hash.values())
         assert len(free) == len(self._free) and len(used) == len(self._by_hash), "a slot is there twice"
         assert not free & used and free | used == set(range(self.num_slots))
-        assert {key.hash: slot for slot, key in enumerate(self._keys) if key and slot in used} == self._by_hash
+        assert {self.key_of(slot).hash: slot for slot in used} == self._by_hash
         assert self._held <= used and set(self._saves) <= used and set(self._loads.values()) <= self._held

@@ -326,20 +326,25 @@ class LiveSequences:
 
     def check_integrity(self, *, max_running: int, session_len: int) -> None:
         """Assert all invariants of the sequences and of what they hold."""
+        self._check_queues(max_running)
         self.pool.check_integrity([seq.block_ids for seq in self.by_id.values()] + self.groups.tables())
         self.needs.check_integrity(self.by_id)
         self.waiting.check_integrity()
         if self.states is not None:
             self.states.check_integrity(self.running)
         self.blocked.check_integrity()
-        queued = [seq.seq_id for queue in (self.running, self.waiting, self.blocked) for seq in queue]
-        assert sorted(queued) == sorted(self.by_id), queued
-        assert Counter(seq.owner for seq in self.running) == self.waiting.num_running
         known = self.groups.check_integrity(self.by_id.values()) | self.prefix.check_integrity(self.running)
         missing = {item.hash for seq in self.blocked for item in seq.items}
         known |= self.adapters.check_integrity(self.running, [*self.waiting, *self.blocked])
         assert set(self.blocked.causes) <= known | missing, "nobody will wake these"
+        for seq in self.by_id.values():
+            seq.check_integrity(block_size=self.pool.block_size, session_len=session_len)
+
+    def _check_queues(self, max_running: int) -> None:
+        """Assert that each sequence is in one queue, as its status says."""
+        queued = [seq.seq_id for queue in (self.running, self.waiting, self.blocked) for seq in queue]
+        assert sorted(queued) == sorted(self.by_id), queued
         assert len(self.running) <= max_running
+        assert Counter(seq.owner for seq in self.running) == self.waiting.num_running
         for seq in self.by_id.values():
             assert (seq in self.running) == (seq.status is SequenceStatus.RUNNING), seq
-            seq.check_integrity(block_size=self.pool.block_size, session_len=session_len)

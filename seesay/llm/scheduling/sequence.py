@@ -296,20 +296,25 @@ class Sequence:
 
     def check_integrity(self, *, block_size: int, session_len: int) -> None:
         """Assert the invariants of a live sequence."""
+        self._check_counts(session_len)
+        self._check_blocks(block_size)
+        for state, item_stop in zip(self.item_states, self.item_stops, strict=True):
+            assert state is EmbeddingState.DONE or item_stop > self.num_computed, self
+
+    def _check_counts(self, session_len: int) -> None:
         assert 0 <= self.num_computed <= self.num_scheduled <= self.num_expected + self.num_drafts <= session_len, self
         assert self.num_expected <= session_len and self.num_drafts <= MAX_DRAFTS, self
         assert self.num_computed < self.num_tokens, self
         assert self.num_pending >= 0 and (self.is_in_flight or not self.num_pending), self
         assert 0 <= self.num_foretold <= max(0, self.num_pending - 1), self
         assert self.num_prompt_tokens <= self.num_tokens == len(self.token_ids), self
+
+    def _check_blocks(self, block_size: int) -> None:
         assert len(self.block_ids) * block_size >= self.num_scheduled, self
         assert (len(self.block_ids) - 1) * block_size < max(self.num_scheduled, 1) + MAX_DRAFTS, self
         assert self.num_registered_blocks * block_size <= self.num_computed, self
         if self.status is not SequenceStatus.RUNNING:
             assert not self.block_ids and self.num_scheduled == 0, self
-        for state, item_stop in zip(self.item_states, self.item_stops, strict=True):
-            if item_stop <= self.num_computed:
-                assert state is EmbeddingState.DONE, self
 
     def __repr__(self) -> str:
         return (

@@ -7,7 +7,7 @@ in which the common tokens end is copied.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterable, Iterator
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -192,10 +192,14 @@ class SequenceGroups:
         live = {seq.seq_id: seq for seq in sequences}
         assert members == sorted(seq.seq_id for seq in live.values() if seq.group_id is not None)
         assert all(group.members or group.stays for group in self._groups.values())
+        return set(self._iterate_awaited(live))
+
+    def _iterate_awaited(self, live: Mapping[int, Sequence]) -> Iterator[tuple[int, int]]:
+        """Yield the lengths of running sequences that others wait for. Asserts that they are not computed yet."""
         for seq_id, lengths in self._awaited.items():
             assert live[seq_id].status is SequenceStatus.RUNNING, live[seq_id]
             assert min(lengths) > live[seq_id].num_computed, live[seq_id]
-        return {(seq_id, length) for seq_id, lengths in self._awaited.items() for length in lengths}
+            yield from ((seq_id, length) for length in lengths)
 
 
 def _count_common(first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]) -> int:

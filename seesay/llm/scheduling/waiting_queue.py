@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from seesay.llm.scheduling.arrival_queue import ArrivalQueue, PlaceQueue
@@ -114,14 +114,13 @@ class WaitingQueue:
 
     def check_integrity(self) -> None:
         """Assert that all orders are of the same sequences."""
-        assert sorted(seq.seq_id for seq in self) == sorted(
-            s.seq_id for queue in self._by_owner.values() for s in queue
-        )
-        tokens, moved = Counter[Hashable](), 0
+        by_owner = list(chain.from_iterable(self._by_owner.values()))
+        assert len(by_owner) == len(self) and set(by_owner) == set(self)
+        tokens = Counter[Hashable]()
         for seq in self:
             tokens[seq.owner] += seq.num_tokens
-            moved += seq.place != seq.arrival
-        assert tokens == self._num_tokens and moved == self._num_moved
+        assert tokens == self._num_tokens
+        assert sum(seq.place != seq.arrival for seq in self) == self._num_moved
         turns = {owner: (self.num_running[owner], queue[0].arrival, owner) for owner, queue in self._by_owner.items()}
         assert turns == self._turn_of and sorted(turns.values(), key=lambda turn: turn[:2]) == self._turns
 
