@@ -82,19 +82,27 @@ def _find_action(command: argparse.ArgumentParser, name: str, path: Path) -> arg
 
 def _convert(command: argparse.ArgumentParser, action: argparse.Action, name: str, value: Any, path: Path) -> Any:
     """Return a value as the command line would give it."""
-    is_switch = action.nargs == 0
-    if is_switch or isinstance(value, bool):
-        if not isinstance(value, bool) or not (is_switch or isinstance(action, argparse.BooleanOptionalAction)):
-            _fail(command, path, f"{name} must be {'true or false' if is_switch else 'a value'}, got {value!r}")
-        return value
     takes_many = action.nargs in ("*", "+") or isinstance(action, argparse._AppendAction)
-    if isinstance(value, dict) or (isinstance(value, list) and not takes_many):
-        _fail(command, path, f"{name} must be one value{' or a list' if takes_many else ''}, got {value!r}")
+    if (misfit := _find_misfit(action, value, takes_many=takes_many)) is not None:
+        _fail(command, path, f"{name} must be {misfit}, got {value!r}")
+    if isinstance(value, bool):
+        return value
     try:
         found = [_convert_text(command, action, str(each)) for each in (value if isinstance(value, list) else [value])]
     except argparse.ArgumentError as error:
         _fail(command, path, f"{name}: {error.message}")
     return found if takes_many else found[0]
+
+
+def _find_misfit(action: argparse.Action, value: Any, *, takes_many: bool) -> str | None:
+    """Return what the value of an option must be, where it is of another kind."""
+    if action.nargs == 0:
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(value, bool):
+        return None if isinstance(action, argparse.BooleanOptionalAction) else "a value"
+    if isinstance(value, dict) or (isinstance(value, list) and not takes_many):
+        return "one value or a list" if takes_many else "one value"
+    return None
 
 
 def _convert_text(command: argparse.ArgumentParser, action: argparse.Action, text: str) -> Any:

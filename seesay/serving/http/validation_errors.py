@@ -29,9 +29,7 @@ def explain_invalid(problems: Sequence[Mapping[str, Any]], body: Any = None) -> 
     """Return the error for an invalid `body`, or for invalid fields of a query. It reports one problem: the most deeply
     nested, which for a union is that of the branch that matched furthest. Where several branches did not match at all,
     it names what each of them takes."""
-    places = [_name_field(problem, body) for problem in problems]
-    where = max(places, key=lambda place: (place or "").count(".") + (place or "").count("["))
-    at_place = [problem for problem, place in zip(problems, places, strict=True) if place == where]
+    where, at_place = _find_deepest(problems, body)
     problem = max(at_place, key=lambda entry: entry["type"] not in _KINDS)
     match problem["type"]:
         case "extra_forbidden":
@@ -48,6 +46,13 @@ def explain_invalid(problems: Sequence[Mapping[str, Any]], body: Any = None) -> 
             return bad_request(f"{where} must be {kinds}, got {show(problem.get('input'))}", where)
         case _:
             return bad_request(f"{where}{_describe(problem)}", where)
+
+
+def _find_deepest(problems: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, list[Mapping[str, Any]]]:
+    """Return the most deeply nested of the fields that have a problem, and all its problems."""
+    places = [_name_field(problem, body) for problem in problems]
+    where = max(places, key=lambda place: (place or "").count(".") + (place or "").count("["))
+    return where, [problem for problem, place in zip(problems, places, strict=True) if place == where]
 
 
 def make_not_json_error() -> ApiError:
@@ -69,21 +74,26 @@ def _name_field(problem: Mapping[str, Any], body: Any) -> str | None:
     """Return `messages[0].content` for ('messages', 0, 'content', 'str'). Names of union branches are left out: those
     that are not keys of the body, but for a last one that is missing there."""
     location: tuple[int | str, ...] = problem["loc"]
-    missing = location[-1:] if problem["type"] == "missing" else ()
+    last = len(location) - 1 if problem["type"] == "missing" else None
     name, value = "", body
     for index, step in enumerate(location):
+        is_there = _has(value, step)
         if isinstance(step, int):
             name += f"[{step}]"
-            value = value[step] if isinstance(value, list) and step < len(value) else None
+        elif is_there or body is None or index == last:
+            name = _append_field(name, step[:_MAX_NAME_CHARS], is_key=is_there)
+        else:  # the name of a branch
             continue
-        is_key = isinstance(value, dict) and step in value
-        if body is not None and not is_key and not (missing and index == len(location) - 1):
-            continue
-        value = value[step] if is_key else None
-        name = _append_field(name, step[:_MAX_NAME_CHARS], is_key=is_key)
+        value = value[step] if is_there else None
     if problem["type"].startswith("union_tag"):
         name += "." + problem["ctx"]["discriminator"].strip("'")
     return name or None
+
+
+def _has(value: Any, step: int | str) -> bool:
+    if isinstance(step, int):
+        return isinstance(value, list) and step < len(value)
+    return isinstance(value, dict) and step in value
 
 
 def _append_field(name: str, step: str, *, is_key: bool) -> str:

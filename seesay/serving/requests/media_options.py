@@ -62,18 +62,10 @@ def read_media_options(
         return NO_OPTIONS
     known = {modality: family.option_names(modality) for modality in Modality}
     found = _Found()
-    for name, value in (processor or {}).items():
-        found.add(known, name, value, f"mm_processor_kwargs.{name[:60]}")
-    for name, value in (single or {}).items():
-        found.add(known, name, value, name)
+    found.add_all(known, processor or {}, "mm_processor_kwargs.")
+    found.add_all(known, single or {}, "")
     for kind, options in (loading or {}).items():
-        place = f"media_io_kwargs.{kind[:60]}"
-        if kind not in list(Modality):
-            raise bad_request(f"{place} is unknown; known are: {', '.join(Modality)}", place)
-        if not isinstance(options, dict):
-            raise bad_request(f"{place} must be an object, got {show(options)}", place)
-        for name, value in options.items():
-            found.add({Modality(kind): known[Modality(kind)]}, name, value, f"{place}.{name[:60]}")
+        found.add_object(known, kind, options)
     return MediaOptions(values=found.values, places=found.places)
 
 
@@ -83,6 +75,20 @@ class _Found:
     def __init__(self) -> None:
         self.values: dict[Modality, dict[str, Any]] = {}
         self.places: dict[Modality, dict[str, str]] = {}
+
+    def add_object(self, known: Mapping[Modality, frozenset[str]], kind: str, options: object) -> None:
+        """Add the options of `media_io_kwargs` for one modality."""
+        place = f"media_io_kwargs.{kind[:60]}"
+        if kind not in list(Modality):
+            raise bad_request(f"{place} is unknown; known are: {', '.join(Modality)}", place)
+        if not isinstance(options, dict):
+            raise bad_request(f"{place} must be an object, got {show(options)}", place)
+        self.add_all({Modality(kind): known[Modality(kind)]}, options, f"{place}.")
+
+    def add_all(self, known: Mapping[Modality, frozenset[str]], options: Mapping[str, object], prefix: str) -> None:
+        """Add options, whose places begin with `prefix`."""
+        for name, value in options.items():
+            self.add(known, name, value, f"{prefix}{name[:60]}")
 
     def add(self, known: Mapping[Modality, frozenset[str]], name: str, value: object, place: str) -> None:
         """Add an option to the modalities that have it. A later field wins."""

@@ -35,12 +35,7 @@ def make_rotary(
     if "rope_theta" not in parameters:
         raise CheckpointError(f"rope_parameters={parameters!r} has no rope_theta")
     dim = int(head_dim * parameters.get("partial_rotary_factor", 1.0))
-    sections = tuple(parameters.get("mrope_section") or ())
-    is_interleaved = bool(parameters.get("mrope_interleaved"))
-    if sections and sum(sections) * 2 != dim:
-        raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
-    if is_interleaved and (len(sections) != 3 or any(3 * sections[i] - 3 + i >= dim // 2 for i in (1, 2))):
-        raise CheckpointError(f"rope_parameters.mrope_section={sections} cannot be interleaved")
+    sections, is_interleaved = _read_sections(parameters, dim)
     inv_freq, scale = _frequencies(config, parameters, dim, seq_len=None)
     long_inv_freq = scaling = None
     if kind == "longrope":
@@ -58,6 +53,18 @@ def make_rotary(
         long_inv_freq=long_inv_freq,
         scale=scale,
     )
+
+
+def _read_sections(parameters: dict[str, Any], dim: int) -> tuple[tuple[int, ...], bool]:
+    """Return how many frequencies each axis of positions has, none where there is one axis, and whether their
+    components take turns."""
+    sections = tuple(parameters.get("mrope_section") or ())
+    is_interleaved = bool(parameters.get("mrope_interleaved"))
+    if sections and sum(sections) * 2 != dim:
+        raise CheckpointError(f"rope_parameters.mrope_section={sections}: adds up to {sum(sections)}, not {dim // 2}")
+    if is_interleaved and (len(sections) != 3 or any(3 * sections[i] - 3 + i >= dim // 2 for i in (1, 2))):
+        raise CheckpointError(f"rope_parameters.mrope_section={sections} cannot be interleaved")
+    return sections, is_interleaved
 
 
 def read_rope_parameters(config: ModelConfig) -> dict[str, Any]:
@@ -117,24 +124,38 @@ def _plain_frequencies(base: float, dim: int) -> tuple[float, ...]:
 def _frequencies(
     config: ModelConfig, parameters: dict[str, Any], dim: int, *, seq_len: int | None
 ) -> tuple[tuple[float, ...], float]:
-    import torch
-
     kind = parameters.get("rope_type", "default")
-    if kind == "doubling" and dim <= 2:
-        raise CheckpointError(f"use_dynamic_ntk needs heads of more than 2 components, got {dim}")
-    if kind in ("default", "linear", *_BY_LENGTH):  # those by length: of texts that need none
-        factor: Any = parameters.get("factor", None if kind == "dynamic" else 1.0)
-        if kind != "default" and (isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0):
-            raise CheckpointError(f"rope_parameters.factor={factor!r} must be a positive number")
-        if kind == "dynamic" and not (1 <= factor <= _LARGEST_FACTOR and dim > 2):
-            raise CheckpointError(
-                f"rope_parameters.factor={factor!r} must be in [1, {_LARGEST_FACTOR}] for dynamic scaling, which needs "
-                f"more than 2 components, got {dim}"
-            )
+    if kind == "default":
+        return _plain_frequencies(parameters["rope_theta"], dim), 1.0
+    if kind in ("linear", *_BY_LENGTH):  # those by length: of texts that need none
+        factor = _read_factor(parameters, kind, dim)
         by = factor if kind == "linear" else 1.0
         return tuple(value / by for value in _plain_frequencies(parameters["rope_theta"], dim)), 1.0
-    if kind not in ("yarn", "longrope", "llama3"):
-        raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
+    if kind in ("yarn", "longrope", "llama3"):
+        return _published_frequencies(config, parameters, dim, kind, seq_len)
+    raise CheckpointError(f"rope_parameters.rope_type={kind!r} is not supported")
+
+
+def _read_factor(parameters: dict[str, Any], kind: str, dim: int) -> float:
+    """Return the factor of a scaling that is linear or depends on the length."""
+    if kind == "doubling" and dim <= 2:
+        raise CheckpointError(f"use_dynamic_ntk needs heads of more than 2 components, got {dim}")
+    factor: Any = parameters.get("factor", None if kind == "dynamic" else 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+        raise CheckpointError(f"rope_parameters.factor={factor!r} must be a positive number")
+    if kind == "dynamic" and not (1 <= factor <= _LARGEST_FACTOR and dim > 2):
+        raise CheckpointError(
+            f"rope_parameters.factor={factor!r} must be in [1, {_LARGEST_FACTOR}] for dynamic scaling, which needs "
+            f"more than 2 components, got {dim}"
+        )
+    return factor
+
+
+def _published_frequencies(
+    config: ModelConfig, parameters: dict[str, Any], dim: int, kind: str, seq_len: int | None
+) -> tuple[tuple[float, ...], float]:
+    """Return the frequencies and the factor of cosine and sine that Transformers computes."""
+    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     try:
