@@ -125,6 +125,9 @@ class GenerationConfig:
             require(all(words), name, words, "must be a list of non-empty strings")
         for name in ("no_repeat_ngram_size", "ngram_window", "repetition_ngram_size", "repetition_ngram_threshold"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "must be at least 0 (0 turns it off)")
+        self._check_token_ids()
+
+    def _check_token_ids(self) -> None:
         is_any = self.allowed_token_ids is None or len(self.allowed_token_ids) > 0
         require(is_any, "allowed_token_ids", self.allowed_token_ids, "must have at least one token id")
         for name in ("stop_token_ids", "bad_token_ids", "allowed_token_ids", "whitelist_token_ids"):

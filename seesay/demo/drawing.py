@@ -70,44 +70,30 @@ def pick_background(rng: random.Random) -> RGB:
     return rng.randint(228, 255), rng.randint(228, 255), rng.randint(228, 255)
 
 
-@functools.cache
-def _unit_outline(shape: str) -> tuple[Point, ...]:
-    """Return the corners of a shape in the unit circle, y downwards."""
+def _on_circle(turns: float, radius: float = 1.0) -> Point:
+    angle = 2 * math.pi * turns - math.pi / 2
+    return radius * math.cos(angle), radius * math.sin(angle)
 
-    def on_circle(turns: float, radius: float = 1.0) -> Point:
-        angle = 2 * math.pi * turns - math.pi / 2
-        return radius * math.cos(angle), radius * math.sin(angle)
 
-    match shape:
-        case "square":
-            return ((-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8))
-        case "triangle":
-            return tuple((x * 1.1, y * 1.1 + 0.2) for x, y in map(on_circle, (0, 1 / 3, 2 / 3)))
-        case "diamond":
-            return ((0, -1), (0.7, 0), (0, 1), (-0.7, 0))
-        case "star":
-            return tuple(on_circle(i / 10, 1.05 if i % 2 == 0 else 0.45) for i in range(10))
-        case "cross":
-            arm = 0.32
-            return tuple(
-                (sx * a, sy * b)
-                for sx, sy, a, b in (
-                    (-1, -1, arm, 1), (1, -1, arm, 1), (1, -1, arm, arm), (1, -1, 1, arm), (1, 1, 1, arm),
-                    (1, 1, arm, arm), (1, 1, arm, 1), (-1, 1, arm, 1), (-1, 1, arm, arm), (-1, 1, 1, arm),
-                    (-1, -1, 1, arm), (-1, -1, arm, arm),
-                )
-            )  # fmt: skip
-        case "heart":
-            steps = [2 * math.pi * i / 28 for i in range(28)]
-            return tuple(
-                (
-                    math.sin(t) ** 3,
-                    -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t)) / 16,
-                )
-                for t in steps
-            )
-        case _:
-            raise ValueError(f"no outline is known for {shape!r}")
+def _on_heart(angle: float) -> Point:
+    waves = 13 * math.cos(angle) - 5 * math.cos(2 * angle) - 2 * math.cos(3 * angle) - math.cos(4 * angle)
+    return math.sin(angle) ** 3, -waves / 16
+
+
+_ARM = 0.32
+"""Half the width of a cross's arms."""
+_OUTLINES: dict[str, tuple[Point, ...]] = {
+    "square": ((-0.8, -0.8), (0.8, -0.8), (0.8, 0.8), (-0.8, 0.8)),
+    "triangle": tuple((x * 1.1, y * 1.1 + 0.2) for x, y in map(_on_circle, (0, 1 / 3, 2 / 3))),
+    "diamond": ((0, -1), (0.7, 0), (0, 1), (-0.7, 0)),
+    "star": tuple(_on_circle(i / 10, 1.05 if i % 2 == 0 else 0.45) for i in range(10)),
+    "cross": (
+        (-_ARM, -1), (_ARM, -1), (_ARM, -_ARM), (1, -_ARM), (1, _ARM), (_ARM, _ARM),
+        (_ARM, 1), (-_ARM, 1), (-_ARM, _ARM), (-1, _ARM), (-1, -_ARM), (-_ARM, -_ARM),
+    ),
+    "heart": tuple(_on_heart(2 * math.pi * i / 28) for i in range(28)),
+}  # fmt: skip
+"""The corners of shapes in the unit circle, y downwards."""
 
 
 def _draw_thing(draw: ImageDraw.ImageDraw, thing: Thing, *, outline: RGB | None) -> None:
@@ -122,7 +108,7 @@ def _draw_thing(draw: ImageDraw.ImageDraw, thing: Thing, *, outline: RGB | None)
             draw.ellipse(box, fill=thing.rgb, outline=outline, width=line_width)
         return
     cos, sin = math.cos(thing.tilt) * radius, math.sin(thing.tilt) * radius
-    corners = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in _unit_outline(thing.shape)]
+    corners = [(x + a * cos - b * sin, y + a * sin + b * cos) for a, b in _OUTLINES[thing.shape]]
     draw.polygon(corners, fill=thing.rgb, outline=outline, width=max(1, line_width))
 
 

@@ -142,11 +142,8 @@ def _make_rows() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """Return the rows of the models that take pictures, and those of the text models."""
     vision: list[tuple[str, ...]] = []
     text: list[tuple[str, ...]] = []
-    rows = ((architecture, family) for architecture, families in list_layouts().items() for family in families)
-    for architecture, family in sorted(rows, key=_sort_key):
+    for architecture, family in _list_shown():
         published = published_of(family, architecture)
-        if not published and architecture not in family.architectures:
-            continue  # read as another one, and nothing is known to be published so
         decoders = _join(dict.fromkeys(f"`{row.decoder}`" for row in published))
         names = _join(f"`{name}`" for row in published for name in row.names)
         if family.modalities:
@@ -155,6 +152,17 @@ def _make_rows() -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
         else:
             text.append((f"`{architecture}`", decoders, names))
     return vision, text
+
+
+def _list_shown() -> list[tuple[str, type[Family]]]:
+    """Return the architectures with their families, without those that are read as another one and of which nothing is
+    known to be published."""
+    rows = ((architecture, family) for architecture, families in list_layouts().items() for family in families)
+    return [
+        (architecture, family)
+        for architecture, family in sorted(rows, key=_sort_key)
+        if architecture in family.architectures or published_of(family, architecture)
+    ]
 
 
 def run_as(model: ModelName) -> str:

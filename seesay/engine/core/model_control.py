@@ -159,15 +159,7 @@ class ModelControl:
         if is_dropped and command.is_partial:
             raise CheckpointError("update_weights: the weights were dropped by sleep(level=2): give all, not some")
         is_on_host = "weights" in status.asleep and not is_dropped
-        if is_on_host:
-            weights.restore()
-        try:
-            weights.check(source, is_partial=command.is_partial)
-        except BaseException:
-            if is_on_host:
-                weights.offload()
-                release_cached_memory(self._runner.device)
-            raise
+        self._check_given(source, is_partial=command.is_partial, is_on_host=is_on_host)
         if is_on_host:
             self._set_awake("weights")
         try:
@@ -179,6 +171,24 @@ class ModelControl:
         self._empty_caches()
         if is_dropped:
             self._set_awake("weights")
+        self._note_update(command)
+        if not self.status.asleep:
+            self._runner.restore_graphs()
+
+    def _check_given(self, source: TensorSource, *, is_partial: bool, is_on_host: bool) -> None:
+        """Check new weights beside those that there are, which are on the device then. Those that were on the host go
+        back if the new ones do not fit."""
+        if is_on_host:
+            self._weights.restore()
+        try:
+            self._weights.check(source, is_partial=is_partial)
+        except BaseException:
+            if is_on_host:
+                self._weights.offload()
+                release_cached_memory(self._runner.device)
+            raise
+
+    def _note_update(self, command: UpdateWeights) -> None:
         folders, has_given = self.status.folders, True
         if command.folder is not None:
             folders = (*folders, command.folder) if command.is_partial else (command.folder,)
@@ -190,8 +200,6 @@ class ModelControl:
             has_given=has_given,
             has_lost=self.status.has_lost and command.is_partial,
         )
-        if not self.status.asleep:
-            self._runner.restore_graphs()
 
     def _replace(self, source: TensorSource, *, is_partial: bool) -> None:
         """Replace weights that were checked. Graphs that would use old addresses are dropped with their cache."""

@@ -125,22 +125,32 @@ def make_division(
         if expert_parallel:
             raise ConfigError("expert_parallel needs tp of 2 or more")
         return WHOLE
+    _refuse_undivided(config, size, expert_parallel=expert_parallel)
+    division = Division(ranks=ranks, grain=Grain.of(quantization), has_whole_experts=expert_parallel)
+    if not _divides(config, size, division):
+        raise _make_size_error(config, size, division)
+    return division
+
+
+def _refuse_undivided(config: DecoderConfig, size: int, *, expert_parallel: bool) -> None:
+    """Raise `ConfigError` for a decoder that no number of ranks can divide."""
     if config.num_taps:
         raise ConfigError(f"tp={size}: layers with a state are not divided: use tp=1")
     if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
         raise ConfigError("expert_parallel: this model has no experts")
     if any(layer.attends_media for layer in config.layers):
         raise ConfigError("tp: a decoder that attends to pictures beside the text is not divided here; use tp=1")
-    division = Division(ranks=ranks, grain=Grain.of(quantization), has_whole_experts=expert_parallel)
-    if _divides(config, size, division):
-        return division
+
+
+def _make_size_error(config: DecoderConfig, size: int, division: Division) -> ConfigError:
+    """Return the error that names the numbers of ranks that can divide the decoder: `size` cannot."""
     grain = division.grain
     sizes = [n for n in range(1, _MOST_RANKS + 1) if _divides(config, n, division)]
     *others, last = map(str, sizes)
     advice = f"can be divided among {', '.join(others)} or {last} ranks" if others else "cannot be divided: use tp=1"
     grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
     inner = min(spec.size for spec in _kinds(config))
-    raise ConfigError(
+    return ConfigError(
         f"tp={size}: {config.num_heads} query heads and {config.num_kv_heads} KV heads of size {config.head_dim} with "
         f"inner layers of {inner}{grouped} {advice}"
     )

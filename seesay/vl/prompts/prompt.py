@@ -42,10 +42,7 @@ def render_raw(
     """
     if not media:
         return RenderedPrompt(text=text)
-    for part in media:
-        if part.modality not in markers:
-            _fail(f"this model takes no {part.modality.value} input")
-    queues = {modality: parts for modality in markers if (parts := [p for p in media if p.modality is modality])}
+    queues = _sort_media(media, markers)
     patterns, shown = _choose_patterns(text, queues, markers, spellings or {})
     pattern = "|".join(f"(?P<{modality.value}>{each})" for modality, each in patterns.items())
     found = [(Modality(str(match.lastgroup)), match.span()) for match in re.finditer(pattern, text)]
@@ -53,6 +50,14 @@ def render_raw(
         spelled = [text[start:stop] for kind, (start, stop) in found if kind is modality]
         _check_places(spelled, len(parts), modality, shown[modality])
     return _place(text, found, queues, markers)
+
+
+def _sort_media(media: Sequence[MediaPart], markers: Mapping[Modality, str]) -> dict[Modality, list[MediaPart]]:
+    """Return the media by modality, in the order of `markers`."""
+    for part in media:
+        if part.modality not in markers:
+            _fail(f"this model takes no {part.modality.value} input")
+    return {modality: parts for modality in markers if (parts := [p for p in media if p.modality is modality])}
 
 
 def _choose_patterns(

@@ -39,12 +39,10 @@ class CommandSender:
             if done is None and isinstance(command, WakeUp):
                 self._wait_for_end(child)  # it was dead already, or died now: the next one is awake
                 continue
-            if done is None and not isinstance(command, ResetCaches):
+            if done is not None:
+                _raise_failure(done)
+            elif not isinstance(command, ResetCaches):
                 raise make_lost_error(f"the engine process died before {type(command).__name__} was done")
-            if done is not None and done.failure is not None:
-                raise done.failure.restore()
-            if done is not None and done.raised is not None:
-                raise restore_failure(done.raised)
             return
 
     def take(self, done: kinds.Done) -> None:
@@ -61,18 +59,22 @@ class CommandSender:
             if not self._origin.is_owner and state.child is None and state.confirm_status().asleep:
                 raise make_lost_error(_DIED_ASLEEP)
             with state.changed:
-                if state.sleeps_without_process:
-                    if not isinstance(command, WakeUp):
-                        raise make_lost_error(_DIED_ASLEEP)
-                    asleep = tuple(part for part in state.status.asleep if part not in command.tags)
-                    state.status = replace(state.status, asleep=asleep)
-                    self._waker.wake()
-                    if asleep:
-                        return None
+                if state.sleeps_without_process and self._wake_up(command):
+                    return None
                 if state.changed.wait_for(lambda: state.child or state.failure or state.is_over, _POLL_S):
                     if state.child is None:
                         raise make_lost_error(str(state.failure or "the engine is closed"))
                     return state.child
+
+    def _wake_up(self, command: Command) -> bool:
+        """Have a process started for parts that wake up. Returns whether others still sleep, so that none is."""
+        if not isinstance(command, WakeUp):
+            raise make_lost_error(_DIED_ASLEEP)
+        status = self._state.status
+        asleep = tuple(part for part in status.asleep if part not in command.tags)
+        self._state.status = replace(status, asleep=asleep)
+        self._waker.wake()
+        return bool(asleep)
 
     def _wait_for_end(self, child: Child) -> None:
         """Wait until it is known that a process has ended."""
@@ -93,3 +95,11 @@ class CommandSender:
         """A command was sent, or there was no memory for its arrays."""
         if error is not None:
             self.take(kinds.Done(number, None, describe_failure(error), kinds.News((), (), None)))
+
+
+def _raise_failure(done: kinds.Done) -> None:
+    """Raise what the process raised, if it did."""
+    if done.failure is not None:
+        raise done.failure.restore()
+    if done.raised is not None:
+        raise restore_failure(done.raised)
