@@ -63,18 +63,10 @@ class WorkFolder:
         if _read_settings(self.path) == settings:
             return
         with writing(self.path):
-            self._clear()
+            _clear(self._hidden)
             new = self._hidden / f"{_SETTINGS}.new"
             _write_json(new, settings)
             new.replace(self._hidden / _SETTINGS)
-
-    def _clear(self) -> None:
-        """Remove all files of the run except the lock."""
-        for entry in self._hidden.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != _LOCK:
-                entry.unlink()
 
     def close(self) -> None:
         """Let other runs use the folder."""
@@ -130,7 +122,7 @@ class WorkFolder:
         staged = sorted((self._hidden / "result").iterdir(), key=lambda file: (file.name == _CONFIG, file.name))
         for file in staged:
             file.replace(self.path / file.name)
-        self._clear()
+        _clear(self._hidden)
         self.close()  # before its file is removed, as NFS keeps open files
         shutil.rmtree(self._hidden)
 
@@ -243,3 +235,12 @@ def _count_finished(path: Path) -> int:
 
 def _write_json(file: Path, value: Mapping[str, object]) -> None:
     file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _clear(hidden: Path) -> None:
+    """Remove all files of a run except the lock."""
+    for entry in hidden.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        elif entry.name != _LOCK:
+            entry.unlink()

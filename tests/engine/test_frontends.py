@@ -58,7 +58,7 @@ def supervisor(path: Path) -> Iterator[tuple[ProcessCore, str]]:
 def encoded_of(engine: AsyncEngine) -> set[bytes]:
     """The pictures that a frontend knows to be encoded."""
     assert isinstance(engine.core, ProcessCore)
-    return set(engine.core._ledger.encoded)
+    return set(engine.core._ledger.embeddings.encoded)
 
 
 def knows_pictures(engine: AsyncEngine) -> bool:

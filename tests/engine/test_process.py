@@ -226,11 +226,11 @@ def test_the_engine_tells_what_it_knows_and_counts(engine: AsyncEngine) -> None:
     assert answer.media[0].is_cached is False
     [again] = ask(engine, parse([("seen before?", make_picture(99, 98, 97))], max_new_tokens=2))
     assert again.media[0].is_cached is True
-    assert core_of(engine)._ledger.encoded and not core_of(engine)._ledger._sent
+    assert core_of(engine)._ledger.embeddings.encoded and not core_of(engine)._ledger.embeddings._sent
     stats = engine.stats()
     assert stats.num_kv_blocks > 0 and stats.total_step_tokens > 0 and stats.num_embeddings > 0
     engine.reset_caches()
-    assert not core_of(engine)._ledger.encoded
+    assert not core_of(engine)._ledger.embeddings.encoded
     assert engine.stats().num_embeddings == 0
     assert core_of(engine)._ledger.all_ids() == [] and not core_of(engine)._ledger._owners
 

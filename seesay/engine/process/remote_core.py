@@ -177,7 +177,7 @@ class ProcessCore:
 
     def is_encoded(self, item_hash: bytes) -> bool:
         """Whether this embedding is there or being made, as far as the process has told, or was asked for."""
-        return self._ledger.is_encoded(item_hash)
+        return item_hash in self._ledger.embeddings
 
     def give_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
         """Answer `CoreListener.on_features_wanted`."""

@@ -47,6 +47,10 @@ class Source:
         module = self.stored_as.get("lm_head.weight", "").removesuffix(".weight")
         return [module] if module and module.rpartition(".")[2] != "lm_head" else []
 
+    def stored_type(self, tensor: str) -> torch.dtype:
+        """Return the type in which the checkpoint has a tensor of the decoder."""
+        return torch_type(self.checkpoint, self.stored_as[tensor])
+
     def make_decoder(self) -> ComposedDecoder:
         """Return a decoder without weights."""
         return ComposedDecoder(self.config, device=self.device, dtype=self.dtype)
@@ -177,16 +181,13 @@ class PlainLayer:
 
     def weight_type(self, name: str) -> torch.dtype:
         """Return the type in which the checkpoint has the weight of a linear layer."""
-        return self._stored_type(self._weights[name][0]["weight"].parts[0].tensor)
+        return self.source.stored_type(self._weights[name][0]["weight"].parts[0].tensor)
 
     def round_norm(self, name: str, norm: Tensor) -> Tensor:
         """Return what is left of norm `name`, of these values, once it is stored."""
         tensor = f"{self._prefix}{name}.weight"
         offset = self._norms[tensor].offset
         return self._as_stored(tensor, norm - offset).float() + offset
-
-    def _stored_type(self, tensor: str) -> torch.dtype:
-        return torch_type(self.source.checkpoint, self.source.stored_as[tensor])
 
     def _load(self) -> None:
         weights = [weight for found, bias in self._weights.values() for weight in (*found.values(), bias)]
@@ -198,7 +199,7 @@ class PlainLayer:
         )
 
     def _as_stored(self, tensor: str, data: Tensor) -> Tensor:
-        return data.to(self._stored_type(tensor), copy=True)
+        return data.to(self.source.stored_type(tensor), copy=True)
 
 
 def torch_type(checkpoint: Checkpoint, stored: str) -> torch.dtype:

@@ -76,21 +76,21 @@ def test_arrays_are_sent_once_while_they_may_be_there() -> None:
     for number in range(3):
         ledger.add(make_request(number, make_item(1), make_item(2, has_arrays=False)))
     assert arrays_sent(ledger, 0) == [True, False] and arrays_sent(ledger, 1) == [False, False]
-    assert ledger.is_encoded(bytes([1]) * 32) and not ledger.is_encoded(bytes([2]) * 32)
+    assert bytes([1]) * 32 in ledger.embeddings and bytes([2]) * 32 not in ledger.embeddings
     ledger.remove(0)
-    assert not ledger.is_encoded(bytes([1]) * 32), "the process may not have encoded them"
+    assert bytes([1]) * 32 not in ledger.embeddings, "the process may not have encoded them"
     assert arrays_sent(ledger, 2) == [True, False]
 
 
 def test_what_the_process_tells_of_its_embeddings() -> None:
     ledger = Ledger()
     ledger.add(make_request(1, make_item(1)))
-    ledger.note_encoded([bytes([1]) * 32, bytes([2]) * 32], [])
-    assert arrays_sent(ledger, 1) == [False] and not ledger._sent
-    ledger.note_encoded([], [bytes([1]) * 32])
-    assert not ledger.is_encoded(bytes([1]) * 32) and ledger.is_encoded(bytes([2]) * 32)
-    ledger.note_encoded([bytes([3]) * 32], [bytes([3]) * 32])
-    assert not ledger.is_encoded(bytes([3]) * 32), "it has come and gone"
+    ledger.embeddings.update([bytes([1]) * 32, bytes([2]) * 32], [])
+    assert arrays_sent(ledger, 1) == [False] and not ledger.embeddings._sent
+    ledger.embeddings.update([], [bytes([1]) * 32])
+    assert bytes([1]) * 32 not in ledger.embeddings and bytes([2]) * 32 in ledger.embeddings
+    ledger.embeddings.update([bytes([3]) * 32], [bytes([3]) * 32])
+    assert bytes([3]) * 32 not in ledger.embeddings, "it has come and gone"
 
 
 def test_arrays_are_dropped_when_they_are_written_where_they_can_be_made_again() -> None:
@@ -121,9 +121,9 @@ def test_requests_wait_until_they_are_sent_and_again_when_their_process_ends() -
     assert ledger.end_receiver(PROCESS) == [0], "the process can have had it"
     assert ledger.waiting() == [entries[1], entries[3]]
     assert (entries[1].sent_hashes, entries[1].is_written) == ((), False)
-    assert ledger.is_encoded(bytes([0]) * 32) and not ledger.is_encoded(bytes([1]) * 32)
+    assert bytes([0]) * 32 in ledger.embeddings and bytes([1]) * 32 not in ledger.embeddings
     ledger.take_back(entries[0])
-    assert entries[0].receiver is None and not entries[0].is_written and not ledger.is_encoded(bytes([0]) * 32)
+    assert entries[0].receiver is None and not entries[0].is_written and bytes([0]) * 32 not in ledger.embeddings
 
 
 def test_items_of_live_requests_are_found() -> None:

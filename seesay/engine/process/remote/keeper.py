@@ -168,7 +168,7 @@ class ProcessKeeper:
         with self._state.changed:
             is_first = self._state.facts is None
             reason = self._state.note_end(error)
-            self._sender.requests.ledger.encoded.clear()
+            self._sender.requests.ledger.embeddings.encoded.clear()
             self._taker.stats = EngineStats()
             lost = [] if child is None else self._sender.requests.ledger.end_receiver(child)
             if not is_first and self._state.failure is not None:

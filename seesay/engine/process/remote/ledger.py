@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from seesay.engine.process.kinds import Item, Request
+from seesay.engine.process.remote.known_embeddings import KnownEmbeddings
 from seesay.engine.token_messages import TokenRequest
 from seesay.values import MediaItem
 
@@ -31,15 +32,11 @@ def name_owner(owner: Hashable) -> bytes | None:
 
 
 class Ledger:
-    """Live requests by id. Not thread-safe.
-
-    encoded: hashes of media items whose embedding the process has, or makes, as far as it has told.
-    """
+    """Live requests by id, and the `embeddings` that their process has. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.encoded: set[bytes] = set()
+        self.embeddings = KnownEmbeddings()
         self._entries: dict[int, Entry] = {}
-        self._sent: Counter[bytes] = Counter()
         self._owners: dict[Hashable, int] = {}  # owners of live requests → the number that stands for them
         self._num_requests: Counter[Hashable] = Counter()
         self._num_owners = 0
@@ -74,10 +71,10 @@ class Ledger:
         another request, are left out: it asks for them should it need them."""
         items = []
         for item in entry.request.prompt.items:
-            has_arrays = item.has_arrays and not self.is_encoded(item.hash)
+            has_arrays = item.has_arrays and item.hash not in self.embeddings
             if has_arrays:
                 entry.sent_hashes = (*entry.sent_hashes, item.hash)
-                self._sent[item.hash] += 1
+                self.embeddings.note_sent(item.hash)
             items.append(Item.of(item, has_arrays=has_arrays))
         entry.receiver = receiver
         owner = name_owner(entry.request.owner)
@@ -98,20 +95,8 @@ class Ledger:
         """Note that no process has this request, or that it has ended."""
         entry.receiver = None
         entry.is_written = False
-        for item_hash in entry.sent_hashes:
-            self._sent[item_hash] -= 1
-            if not self._sent[item_hash]:
-                del self._sent[item_hash]
+        self.embeddings.take_back(entry.sent_hashes)
         entry.sent_hashes = ()
-
-    def is_encoded(self, item_hash: bytes) -> bool:
-        """Whether the embedding of this item is there or being made, or its arrays have been sent to be encoded."""
-        return item_hash in self.encoded or item_hash in self._sent
-
-    def note_encoded(self, encoded: Iterable[bytes], dropped: Iterable[bytes]) -> None:
-        """Take what the process tells of its embeddings."""
-        self.encoded.update(encoded)
-        self.encoded.difference_update(dropped)
 
     def find_item(self, request_id: int, item_index: int) -> MediaItem | None:
         """A media item of a live request."""

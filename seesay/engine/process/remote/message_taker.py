@@ -82,7 +82,7 @@ class MessageTaker:
 
     def _take_news(self, news: kinds.News) -> None:
         with self._changed:
-            self._sender.requests.ledger.note_encoded(news.encoded, news.dropped)
+            self._sender.requests.ledger.embeddings.update(news.encoded, news.dropped)
         if (listener := self._sender.requests.listener) is not None:
             for item_hash in news.encoded:
                 listener.on_encoding(item_hash)
