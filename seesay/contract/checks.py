@@ -270,8 +270,8 @@ def check_owners(weights: WeightMap, names: Sequence[str]) -> None:
     both = [name for name in names if weights.decoder_name(name) and weights.tower_name(name)]
     assert not both, f"decoder and tower have {both}"
     for own_name in (weights.decoder_name, weights.tower_name):
-        counts = Counter(map(own_name, names))
-        twice = sorted(name for name, count in counts.items() if name is not None and count > 1)
+        own_names = filter(None, map(own_name, names))
+        twice = sorted(name for name, count in Counter(own_names).items() if count > 1)
         assert not twice, f"two tensors become {twice}"
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
@@ -188,13 +189,15 @@ def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
     if not placed:
         return tuple(parts)
     queues = {modality: iter([part for part in media if part.modality.stands_as is modality]) for modality in placed}
-    result: list[Part] = []
-    for part in parts:
-        if isinstance(part, TextPart):
-            result += _fill_places(part.text, queues)
-        elif part.modality.stands_as not in placed:
-            result.append(part)
-    return tuple(part for part in result if isinstance(part, MediaPart) or part.text)
+    moved = chain.from_iterable(_place_part(part, queues) for part in parts)
+    return tuple(part for part in moved if isinstance(part, MediaPart) or part.text)
+
+
+def _place_part(part: Part, queues: Mapping[Modality, Iterator[MediaPart]]) -> Iterable[Part]:
+    """Return what stands in the place of a part: media that stand in a text are left out where they were."""
+    if isinstance(part, TextPart):
+        return _fill_places(part.text, queues)
+    return () if part.modality.stands_as in queues else (part,)
 
 
 def _fill_places(text: str, queues: Mapping[Modality, Iterator[MediaPart]]) -> Iterator[Part]:
