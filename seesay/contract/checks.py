@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -270,9 +270,12 @@ def check_owners(weights: WeightMap, names: Sequence[str]) -> None:
     both = [name for name in names if weights.decoder_name(name) and weights.tower_name(name)]
     assert not both, f"decoder and tower have {both}"
     for own_name in (weights.decoder_name, weights.tower_name):
-        own_names = filter(None, map(own_name, names))
-        twice = sorted(name for name, count in Counter(own_names).items() if count > 1)
+        twice = _find_repeated(filter(None, map(own_name, names)))
         assert not twice, f"two tensors become {twice}"
+
+
+def _find_repeated(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
 
 
 Check = Callable[[Subject], object]

@@ -149,12 +149,8 @@ class ModelControl:
         self.status = ModelStatus(epoch=status.epoch + has_lost, folders=folders, has_lost=has_lost or status.has_lost)
 
     def _update(self, command: UpdateWeights) -> None:
-        weights, status = self._weights, self.status
-        source = (
-            self._take_staged(command.update_id)
-            if command.update_id is not None
-            else weights.open_folder(command.folder or "")
-        )
+        status = self.status
+        source = self._open_source(command)
         is_dropped = "weights" in status.asleep and status.level == 2
         if is_dropped and command.is_partial:
             raise CheckpointError("update_weights: the weights were dropped by sleep(level=2): give all, not some")
@@ -174,6 +170,11 @@ class ModelControl:
         self._note_update(command)
         if not self.status.asleep:
             self._runner.restore_graphs()
+
+    def _open_source(self, command: UpdateWeights) -> TensorSource:
+        if command.update_id is not None:
+            return self._take_staged(command.update_id)
+        return self._weights.open_folder(command.folder or "")
 
     def _check_given(self, source: TensorSource, *, is_partial: bool, is_on_host: bool) -> None:
         """Check new weights beside those that there are, which are on the device then. Those that were on the host go

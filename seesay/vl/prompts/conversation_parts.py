@@ -188,9 +188,14 @@ def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
     placed = _find_marked(texts, media, where, place)
     if not placed:
         return tuple(parts)
-    queues = {modality: iter([part for part in media if part.modality.stands_as is modality]) for modality in placed}
+    queues = _sort_by_token(media, placed)
     moved = chain.from_iterable(_place_part(part, queues) for part in parts)
     return tuple(part for part in moved if isinstance(part, MediaPart) or part.text)
+
+
+def _sort_by_token(media: Sequence[MediaPart], placed: Iterable[Modality]) -> dict[Modality, Iterator[MediaPart]]:
+    """Return the media by the modality whose token stands for them."""
+    return {modality: iter([part for part in media if part.modality.stands_as is modality]) for modality in placed}
 
 
 def _place_part(part: Part, queues: Mapping[Modality, Iterator[MediaPart]]) -> Iterable[Part]:
