@@ -51,7 +51,7 @@ def record_nothing(run: Callable[[], DecodeOutput]) -> tuple[Callable[[], None],
     ids = torch.zeros(4096, dtype=torch.int64)
     logits = torch.zeros(1, 1).expand(len(ids), 1 << 15)
     return lambda: None, DecodeOutput(
-        hidden=logits[:, :1], logits=logits, best=ids.float(), token_ids=ids, faults=ids.float()
+        states=logits[:, :1], logits=logits, best=ids.float(), token_ids=ids, faults=ids.float()
     )
 
 

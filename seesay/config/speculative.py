@@ -13,7 +13,6 @@ MAX_TOKENS = 15
 """Most tokens that are proposed at a time."""
 _OTHER_METHODS = (
     "eagle",
-    "eagle3",
     "deepseek_mtp",
     "medusa",
     "mlp_speculator",
@@ -29,21 +28,22 @@ class SpeculativeConfig:
 
     method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before;
         'draft' what a smaller model of the same vocabulary would choose; 'mtp' what a layer of the checkpoint predicts
-        that was trained for it.
-    model: that model, for 'draft': a folder, or the id of one on the hub.
+        that was trained for it; 'eagle3' what such a layer from a folder of its own predicts.
+    model: that model, for 'draft', or that head, for 'eagle3': a folder, or the id of one on the hub.
     num_speculative_tokens: most tokens that are proposed at a time for one answer.
     """
 
-    method: Literal["ngram", "draft", "mtp"] = "ngram"
+    method: Literal["ngram", "draft", "mtp", "eagle3"] = "ngram"
     model: str = ""
     num_speculative_tokens: int = 7
 
     def __post_init__(self) -> None:
         method, most = self.method, self.num_speculative_tokens
-        require(method not in _OTHER_METHODS, "method", method, "is not supported, only 'ngram', 'draft' and 'mtp' are")
+        known = "is not supported, only 'ngram', 'draft', 'mtp' and 'eagle3' are"
+        require(method not in _OTHER_METHODS, "method", method, known)
         check_types(self)
-        if method == "draft":
-            require(bool(self.model), "model", self.model, "must name the model that proposes with method='draft'")
+        if method in ("draft", "eagle3"):
+            require(bool(self.model), "model", self.model, f"must name what proposes with method={method!r}")
         else:
             require(not self.model, "model", self.model, f"must be empty with method={method!r}, which needs none")
         require(1 <= most <= MAX_TOKENS, "num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")

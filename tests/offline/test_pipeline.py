@@ -380,8 +380,8 @@ def test_pipeline_arguments() -> None:
         seesay.pipeline(session_len=8)
     with pytest.raises(TypeError, match="'frobnicate'"):
         seesay.pipeline(frobnicate=8)
-    with pytest.raises(ConfigError, match="only 'ngram', 'draft' and 'mtp' are, got 'eagle3'"):
-        seesay.pipeline(speculative_config={"method": "eagle3"})
+    with pytest.raises(ConfigError, match="only 'ngram', 'draft', 'mtp' and 'eagle3' are, got 'medusa'"):
+        seesay.pipeline(speculative_config={"method": "medusa"})
     with pytest.raises(ConfigError, match="log_level"):
         seesay.pipeline(log_level="LOUD")
     with pytest.warns(DeprecationWarning, match="backend, tp"), pytest.raises(ConfigError, match="tp"):

@@ -30,6 +30,7 @@ from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.division import WHOLE, Division, make_division
 from seesay.llm.models.embedding import EmbeddingTable
 from seesay.llm.models.layer import Layer, make_layer
+from seesay.llm.models.layer_states import LayerStates
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.mixers.rotary import Rotary
 from seesay.llm.models.norm import make_norm
@@ -44,7 +45,8 @@ _HEAD = "lm_head"
 
 class ComposedDecoder:
     """A `Decoder` of layers that `DecoderConfig` describes, or a rank's share of them, which computes what the whole
-    computes together with those of the other ranks. `weights` loads, replaces and drops all of its weights."""
+    computes together with those of the other ranks. `weights` loads, replaces and drops all of its weights.
+    `layer_states` keep what goes into some layers, where they are set."""
 
     weights: LoadedLayers
 
@@ -90,6 +92,7 @@ class ComposedDecoder:
         cap = config.logit_soft_cap
         self._cap = None if cap is None else by_groups(lambda logits: logits.div_(cap).tanh_().mul_(cap))
         self.adapters: Adapters | None = None
+        self.layer_states: LayerStates | None = None
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=dtype).item()  # rounded, as published
 
     @classmethod
@@ -264,6 +267,7 @@ class ComposedDecoder:
         if self.adapters is not None:
             self.adapters.begin(inputs.adapters)
         step = self._begin_step(inputs)
+        self._keep(0, residual)
         if 0 < len(residual) <= self._max_few_rows and inputs.media_rows is None:
             self._run_few(residual, inputs, layers, caches, step)
             return None, residual, wanted
@@ -275,6 +279,7 @@ class ComposedDecoder:
             delta, residual = layer.run(delta, residual, cache, step, picked)
             if picked is None:
                 self._add_deep(residual, inputs, number - 1)
+                self._keep(number, residual, delta)
         return delta, residual, None if last_wanted is not None else wanted
 
     def _run_few(
@@ -289,6 +294,11 @@ class ComposedDecoder:
         for index, (layer, cache) in enumerate(zip(layers, caches, strict=True)):
             layer.run_few(residual, cache, step)
             self._add_deep(residual, inputs, index)
+            self._keep(index + 1, residual)
+
+    def _keep(self, place: int, residual: torch.Tensor, delta: torch.Tensor | None = None) -> None:
+        if self.layer_states is not None:
+            self.layer_states.take(place, residual, delta)
 
     # --- stage by stage -----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ of their own, and side by side through a product. What is behind the layer is th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -15,13 +15,11 @@ import torch
 from seesay.checkpoint.parts import Source, Weight
 from seesay.device.linear.linear import Linear
 from seesay.errors import ConfigError
-from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import ModelInput
 from seesay.llm.models.division import WHOLE, Division
-from seesay.llm.models.layer import Layer
 from seesay.llm.models.norm import make_norm
 from seesay.llm.models.spec import DecoderConfig
+from seesay.llm.models.state_decoder import StateDecoder
 
 _JOIN = "eh_proj"
 _SHARED = {
@@ -34,13 +32,8 @@ _OWN_NORMS = ("enorm", "hnorm")
 _OWN = tuple(f"{name}." for name in (*_OWN_NORMS, _JOIN))
 
 
-class PredictingDecoder(ComposedDecoder):
-    """A `Decoder` of that layer. The embeddings of its input are hidden states [R, hidden] of the model.
-
-    states: the hidden states before the last norm of what `forward` has returned last.
-    """
-
-    states: torch.Tensor
+class PredictingDecoder(StateDecoder):
+    """A `Decoder` of that layer, for hidden states behind the last norm of the model."""
 
     def __init__(
         self,
@@ -67,30 +60,15 @@ class PredictingDecoder(ComposedDecoder):
         return [*super().plain_weights, *self._token_norm.weights, *self._state_norm.weights]
 
     def embed(self, inputs: ModelInput) -> torch.Tensor:
-        """Return what the layer takes: [T, hidden]. A token without a hidden state takes zeros."""
+        """Return what the layer takes: [T, hidden]."""
         tokens = self._table.look_up(inputs.input_ids)
-        states = torch.zeros_like(tokens)
-        if inputs.splice_rows is not None and inputs.splice_embeddings is not None:
-            states.index_copy_(0, inputs.splice_rows, inputs.splice_embeddings.to(states.dtype))
-        return self._join(torch.cat((self._token_norm(tokens), self._state_norm(states)), dim=-1))
-
-    def _compute(
-        self,
-        inputs: ModelInput,
-        layers: Sequence[Layer],
-        caches: Sequence[LayerCache],
-        wanted: torch.Tensor | None,
-    ) -> torch.Tensor:
-        delta, residual, left = self._run_layers(self.embed(inputs), inputs, layers, caches, wanted)
-        residual = residual if delta is None else residual + delta
-        self.states = residual if left is None else residual.index_select(0, left)
-        return self._norm(self.states)
+        states = self._state_norm(self._find_states(inputs))
+        return self._join(torch.cat((self._token_norm(tokens), states), dim=-1))
 
 
 def make_predicting_config(config: DecoderConfig) -> DecoderConfig:
     """Return the options of the layer behind a decoder, which is of the kind of its last one."""
-    rotaries = tuple(replace(spec, sections=()) for spec in config.rotaries)  # of its texts, all axes are equal
-    return replace(config, layers=config.layers[-1:], num_deep_layers=0, tied_embeddings=False, rotaries=rotaries)
+    return replace(config, layers=config.layers[-1:], num_deep_layers=0, tied_embeddings=False)
 
 
 def make_predicting_names(

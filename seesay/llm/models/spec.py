@@ -334,6 +334,7 @@ class DecoderConfig:
     embeddings as `embed_tokens.added`, or behind those of the others if it `joins_added`, and the head has no logits of
     them. has_unit_head: each row of the head's weight is divided by its length.
     query_growth: None: never.
+    attended_size: components that queries, keys and values are products of; None: `hidden_size`.
     has_sinks: see `Ops.attend`. head_bias: logits have one.
     projection_size: numbers of the vector that `embedding_head` makes of a hidden state, for late interaction; 0: there
     is no such head.
@@ -378,6 +379,7 @@ class DecoderConfig:
     head_bias: bool = False
     projection_size: int = 0
     log_length: int | None = None
+    attended_size: int | None = None
 
     @property
     def num_layers(self) -> int:

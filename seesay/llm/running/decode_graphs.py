@@ -26,10 +26,11 @@ from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOutput:
-    """Hidden states [n, hidden], logits [n, vocab], and the largest one of each row [n] with its token id int64 [n];
-    faults [n] (see `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph computes."""
+    """What is kept of hidden states [n, size], logits [n, vocab], and the largest one of each row [n] with its token id
+    int64 [n]; faults [n] (see `ModelInput`), which are in `best`, too. Overwritten by the next step that a graph
+    computes."""
 
-    hidden: torch.Tensor
+    states: torch.Tensor
     logits: torch.Tensor
     best: torch.Tensor
     token_ids: torch.Tensor
@@ -48,7 +49,8 @@ class _Graph:
 
 class DecodeGraphs:
     """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one per layer). Recording them by
-    `record` takes a second or two. num_adapter_slots: of the decoder's adapters; 0: it takes none."""
+    `record` takes a second or two. num_adapter_slots: of the decoder's adapters; 0: it takes none. make_states: see
+    `KeptStates`; None where nothing is kept."""
 
     def __init__(
         self,
@@ -59,8 +61,9 @@ class DecodeGraphs:
         record: Record,
         block_size: int,
         num_adapter_slots: int = 0,
+        make_states: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        self._decoder = decoder
+        self._decoder, self._make_states = decoder, make_states
         self._caches = caches
         self._rows = rows
         self._block_size = block_size
@@ -105,7 +108,8 @@ class DecodeGraphs:
         logits = self._decoder.logits(hidden)
         best, token_ids = logits.max(dim=-1)
         best.add_(given.faults)  # so that what is collected anyway tells of them
-        return DecodeOutput(hidden=hidden, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
+        states = hidden if self._make_states is None else self._make_states(hidden)
+        return DecodeOutput(states=states, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows: none attends to media."""
@@ -133,7 +137,7 @@ class DecodeGraphs:
         self._rows.end_decode(slots, places)
         output = graph.output
         return DecodeOutput(
-            hidden=output.hidden[:count],
+            states=output.states[:count],
             logits=output.logits[:count],
             best=output.best[:count],
             token_ids=output.token_ids[:count],

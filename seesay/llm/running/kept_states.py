@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -18,11 +19,16 @@ class _Piece(NamedTuple):
 
 
 class KeptStates:
-    """The hidden states behind the last norm of the sequences that were begun, by position, until they are taken. Of
-    more than `max_bytes` all are dropped. Used by the engine loop's thread."""
+    """The hidden states of the sequences that were begun, by position, until they are taken. Of more than `max_bytes`
+    all are dropped. Used by the engine loop's thread.
 
-    def __init__(self, max_bytes: int) -> None:
+    make: returns what is kept of the tokens of a step [T, size], when the decoder has given their hidden states behind
+    the last norm [T, hidden]; it may be part of a CUDA graph.
+    """
+
+    def __init__(self, max_bytes: int, make: Callable[[torch.Tensor], torch.Tensor] | None = None) -> None:
         self._max_bytes = max_bytes
+        self.make = make or _keep_hidden
         self._num_bytes = 0
         self._pieces: dict[int, list[_Piece]] = {}
 
@@ -39,12 +45,12 @@ class KeptStates:
         self._num_bytes = 0
         self._pieces.clear()
 
-    def keep(self, step: StepRows, hidden: torch.Tensor) -> None:
-        """Take the states [T, hidden] of all tokens of a step, in the order of its rows."""
+    def keep(self, step: StepRows, made: torch.Tensor) -> None:
+        """Take the states [T, size] of all tokens of a step, in the order of its rows."""
         first = 0
         for row in step.rows:
             if (pieces := self._pieces.get(row.seq_id)) is not None:
-                states = hidden[first : first + row.num_tokens]
+                states = made[first : first + row.num_tokens]
                 pieces.append(_Piece(row.start, states))
                 self._num_bytes += states.nbytes
             first += row.num_tokens
@@ -68,3 +74,7 @@ class KeptStates:
             self._num_bytes -= sum(piece.states.nbytes for piece in pieces) - sum(one.states.nbytes for one in left)
             self._pieces[seq_id] = left
         return found
+
+
+def _keep_hidden(hidden: torch.Tensor) -> torch.Tensor:
+    return hidden

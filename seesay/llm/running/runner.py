@@ -58,8 +58,8 @@ class ModelRunner:
 
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
-    device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `kept_states` takes the
-    hidden states of all tokens, if it is there. `has_graphs`: whether
+    device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `kept_states` takes what
+    it makes of the hidden states of all tokens, if it is there. `has_graphs`: whether
     CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled only when the next one
     is launched, or none follows, as its hidden states come from elsewhere meanwhile.
     """
@@ -189,6 +189,7 @@ class ModelRunner:
                 record=GraphRecorder(self.stream).record,
                 block_size=self.block_size,
                 num_adapter_slots=self.limits.num_adapter_slots,
+                make_states=None if self.kept_states is None else self.kept_states.make,
             )
 
     def warm_up(self) -> None:
@@ -367,7 +368,7 @@ class ModelRunner:
         if (graphs := self._find_graphs(step)) is not None:
             output = graphs.run(step)
             if self.kept_states is not None:
-                self.kept_states.keep(step, output.hidden.clone())
+                self.kept_states.keep(step, output.states.clone())
             return LaunchedStep(
                 step=step,
                 dtype=self.dtype,
@@ -394,7 +395,7 @@ class ModelRunner:
         launched = begun.launched(self.dtype)
         hidden = self.decoder.forward(begun.inputs, caches, begun.wanted)
         if self.kept_states is not None:
-            self.kept_states.keep(begun.step, hidden)
+            self.kept_states.keep(begun.step, self.kept_states.make(hidden))
         begun.finish(launched, self.decoder, hidden)
         return launched
 

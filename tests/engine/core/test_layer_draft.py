@@ -111,14 +111,12 @@ class Reference:
         states = self.model.model(torch.tensor([token_ids[:-1]])).last_hidden_state[0]
         known, gaps = list(token_ids), []
         for token_id in proposed:
-            inputs = torch.tensor([known[1], *known[1:]])
-            embedded = self.model.model.embed_tokens(inputs)
-            states_in = torch.cat((states[:1], states))
-            joined = torch.cat((self.norm(embedded, "enorm"), self.norm(states_in, "hnorm")), dim=-1)
+            embedded = self.model.model.embed_tokens(torch.tensor(known[1:]))
+            joined = torch.cat((self.norm(embedded, "enorm"), self.norm(states, "hnorm")), dim=-1)
             x = (joined @ self.own["eh_proj.weight"].T)[None]
-            places = torch.arange(len(known))[None]
+            places = torch.arange(len(known) - 1)[None]
             turned = self.model.model.rotary_emb(x, places)
-            mask = torch.full((len(known), len(known)), -torch.inf).triu(1)[None, None]
+            mask = torch.full((len(known) - 1, len(known) - 1), -torch.inf).triu(1)[None, None]
             out = self.layer(x, attention_mask=mask, position_ids=places, position_embeddings=turned)
             out = (out[0] if isinstance(out, tuple) else out)[0]
             states = torch.cat((states, out[-1:]))

@@ -230,10 +230,10 @@ def test_requests_that_need_each_step_propose_nothing(options: dict[str, Any], c
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["eagle3", "medusa"])
+@pytest.mark.parametrize("method", ["eagle", "medusa"])
 def test_other_methods_are_refused_by_name(method: Any) -> None:
     with pytest.raises(
-        ConfigError, match=f"method is not supported, only 'ngram', 'draft' and 'mtp' are, got '{method}'"
+        ConfigError, match=f"method is not supported, only 'ngram', 'draft', 'mtp' and 'eagle3' are, got '{method}'"
     ):
         SpeculativeConfig(method=method)
 
@@ -245,6 +245,7 @@ def test_other_methods_are_refused_by_name(method: Any) -> None:
         ({"num_speculative_tokens": 16}, "num_speculative_tokens"),
         ({"model": "a/b"}, "model must be empty"),
         ({"method": "draft"}, "model must name"),
+        ({"method": "eagle3"}, "model must name"),
         ({"method": "magic"}, "method"),
         ({"prompt_lookup_max": 4}, "'prompt_lookup_max' is not an option"),
     ],

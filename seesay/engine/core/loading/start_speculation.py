@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from seesay.engine.core.loading.resolved_config import ResolvedConfig
     from seesay.engine.core.speculation.speculation import Speculation
     from seesay.engine.opened_model import OpenedModel
+    from seesay.llm.models.composed_decoder import ComposedDecoder
+    from seesay.llm.models.state_decoder import StateDecoder
+    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.runner import ModelRunner
 
 MOST_VERIFIED = 128
@@ -51,8 +54,8 @@ def load_draft(
     speculation = config.speculation
     if speculation is None or resolved.device.type == "meta":
         return None
-    if speculation.method == "mtp":
-        return _load_layer(model, config, resolved, main)
+    if speculation.method in ("mtp", "eagle3"):
+        return _load_layer(model, speculation, config, resolved, main)
     return _load_model(model, speculation.model, config, resolved) if speculation.model else None
 
 
@@ -69,28 +72,29 @@ def _load_model(model: OpenedModel, name: str, config: EngineConfig, resolved: R
         runner = load_runner(
             opened, limits, max_step_tokens=_DRAFT_STEP_TOKENS, block_size=config.block_size, make_runner=None
         )
-    _start(runner, config, has_graphs=True)
+    _start(runner, config)
     return DraftModel(runner)
 
 
-def _load_layer(model: OpenedModel, config: EngineConfig, resolved: ResolvedConfig, main: ModelRunner) -> DraftModel:
+def _load_layer(
+    model: OpenedModel,
+    speculation: SpeculativeConfig,
+    config: EngineConfig,
+    resolved: ResolvedConfig,
+    main: ModelRunner,
+) -> DraftModel:
     from seesay.llm.models.composed_decoder import ComposedDecoder
-    from seesay.llm.models.predicting_decoder import PredictingDecoder, make_predicting_config, make_predicting_names
-    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.runner_limits import RunnerLimits
 
     if config.num_ranks > 1 or not isinstance(main.decoder, ComposedDecoder):
         what = f"{config.num_ranks} ranks" if config.num_ranks > 1 else "a model that is computed by its own modules"
-        raise ConfigError(f"speculative.method='mtp' is not supported with {what}: use 'ngram' or 'draft'")
-    checkpoint, whole = model.checkpoint, main.decoder.config
-    decoder = PredictingDecoder.load(
-        checkpoint,
-        make_predicting_config(whole),
-        decoder_name=make_predicting_names(checkpoint.tensor_names(), model.backbone.decoder_name, whole.num_layers),
-        device=resolved.device,
-        dtype=resolved.dtype,
-    )
+        raise ConfigError(f"speculative.method={speculation.method!r} is not supported with {what}: use another method")
+    if speculation.method == "mtp":
+        decoder, states = _load_own_layer(model, resolved, main.decoder)
+    else:
+        decoder, states = _load_head(speculation.model, resolved, main.decoder)
+    decoder.reserve(_DRAFT_STEP_TOKENS)
     limits = RunnerLimits(
         max_batch_size=_DRAFT_ROWS,
         max_step_tokens=_DRAFT_STEP_TOKENS,
@@ -99,18 +103,48 @@ def _load_layer(model: OpenedModel, config: EngineConfig, resolved: ResolvedConf
         kv_format="plain",
     )
     runner = ModelRunner(decoder, limits)
-    _start(runner, config, has_graphs=False)
-    main.kept_states = KeptStates(_KEPT_STATES_BYTES)
-    return LayerDraft(runner, decoder, main.kept_states)
+    _start(runner, config)
+    main.kept_states = states
+    return LayerDraft(runner, decoder, states)
 
 
-def _start(runner: ModelRunner, config: EngineConfig, *, has_graphs: bool) -> None:
+def _load_own_layer(
+    model: OpenedModel, resolved: ResolvedConfig, main: ComposedDecoder
+) -> tuple[StateDecoder, KeptStates]:
+    from seesay.llm.models.predicting_decoder import PredictingDecoder, make_predicting_config, make_predicting_names
+    from seesay.llm.running.kept_states import KeptStates
+
+    checkpoint, whole = model.checkpoint, main.config
+    decoder = PredictingDecoder.load(
+        checkpoint,
+        make_predicting_config(whole),
+        decoder_name=make_predicting_names(checkpoint.tensor_names(), model.backbone.decoder_name, whole.num_layers),
+        device=resolved.device,
+        dtype=resolved.dtype,
+    )
+    return decoder, KeptStates(_KEPT_STATES_BYTES)
+
+
+def _load_head(name: str, resolved: ResolvedConfig, main: ComposedDecoder) -> tuple[StateDecoder, KeptStates]:
+    from seesay.checkpoint import Checkpoint
+    from seesay.checkpoint.model_path import resolve_checkpoint
+    from seesay.llm.models.configs.eagle_config import open_head, read_head_config
+    from seesay.llm.models.eagle_head import load_head
+    from seesay.llm.running.kept_states import KeptStates
+
+    checkpoint = open_head(Checkpoint.load(resolve_checkpoint(name)))
+    with checkpoint.blamed():
+        head = load_head(checkpoint, read_head_config(checkpoint, main.config, session_len=resolved.session_len), main)
+    return head, KeptStates(_KEPT_STATES_BYTES, head.join)
+
+
+def _start(runner: ModelRunner, config: EngineConfig) -> None:
     """Allocate the cache of what proposes, and get ready for its steps."""
     num_tokens = max(_DRAFT_CACHE_TOKENS, runner.limits.session_len)
     runner.allocate_cache(num_blocks=-(-num_tokens // config.block_size), share=1.0)
     if runner.device.type != "cpu":
         runner.warm_up()
-        if has_graphs and runner.decoder.traits.has_graphs and not config.eager_mode:
+        if runner.decoder.traits.has_graphs and not config.eager_mode:
             runner.record_graphs()
 
 

@@ -26,34 +26,51 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DraftText:
-    """A sequence as a draft model has it: its first `num_computed` tokens have keys and values, if they still are those
-    of the sequence: `proposed` tokens were computed behind the first `num_known`. blocks: those it holds."""
+    """A sequence as a draft model has it, without its first `num_skipped` tokens: its first `num_computed` tokens have
+    keys and values, if they still are those of the sequence: `proposed` tokens were computed behind the first
+    `num_known`. blocks: those it holds."""
 
     seq: Sequence
+    num_skipped: int
     blocks: list[int]
     num_computed: int = 0
     num_known: int = 0
     proposed: tuple[int, ...] = ()
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the sequence has now."""
+        return self.seq.num_tokens - self.num_skipped
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self.seq.num_prompt_tokens - self.num_skipped
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int64]:
+        return self.seq.token_ids[self.num_skipped :]
+
     def settle(self) -> None:
         """Go back to the last token that is one of the sequence."""
-        token_ids = self.seq.token_ids[self.num_known :].tolist()
+        token_ids = self.token_ids[self.num_known :].tolist()
         num_right = 0
         for token_id, proposed in zip(token_ids, self.proposed, strict=False):
             if token_id != proposed:
                 break
             num_right += 1
-        self.num_computed = min(self.num_computed, self.num_known + num_right, self.seq.num_tokens - 1)
+        self.num_computed = min(self.num_computed, self.num_known + num_right, self.num_tokens - 1)
 
 
 class DraftModel:
     """Continues sequences by `runner`, whose cache is allocated. Used by the engine loop's thread.
 
     A sequence that does not fit into the cache takes the blocks of the one that was asked for longest ago. states:
-    those of the model that it proposes for, if it needs them.
+    those of the model that it proposes for, if it needs them. num_skipped: tokens at the beginning of each sequence
+    that it does not take.
     """
 
     states: KeptStates | None = None
+    num_skipped = 0
 
     def __init__(self, runner: ModelRunner) -> None:
         self._runner = runner
@@ -80,28 +97,35 @@ class DraftModel:
         """Return up to `most` tokens for each sequence, by id; none for one of which much is left to compute."""
         taken = [text for seq in sequences if (text := self._take(seq, most)) is not None]
         texts = [text for text in taken if self._texts.get(text.seq.seq_id) is text]  # others may have its blocks now
-        proposed = self._continue(self._catch_up(texts), most)
+        proposed = self._continue(texts, most)
         for text in texts:
             self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
         return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
 
     def _continue(self, texts: list[DraftText], most: int) -> dict[int, list[int]]:
-        """Return `most` tokens for texts whose last known one is not computed yet, by id. Each step is launched before
-        the one before is collected."""
-        found: dict[int, list[int]] = {text.seq.seq_id: [] for text in texts}
-        before = self._launch(texts, -1, None)
-        for index in range(most):
-            behind = self._launch(texts, index, before) if index + 1 < most else None
-            if before is not None:
-                for seq_id, token_ids in self._runner.collect(before).token_ids.items():
-                    found[seq_id] += token_ids
+        """Compute what is missing of some sequences, and return `most` tokens for those that are complete then, by id.
+        Each step is launched before the one before is collected."""
+        before = self._catch_up(texts)
+        if before is None:
+            return {}
+        by_id = {text.seq.seq_id: text for text in texts}
+        found: dict[int, list[int]] = {row.seq_id: [] for row in before.step.rows if row.samples}
+        complete = [by_id[seq_id] for seq_id in found]
+        for index in range(most - 1 if complete else 0):
+            behind = self._launch(complete, index, before)
+            self._collect(before, found)
             before = behind
+        self._collect(before, found)
         return found
+
+    def _collect(self, launched: LaunchedStep, found: dict[int, list[int]]) -> None:
+        for seq_id, token_ids in self._runner.collect(launched).token_ids.items():
+            found[seq_id] += token_ids
 
     def _take(self, seq: Sequence, most: int) -> DraftText | None:
         """Return a sequence with blocks for its tokens and `most` more; None where there are not as many."""
         limits = self._runner.limits
-        num_tokens = seq.num_tokens + most
+        num_tokens = seq.num_tokens - self.num_skipped + most
         need = -(-num_tokens // limits.block_size)
         if num_tokens > limits.session_len or need > self._runner.num_blocks:
             self.drop(seq.seq_id)
@@ -110,8 +134,10 @@ class DraftModel:
         if text is None:
             while len(self._texts) >= limits.max_batch_size:
                 self.drop(next(iter(self._texts)))
-            text = self._texts[seq.seq_id] = DraftText(seq, [], num_known=seq.num_tokens)
-            self._begun.append(_begin(seq, self._clip(seq.token_ids)))
+            text = self._texts[seq.seq_id] = DraftText(seq, self.num_skipped, [])
+            text.num_known = text.num_tokens
+            token_ids = _clip(text.token_ids, self._vocab_size)
+            self._begun.append(_begin(text, token_ids, *self._find_positions(seq, text.num_prompt_tokens)))
         else:
             text.settle()
         self._texts.move_to_end(seq.seq_id)
@@ -126,24 +152,25 @@ class DraftModel:
             self._added.append(AddedBlocks(seq.seq_id, tuple(more)))
         return text
 
-    def _catch_up(self, texts: list[DraftText]) -> list[DraftText]:
-        """Compute what is missing of some sequences, as much as fits into a step, up to their last token. Returns those
-        of which nothing else is missing."""
-        self._runner.apply(self._take_deltas())
+    def _catch_up(self, texts: list[DraftText]) -> LaunchedStep | None:
+        """Compute what is missing of some sequences, as much as fits into a step, and choose the next tokens of those
+        of which nothing is missing then."""
+        self._runner.apply(
+            StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
+        )
+        self._begun, self._ended, self._added = [], [], []
         room, rows = self._runner.limits.max_step_tokens, []
         for text in texts:
-            seq = text.seq
-            start = text.num_known
-            self._runner.rows[seq.seq_id].record(start, tuple(self._clip(seq.token_ids[start:], start).tolist()))
-            text.num_known = seq.num_tokens
-            count = min(room, seq.num_tokens - 1 - text.num_computed)
+            seq_id, start = text.seq.seq_id, text.num_known
+            self._runner.rows[seq_id].record(start, tuple(_clip(text.token_ids[start:], self._vocab_size).tolist()))
+            text.num_known = text.num_tokens
+            count = min(room, text.num_tokens - text.num_computed)
             if count > 0:
-                rows.append(Row(seq.seq_id, text.num_computed, count, False))
-                text.num_computed += count
+                stop = text.num_computed + count
+                rows.append(Row(seq_id, text.num_computed, count, stop == text.num_tokens))
+                text.num_computed = stop
                 room -= count
-        if rows:
-            self._runner.collect(self._compute(rows, None))
-        return [text for text in texts if text.num_computed == text.seq.num_tokens - 1]
+        return self._compute(rows, None) if rows else None
 
     def _compute(self, rows: Sequence_[Row], before: LaunchedStep | None) -> LaunchedStep:
         """Compute rows, whose first tokens `before` has chosen if it is there, and choose the tokens behind them."""
@@ -157,10 +184,8 @@ class DraftModel:
         del rows, before
         return {}
 
-    def _launch(self, texts: list[DraftText], index: int, before: LaunchedStep | None) -> LaunchedStep | None:
+    def _launch(self, texts: list[DraftText], index: int, before: LaunchedStep | None) -> LaunchedStep:
         """Compute the token of each text that is `index` places behind its known ones, and choose the next one."""
-        if not texts:
-            return None
         launched = self._compute([Row(text.seq.seq_id, text.num_known + index, 1, True) for text in texts], before)
         for text in texts:
             text.num_computed = text.num_known + index + 1
@@ -174,30 +199,31 @@ class DraftModel:
         self._runner.device_rows.token_places[row.slot] = -1
         text.proposed = tuple(proposed)
 
-    def _take_deltas(self) -> StepPlan:
-        plan = StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
-        self._begun, self._ended, self._added = [], [], []
-        return plan
-
-    def _clip(self, token_ids: npt.NDArray[np.int64], start: int = 0) -> npt.NDArray[np.int64]:
-        """Return the tokens from place `start` on, without those that this model does not have, such as places of
-        media."""
-        del start
-        return np.where(token_ids < self._vocab_size, token_ids, 0)
+    def _find_positions(self, seq: Sequence, num_prompt: int) -> tuple[npt.NDArray[np.int64], int]:
+        """Return the rotary positions of the tokens that this model takes of a prompt, and the one after them."""
+        del seq
+        return np.arange(num_prompt), num_prompt
 
 
-def _begin(seq: Sequence, token_ids: npt.NDArray[np.int64]) -> BegunSequence:
+def _begin(
+    text: DraftText, token_ids: npt.NDArray[np.int64], positions: npt.NDArray[np.int64], next_position: int
+) -> BegunSequence:
     """Return a sequence as a text without pictures, which is drawn as the sequence itself is."""
-    num_prompt = seq.num_prompt_tokens
+    seq = text.seq
     return BegunSequence(
         seq_id=seq.seq_id,
         token_ids=token_ids,
-        num_prompt_tokens=num_prompt,
-        positions=np.arange(num_prompt),
-        next_position=num_prompt,
+        num_prompt_tokens=text.num_prompt_tokens,
+        positions=positions,
+        next_position=next_position,
         params=_simplify(seq.params),
         seed=seq.seed,
     )
+
+
+def _clip(token_ids: npt.NDArray[np.int64], vocab_size: int) -> npt.NDArray[np.int64]:
+    """Return tokens without those that a model does not have, such as places of media."""
+    return np.where(token_ids < vocab_size, token_ids, 0)
 
 
 def _simplify(params: SamplingParams) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""Proposes tokens by the layer of a checkpoint that predicts further ones, from the hidden states of the model."""
+"""Proposes tokens by a layer that predicts further ones from the hidden states of the model."""
 
 from __future__ import annotations
 
@@ -15,48 +15,50 @@ from seesay.llm.running.splices import Splices
 if TYPE_CHECKING:
     from collections.abc import Sequence as Sequence_
 
-    from seesay.llm.models.predicting_decoder import PredictingDecoder
+    from seesay.llm.models.state_decoder import StateDecoder
     from seesay.llm.plans.step_plan import Row
     from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.launched_step import LaunchedStep
     from seesay.llm.running.runner import ModelRunner
+    from seesay.llm.scheduling.sequence import Sequence
 
 _NO_END = 1 << 62
-_NOTHING = Splices(offsets=[], pieces=[], are_ends=[])
 
 
 class LayerDraft(DraftModel):
-    """A `DraftModel` of one layer. Its token at place i takes the model's hidden state of place i - 1, or, behind the
-    last one that the model has computed, its own. `states` has those of the model.
+    """A `DraftModel` of one layer. At place i it takes token i + 1, the model's hidden state of place i and the
+    position of that; behind the last place that the model has computed, its own state. `states` has those of the model.
 
-    What it has computed of its own states is computed again with the model's, once there are these. There is no state
-    before the first token: the first place is as the second one, with which the layer was trained to begin.
+    What it has computed of its own states is computed again with the model's, once there are these.
     """
 
-    def __init__(self, runner: ModelRunner, decoder: PredictingDecoder, states: KeptStates) -> None:
+    num_skipped = 1
+
+    def __init__(self, runner: ModelRunner, decoder: StateDecoder, states: KeptStates) -> None:
         super().__init__(runner)
         self._decoder, self.states = decoder, states
 
     def _find_embeddings(self, rows: Sequence_[Row], before: LaunchedStep | None) -> Mapping[int, Splices]:
+        if before is not None:  # the decoder has its own states of the same rows
+            return {}
+        taken = {row.seq_id: self._take_states(row) for row in rows}
+        if all(row.num_tokens == 1 for row in rows):
+            self._decoder.carry(torch.cat(list(taken.values())))
+            return {}
         for row in rows:
-            self._runner.rows[row.seq_id].media_end = _NO_END  # embeddings come at all places
-        if before is not None:
-            own = {row.seq_id: self._decoder.states[i : i + 1] for i, row in enumerate(before.step.rows)}
-            return {row.seq_id: _splice(own[row.seq_id]) for row in rows}
-        found = {}
-        assert self.states is not None
-        for row in rows:
-            states = self.states.take(row.seq_id, row.start - 1, row.start - 1 + row.num_tokens)
-            if states is not None and row.start == 0:
-                states[:1] = states[1:2]
-            found[row.seq_id] = _NOTHING if states is None else _splice(states)
-        return found
+            self._runner.rows[row.seq_id].media_end = _NO_END  # states come at all places
+        return {seq_id: _splice(states) for seq_id, states in taken.items()}
 
-    def _clip(self, token_ids: npt.NDArray[np.int64], start: int = 0) -> npt.NDArray[np.int64]:
-        clipped = super()._clip(token_ids)
-        if start == 0 and len(clipped) > 1:
-            clipped[0] = clipped[1]
-        return clipped
+    def _take_states(self, row: Row) -> torch.Tensor:
+        """Return the model's states [num_tokens, hidden] for a row, zeros for those that there are not."""
+        assert self.states is not None
+        states = self.states.take(row.seq_id, row.start, row.start + row.num_tokens)
+        return self._decoder.make_states(row.num_tokens) if states is None else states
+
+    def _find_positions(self, seq: Sequence, num_prompt: int) -> tuple[npt.NDArray[np.int64], int]:
+        if self._runner.decoder.traits.num_position_axes == 1:
+            return super()._find_positions(seq, num_prompt)
+        return seq.prompt_positions[..., :num_prompt], seq.next_position - self.num_skipped
 
     def _forget_proposed(self, text: DraftText, proposed: list[int]) -> None:
         super()._forget_proposed(text, proposed)

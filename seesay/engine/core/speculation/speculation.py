@@ -24,8 +24,6 @@ logger = logging.getLogger("seesay")
 
 _LEAST_ACCEPTED = 0.25
 """Share of proposed tokens below which a model proposes nothing for a while."""
-_PAUSE_TOKENS = 64
-"""So long it proposes nothing then."""
 
 
 def can_propose(params: SamplingParams) -> bool:
@@ -155,7 +153,12 @@ class _Proposals:
 
 
 class ModelSpeculation:
-    """Lets a smaller model propose, as long as what it proposes is accepted. Used by the engine loop's thread."""
+    """Lets a smaller model propose, as long as what it proposes is accepted. Used by the engine loop's thread.
+
+    pause_tokens: so long it proposes nothing then.
+    """
+
+    pause_tokens = 64
 
     def __init__(self, rule: SpeculationRule, draft: DraftModel, *, vocab_size: int) -> None:
         self._rule = rule
@@ -179,7 +182,7 @@ class ModelSpeculation:
             one.rate += ((len(token_ids) - 1) / len(one.last) - one.rate) / 4
             one.last = ()
             if one.rate < _LEAST_ACCEPTED:
-                one.rate, one.pause = 2 * _LEAST_ACCEPTED, _PAUSE_TOKENS
+                one.rate, one.pause = 2 * _LEAST_ACCEPTED, self.pause_tokens
         one.pause = max(0, one.pause - len(token_ids))
 
     def drop(self, seq_id: int) -> None:

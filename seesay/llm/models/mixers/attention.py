@@ -60,7 +60,7 @@ class Attention:
         media = config.media_rows if config.media_rows is not None and config.media_rows.in_attention else None
         self.qkv = SplitLinear(
             "self_attn.qkv_proj",
-            config.hidden_size,
+            config.attended_size or config.hidden_size,
             bias=config.qkv_bias,
             sources=_qkv_sources(config, heads, kv_heads),
             media=None if media is None else media.for_qkv,
