@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source
+from seesay.device.linear.adapted import Adaptation
 from seesay.device.linear.layer_loading import LoadedLayers
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.low_rank_parts import (
@@ -123,7 +124,8 @@ class AdaptedTower:
         with encoder.without_graphs() if isinstance(encoder, GraphedEncoder) else nullcontext():
             try:
                 for path, parts in by_path.items():
-                    weights.linears[path].extend(adapt=_Addition(weights.linears[path], parts))
+                    addition = _Addition(weights.linears[path], parts)
+                    weights.linears[path].extend(adaptation=Adaptation(add=addition))
                 yield
             finally:
                 for path in by_path:

@@ -58,6 +58,7 @@ def one_row_kernel(
     scale_ptr,
     norm_ptr,
     out_ptr,
+    term_ptr,
     num_outputs,
     eps,
     SIZE: tl.constexpr,
@@ -70,12 +71,14 @@ def one_row_kernel(
     GATE: tl.constexpr,
     ADDS: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
+    HAS_TERM: tl.constexpr,
 ):
     """Program i computes elements i · OUTPUTS … of out [num_outputs] from x [SIZE] and W [num_outputs, SIZE].
 
     HAS_SCALE: W is FP8 or int8, and scale float32 [num_outputs] multiplies its rows. HAS_NORM: divide x by its root
     mean square and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs rows, and out is this activation
-    of the first half times the second half. ADDS: add the result to out.
+    of the first half times the second half. ADDS: add the result to out. HAS_TERM: add `term`, float32 of
+    as many numbers as W has rows, to the rounded product.
     """
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
@@ -119,13 +122,20 @@ def one_row_kernel(
     if HAS_BIAS:
         product += tl.load(bias_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)
     product = product.to(kind).to(tl.float32)
+    if HAS_TERM:
+        product += tl.load(term_ptr + outputs, mask=is_output, other=0.0)
+        product = product.to(kind).to(tl.float32)
     if GATE is not None:
         up = tl.sum(up_total, axis=1)
         if HAS_SCALE:
             up *= tl.load(scale_ptr + num_outputs + outputs, mask=is_output, other=0.0)
         if HAS_BIAS:
             up += tl.load(bias_ptr + num_outputs + outputs, mask=is_output, other=0.0).to(tl.float32)
-        product = multiply_gate(product, up.to(kind).to(tl.float32), GATE)
+        up = up.to(kind).to(tl.float32)
+        if HAS_TERM:
+            up += tl.load(term_ptr + num_outputs + outputs, mask=is_output, other=0.0)
+            up = up.to(kind).to(tl.float32)
+        product = multiply_gate(product, up, GATE)
     if ADDS:
         product += tl.load(out_ptr + outputs, mask=is_output, other=0.0).to(tl.float32)
     tl.store(out_ptr + outputs, product.to(kind), mask=is_output)

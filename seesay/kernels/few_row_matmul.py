@@ -16,6 +16,7 @@ import torch
 from seesay.kernels.few_row_kernels import few_rows_kernel, one_row_kernel, parted_inputs_kernel
 from seesay.kernels.few_row_tilings import MAX_ROWS, Tiling, tile_few_rows, tile_one_row
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
+from seesay.kernels.low_rank import SlotProducts, multiply_row
 from seesay.kernels.sizes import power_of_2_from
 from seesay.kernels.token_kernels import norm as rms_norm
 
@@ -47,6 +48,7 @@ def multiply(
     norm: tuple[torch.Tensor, float] | None = None,
     activation: str | None = None,
     add_to: torch.Tensor | None = None,
+    products: SlotProducts | None = None,
     tiling: Tiling | None = None,
 ) -> torch.Tensor:
     """Return x Wᵀ + b [N, out] for x [N, in], N ≤ MAX_ROWS, and weight [out, in]. N > 1 requires 16-bit types.
@@ -54,7 +56,8 @@ def multiply(
     scale: for a weight in FP8 or int8 without NaN, float32 [out], which multiplies its rows; or [out, groups of
     `group_size` inputs]. norm: (weight [in], eps) of an RMS norm of x.
     activation: return the activation of the first half of the product times the second half. add_to [N, out]: add the
-    product to it, and return it. tiling: by default one that fits the sizes.
+    product to it, and return it. products: of low rank, which are added to the product; only with one row of 16 bits
+    and a weight of its type. tiling: by default one that fits the sizes.
     """
     num_outputs, size = weight.shape
     num_rows = len(x)
@@ -76,8 +79,9 @@ def multiply(
         **nvidia_options(launch_pdl=is_dependent),
     }
     if not tiling.num_stages:
-        _launch_one_row(operands, norm, tiling, options | {"GATE": activation})
+        _launch_one_row(operands, norm, products, tiling, options | {"GATE": activation})
         return out
+    assert products is None
     if norm is not None:
         operands = operands._replace(x=rms_norm(x, None, *norm, dtype=_pick_type(x.dtype, weight.dtype)))
     options |= {"ROWS": _pad_rows(num_rows), "STAGES": tiling.num_stages, "IS_COMPILED": x.get_device() >= 0}
@@ -112,10 +116,15 @@ def _pad_rows(num_rows: int) -> int:
 
 
 def _launch_one_row(
-    operands: _Operands, norm: tuple[torch.Tensor, float] | None, tiling: Tiling, options: dict[str, Any]
+    operands: _Operands,
+    norm: tuple[torch.Tensor, float] | None,
+    products: SlotProducts | None,
+    tiling: Tiling,
+    options: dict[str, Any],
 ) -> None:
     x, weight, bias, scale, out = operands
     size, num_outputs = weight.shape[1], out.shape[1]
+    term = None if products is None else multiply_row(x, products, norm)
     one_row_kernel[(-(-num_outputs // tiling.num_outputs),)](
         x,
         weight,
@@ -123,8 +132,10 @@ def _launch_one_row(
         operands.or_any(scale),
         x if norm is None else norm[0],
         out,
+        operands.or_any(term),
         num_outputs,
         0.0 if norm is None else norm[1],
+        HAS_TERM=term is not None,
         PADDED_SIZE=power_of_2_from(size),
         SPAN=tiling.span,
         HAS_SCALE=scale is not None,

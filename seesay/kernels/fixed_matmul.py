@@ -32,6 +32,8 @@ LESS_SHARED_BYTES = 96 * 1024
 """Of a program; the second one on GPUs with less shared memory."""
 MOST_PREFETCH_ROWS = 64
 """With more rows, products are bound by arithmetic."""
+_LEAST_ROWS = 16
+"""Of a tile: for 8, Triton takes `mma.sync` on Hopper, too, whose sums of 16 products have other bits."""
 GROUP = 8
 """Tiles of outputs that take turns over all rows before the next ones: their weights stay in the cache."""
 
@@ -198,7 +200,7 @@ def pick_tiling(num_rows: int, num_outputs: int, size: int, itemsize: int, has_r
     if itemsize == 4:
         return Tiling(32, 32, 16 if num_rows <= 16 else 32, 32, 4, 1)
     if num_rows <= MOST_PREFETCH_ROWS:
-        rows = max(8, power_of_2_from(num_rows))
+        rows = max(_LEAST_ROWS, power_of_2_from(num_rows))
         span = max(16, min(128, power_of_2_from(size)))
         return _with_stages(Tiling(_spread(num_outputs), 64, rows, span, 4, 0), has_room)
     sizes = ((64, 64), (64, 128), (128, 128), (128, 256)) if has_room else ((64, 64), (64, 128), (128, 128))

@@ -1,14 +1,17 @@
 """Triton kernels that add products of low rank, B A x, to rows of a matrix, each row with the factors in its slot.
 
 Rows of one slot are computed together, in tiles. The first kernel makes A x, each program from a part of the inputs;
-the second one sums up the parts and adds B A x. Sums are in float32, and A x is rounded as a matrix product of its own
-would be. Both read what the tiles, the rows and the ranks are from the device, so that a CUDA graph of them stays valid
-while these change.
+the second one sums up the parts and adds B A x, and may compute the gate of a gated layer in the same pass. One row has
+kernels of its own, which norm x and make B A x, for the product that it is added to (`few_row_kernels`). Sums are in
+float32, and A x is rounded as a matrix product of its own would be. All read what the tiles, the rows and the ranks
+are from the device, so that a CUDA graph of them stays valid while these change.
 """
 
 # mypy: disable-error-code="untyped-decorator, no-untyped-def"
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 import triton
@@ -16,6 +19,7 @@ import triton.language as tl
 
 from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.sizes import power_of_2_from
+from seesay.kernels.token_kernels import multiply_gate
 
 MULTIPLE = 16
 """The least size of a tile of tensor cores: the largest rank is a multiple of it."""
@@ -23,10 +27,49 @@ _MAX_RANK_TILE = 64
 _INPUT_BYTES = 256
 """Inputs of a row that are multiplied at once; of few rows twice as many."""
 _MIN_PART, _MAX_PARTS = 512, 16
+_ROW_PART = 1024
+"""Inputs that a program of one row's kernel multiplies."""
 _MAX_WAITING_TILES = 8
 """Most tiles for whose kernels it is worth starting before the kernel before has ended."""
-_WANTED_PROGRAMS = 512
+_WANTED_PROGRAMS = 256
 """Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
+_STAGES = 3
+"""Spans of inputs that a program of the first kernel has under way."""
+
+
+class SlotProducts(NamedTuple):
+    """What is added to which rows.
+
+    a [slots, sources · R, in] and b [slots, R, out]: of each slot, A of each source, one below the other, and B, whose
+    columns belong to one source each. ranks int32 [slots, sources]: the components that are used; 0: none. spans int32
+    [S, 3]: at most `columns` outputs of one source: the source, the first, and the one behind the last. tokens int32
+    [N]: rows of x; tiles int32 [M, 3]: a slot, -1 for none, and the first and the number of its tokens, at most
+    `tile_rows`; 0: none. is_aligned: whether spans begin and end at multiples of 16.
+    """
+
+    a: torch.Tensor
+    b: torch.Tensor
+    ranks: torch.Tensor
+    spans: torch.Tensor
+    tokens: torch.Tensor
+    tiles: torch.Tensor
+    tile_rows: int
+    columns: int
+    is_aligned: bool
+
+    @property
+    def num_sources(self) -> int:
+        return self.ranks.shape[1]
+
+    @property
+    def max_rank(self) -> int:
+        return self.b.shape[1]
+
+    def check(self, x: torch.Tensor) -> None:
+        """Check that kernels can compute this for x [T, in]."""
+        assert self.a.shape[1] == self.num_sources * self.max_rank and not self.max_rank % MULTIPLE
+        assert x.stride(1) == self.a.stride(2) == self.b.stride(2) == self.ranks.stride(1) == 1
+        assert self.tokens.is_contiguous() and self.tiles.is_contiguous()
 
 
 @triton.jit
@@ -35,6 +78,109 @@ def _wait(IS_DEPENDENT: tl.constexpr):
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def _load_span(spans_ptr, number, COLUMNS: tl.constexpr, IS_ALIGNED: tl.constexpr):
+    """Return the source of a span, its outputs [1, COLUMNS], and which of them it has."""
+    source = tl.load(spans_ptr + number * 3)
+    start, stop = tl.load(spans_ptr + number * 3 + 1), tl.load(spans_ptr + number * 3 + 2)
+    if IS_ALIGNED:
+        start, stop = tl.multiple_of(start, 16), tl.multiple_of(stop, 16)
+    columns = start + tl.arange(0, COLUMNS)[None, :]
+    return source, columns, columns < stop
+
+
+@triton.jit
+def _load_b(b_ptr, start, rank, is_column, num_outputs, RANKS: tl.constexpr):
+    """Return RANKS components of B from `start` on, for b_ptr [1, columns], where the first one is."""
+    components = start + tl.arange(0, RANKS)[:, None]
+    return tl.load(b_ptr + components * num_outputs, mask=(components < rank) & is_column, other=0.0)
+
+
+@triton.jit
+def shrink_row_kernel(
+    x_ptr,
+    norm_ptr,
+    a_ptr,
+    ranks_ptr,
+    tiles_ptr,
+    made_ptr,
+    slot_stride,
+    ranks_stride,
+    eps,
+    SIZE: tl.constexpr,
+    PADDED_SIZE: tl.constexpr,
+    SOURCES: tl.constexpr,
+    MAX_RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    INPUTS: tl.constexpr,
+    HAS_NORM: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Make RANKS components of A x of one row from INPUTS inputs: [parts, SOURCES · MAX_RANK]. HAS_NORM: of its RMS
+    norm, as `one_row_kernel` computes it. The kernel starts while the one before runs, and reads its factors."""
+    index, number = tl.program_id(0), tl.program_id(1)
+    slot = tl.load(tiles_ptr).to(tl.int64)
+    RANK_TILES: tl.constexpr = (MAX_RANK + RANKS - 1) // RANKS
+    source = index // RANK_TILES
+    components = (index % RANK_TILES) * RANKS + tl.arange(0, RANKS)
+    rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
+    inputs = number * INPUTS + tl.arange(0, INPUTS)
+    is_input = inputs < SIZE
+    own = a_ptr + slot * slot_stride + (source * MAX_RANK + components)[:, None].to(tl.int64) * SIZE
+    a = tl.load(own + inputs[None, :], mask=(components < rank)[:, None] & is_input[None, :], other=0.0)
+    _wait(IS_DEPENDENT)
+    x = tl.load(x_ptr + inputs, mask=is_input, other=0.0)
+    if HAS_NORM:
+        everywhere = tl.arange(0, PADDED_SIZE)
+        whole = tl.load(x_ptr + everywhere, mask=everywhere < SIZE, other=0.0).to(tl.float32)
+        scale = 1.0 / tl.sqrt(tl.sum(whole * whole, axis=0) / SIZE + eps)
+        weight = tl.load(norm_ptr + inputs, mask=is_input, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) * scale * weight).to(x.dtype)
+    made = tl.sum(a.to(tl.float32) * x.to(tl.float32)[None, :], axis=1)
+    places = made_ptr + (number * SOURCES + source) * MAX_RANK + components
+    tl.store(places, made, mask=components < MAX_RANK)
+
+
+@triton.jit
+def expand_row_kernel(
+    made_ptr,
+    b_ptr,
+    ranks_ptr,
+    tiles_ptr,
+    spans_ptr,
+    out_ptr,
+    num_outputs,
+    slot_stride,
+    ranks_stride,
+    MADE: tl.constexpr,
+    MAX_RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    PARTS: tl.constexpr,
+    PADDED_PARTS: tl.constexpr,
+    IS_ALIGNED: tl.constexpr,
+    IS_DEPENDENT: tl.constexpr,
+):
+    """Write a span of B A x of one row to out float32 [num_outputs], for A x [PARTS, MADE]. The kernel starts while the
+    one before runs, and reads its first factors."""
+    slot = tl.load(tiles_ptr).to(tl.int64)
+    source, columns, is_column = _load_span(spans_ptr, tl.program_id(0), COLUMNS, IS_ALIGNED)
+    rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
+    own = b_ptr + slot * slot_stride + columns
+    b = _load_b(own, 0, rank, is_column, num_outputs, RANKS)
+    _wait(IS_DEPENDENT)
+    parts = tl.arange(0, PADDED_PARTS)[:, None]
+    total = tl.zeros((COLUMNS,), dtype=tl.float32)
+    for start in range(0, rank, RANKS):
+        if start > 0:
+            b = _load_b(own, start, rank, is_column, num_outputs, RANKS)
+        components = start + tl.arange(0, RANKS)[None, :]
+        places = made_ptr + parts * MADE + source * MAX_RANK + components
+        inner = tl.sum(tl.load(places, mask=(parts < PARTS) & (components < rank), other=0.0), axis=0)
+        total += tl.sum(inner.to(b.dtype).to(tl.float32)[:, None] * b.to(tl.float32), axis=0)
+    tl.store(out_ptr + columns, total[None, :], mask=is_column)
 
 
 @triton.jit(do_not_specialize=["part_stride", "ranks_stride", "part"])
@@ -56,55 +202,63 @@ def shrink_kernel(
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     INPUTS: tl.constexpr,
+    STAGES: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Make RANKS components of A x for the rows of a tile, from one part of the inputs. The kernel starts while the one
-    before runs, which makes x, and reads its first factors."""
+    """Make RANKS components of A x, those of all sources being numbered, for the rows of a tile, from one part of the
+    inputs."""
     tile, index, number = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
-    RANK_TILES: tl.constexpr = (MAX_RANK + RANKS - 1) // RANKS
-    source = index // RANK_TILES
-    start = (index % RANK_TILES) * RANKS
-    rank = 0
-    if count > 0:
-        rank = tl.load(ranks_ptr + slot * ranks_stride + source)
-    if rank > start:
-        rows = tl.arange(0, ROWS)
-        is_row = rows < count
-        tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
-        components = start + tl.arange(0, RANKS)
-        is_used = components < rank
-        own = a_ptr + slot * slot_stride + (source * MAX_RANK + components)[:, None].to(tl.int64) * num_inputs
-        begin = number * part
-        stop = tl.minimum(begin + part, num_inputs)
-        inputs = begin + tl.arange(0, INPUTS)
-        a = tl.load(own + inputs[None, :], mask=is_used[:, None] & (inputs < stop)[None, :], other=0.0)
-        _wait(IS_DEPENDENT)
+    components = index * RANKS + tl.arange(0, RANKS)
+    is_component = (components < SOURCES * MAX_RANK) & (count > 0) & (slot >= 0)
+    ranks = tl.load(ranks_ptr + slot * ranks_stride + components // MAX_RANK, mask=is_component, other=0)
+    is_used = components % MAX_RANK < ranks
+    rows = tl.arange(0, ROWS)
+    is_row = rows < count
+    tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
+    _wait(IS_DEPENDENT)
+    if tl.max(is_used.to(tl.int32)) > 0:
+        own = a_ptr + slot * slot_stride + components[:, None].to(tl.int64) * num_inputs
         places = x_ptr + tokens[:, None] * x_stride
-        x = tl.load(places + inputs[None, :], mask=is_row[:, None] & (inputs < stop)[None, :], other=0.0)
-        total = tl.dot(x, tl.trans(a), tl.zeros((ROWS, RANKS), dtype=tl.float32), input_precision="ieee")
-        for place in range(begin + INPUTS, stop, INPUTS):
-            inputs = place + tl.arange(0, INPUTS)
+        begin = number * tl.multiple_of(part, 16)
+        stop = tl.minimum(begin + tl.multiple_of(part, 16), num_inputs)
+        total = tl.zeros((ROWS, RANKS), dtype=tl.float32)
+        for place in tl.range(begin, stop, INPUTS, num_stages=STAGES):
+            inputs = tl.multiple_of(place, 16) + tl.arange(0, INPUTS)
             is_input = inputs < stop
             x = tl.load(places + inputs[None, :], mask=is_row[:, None] & is_input[None, :], other=0.0)
             a = tl.load(own + inputs[None, :], mask=is_used[:, None] & is_input[None, :], other=0.0)
             total = tl.dot(x, tl.trans(a), total, input_precision="ieee")
-        made = made_ptr + number * part_stride + (first + rows)[:, None] * (SOURCES * MAX_RANK)
-        made += (source * MAX_RANK + components)[None, :]
+        made = made_ptr + number * part_stride + (first + rows)[:, None] * (SOURCES * MAX_RANK) + components[None, :]
         tl.store(made, total, mask=is_row[:, None] & is_used[None, :])
-    else:
-        _wait(IS_DEPENDENT)
 
 
 @triton.jit
-def _add_parts(made_ptr, is_inside, part_stride, num_parts, MAX_PARTS: tl.constexpr):
-    """Return the sum of all parts of a tile of A x, in their order. All of them are read at once."""
-    total = tl.load(made_ptr, mask=is_inside, other=0.0)
-    for number in tl.static_range(1, MAX_PARTS):
-        total += tl.load(made_ptr + number * part_stride, mask=is_inside & (number < num_parts), other=0.0)
-    return total
+def _expand(
+    made_ptr,
+    b_ptr,
+    start,
+    rank,
+    is_row,
+    is_column,
+    num_outputs,
+    part_stride,
+    num_parts,
+    RANKS: tl.constexpr,
+    PARTS: tl.constexpr,
+):
+    """Return RANKS components of B A x from `start` on. made_ptr [rows, 1]: where A x of each row is in the first part;
+    b_ptr [1, columns]: where the first component of B is."""
+    components = start + tl.arange(0, RANKS)[None, :]
+    is_there = is_row & (components < rank)
+    inner = tl.load(made_ptr + components, mask=is_there, other=0.0)
+    for number in tl.static_range(1, PARTS):
+        part = made_ptr + number * part_stride + components
+        inner += tl.load(part, mask=is_there & (number < num_parts), other=0.0)
+    b = _load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
+    return tl.dot(inner.to(b.dtype), b, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"])
@@ -116,6 +270,7 @@ def expand_kernel(
     tiles_ptr,
     spans_ptr,
     y_ptr,
+    out_ptr,
     num_outputs,
     y_stride,
     slot_stride,
@@ -127,122 +282,205 @@ def expand_kernel(
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    MAX_PARTS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GATE: tl.constexpr,
+    IS_ALIGNED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Add B A x, which comes in `num_parts` parts, to some outputs of one source, in the rows of a tile. The kernel
-    starts while the one before runs, and reads its first factors."""
+    """Add B A x, which comes in `num_parts` parts, to a span of y in the rows of a tile.
+
+    GATE, if given: the spans are those of the first half of the outputs, and this activation of the first half times
+    the second half is written to out [T, num_outputs / 2]; y stays as it is.
+    """
     tile, index = tl.program_id(0), tl.program_id(1)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
-    source = tl.load(spans_ptr + index * 3)
-    rank = 0
-    if count > 0:
-        rank = tl.load(ranks_ptr + slot * ranks_stride + source)
-    if rank > 0:
-        columns = tl.load(spans_ptr + index * 3 + 1) + tl.arange(0, COLUMNS)
-        is_column = columns < tl.load(spans_ptr + index * 3 + 2)
-        rows = tl.arange(0, ROWS)
+    source, columns, is_column = _load_span(spans_ptr, index, COLUMNS, IS_ALIGNED)
+    is_adapted = (count > 0) & (slot >= 0)
+    rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=is_adapted, other=0)
+    if GATE is not None:
+        up_source = source + SOURCES // 2
+        up_rank = tl.load(ranks_ptr + slot * ranks_stride + up_source, mask=is_adapted, other=0)
+    _wait(IS_DEPENDENT)
+    if (rank > 0) | ((GATE is not None) & (count > 0)):
+        rows = tl.arange(0, ROWS)[:, None]
         is_row = rows < count
         tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
-        components = tl.arange(0, RANKS)
-        is_used = components < rank
-        own = b_ptr + slot * slot_stride + columns[None, :]
-        b = tl.load(
-            own + components[:, None].to(tl.int64) * num_outputs, mask=is_used[:, None] & is_column[None, :], other=0.0
-        )
-        _wait(IS_DEPENDENT)
-        is_inside = is_row[:, None] & is_column[None, :]
-        y_ptrs = y_ptr + tokens[:, None] * y_stride + columns[None, :]
+        made = made_ptr + (first + rows) * (SOURCES * MAX_RANK)
+        kind = y_ptr.dtype.element_ty
+        is_inside = is_row & is_column
+        y_ptrs = y_ptr + tokens * y_stride + columns
+        b = b_ptr + slot * slot_stride + columns
+        own = made + source * MAX_RANK
         y = tl.load(y_ptrs, mask=is_inside, other=0.0).to(tl.float32)
-        made = made_ptr + (first + rows)[:, None] * (SOURCES * MAX_RANK) + (source * MAX_RANK + components)[None, :]
-        is_there = is_row[:, None] & is_used[None, :]
-        inner = _add_parts(made, is_there, part_stride, num_parts, MAX_PARTS)
-        total = tl.dot(inner.to(b.dtype), b, tl.zeros((ROWS, COLUMNS), dtype=tl.float32), input_precision="ieee")
-        for start in range(RANKS, rank, RANKS):
-            is_used = start + components < rank
-            is_there = is_row[:, None] & is_used[None, :]
-            inner = _add_parts(made + start, is_there, part_stride, num_parts, MAX_PARTS)
-            places = own + (start + components)[:, None].to(tl.int64) * num_outputs
-            b = tl.load(places, mask=is_used[:, None] & is_column[None, :], other=0.0)
-            total = tl.dot(inner.to(b.dtype), b, total, input_precision="ieee")
-        tl.store(y_ptrs, (y + total).to(y_ptr.dtype.element_ty), mask=is_inside)
-    else:
-        _wait(IS_DEPENDENT)
+        y += _expand(own, b, 0, rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS)
+        if MAX_RANK > RANKS:
+            for start in range(RANKS, rank, RANKS):
+                y += _expand(own, b, start, rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS)
+        if GATE is None:
+            tl.store(y_ptrs, y.to(kind), mask=is_inside)
+        else:
+            half = num_outputs // 2
+            own = made + up_source * MAX_RANK
+            up = tl.load(y_ptrs + half, mask=is_inside, other=0.0).to(tl.float32)
+            up += _expand(
+                own, b + half, 0, up_rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS
+            )
+            if MAX_RANK > RANKS:
+                for start in range(RANKS, up_rank, RANKS):
+                    up += _expand(
+                        own,
+                        b + half,
+                        start,
+                        up_rank,
+                        is_row,
+                        is_column,
+                        num_outputs,
+                        part_stride,
+                        num_parts,
+                        RANKS,
+                        PARTS,
+                    )
+            gated = multiply_gate(y.to(kind).to(tl.float32), up.to(kind).to(tl.float32), GATE)
+            tl.store(out_ptr + tokens * half + columns, gated.to(kind), mask=is_inside)
 
 
-def add_low_rank(
-    y: torch.Tensor,
-    x: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    ranks: torch.Tensor,
-    tokens: torch.Tensor,
-    tiles: torch.Tensor,
-    spans: torch.Tensor,
-    *,
-    tile_rows: int,
-    columns: int,
-) -> None:
-    """Add B A x to rows of y [T, out] in place, for x [T, in].
+def multiply_row(x: torch.Tensor, products: SlotProducts, norm: tuple[torch.Tensor, float] | None) -> torch.Tensor:
+    """Return B A x, float32 [out], for x [1, in], or for its RMS norm (weight [in], eps)."""
+    products.check(x)
+    size, is_dependent = x.shape[1], has_dependent_launch(x.get_device())
+    num_parts, num_made, max_rank = -(-size // _ROW_PART), products.num_sources * products.max_rank, products.max_rank
+    made = torch.empty(num_parts, num_made, dtype=torch.float32, device=x.device)
+    out = torch.empty(products.b.shape[2], dtype=torch.float32, device=x.device)
+    options = {
+        "MAX_RANK": max_rank,
+        "RANKS": MULTIPLE,
+        "IS_DEPENDENT": is_dependent,
+        "num_warps": 4,
+        **nvidia_options(launch_pdl=is_dependent),
+    }
+    shrink_row_kernel[(num_made // MULTIPLE, num_parts)](
+        x,
+        x if norm is None else norm[0],
+        products.a,
+        products.ranks,
+        products.tiles,
+        made,
+        products.a.stride(0),
+        products.ranks.stride(0),
+        0.0 if norm is None else norm[1],
+        SIZE=size,
+        PADDED_SIZE=power_of_2_from(size),
+        SOURCES=products.num_sources,
+        INPUTS=_ROW_PART,
+        HAS_NORM=norm is not None,
+        **options,
+    )
+    expand_row_kernel[(len(products.spans),)](
+        made,
+        products.b,
+        products.ranks,
+        products.tiles,
+        products.spans,
+        out,
+        len(out),
+        products.b.stride(0),
+        products.ranks.stride(0),
+        MADE=num_made,
+        COLUMNS=products.columns,
+        PARTS=num_parts,
+        PADDED_PARTS=power_of_2_from(num_parts),
+        IS_ALIGNED=products.is_aligned,
+        **options,
+    )
+    return out
 
-    a [slots, sources · R, in] and b [slots, R, out]: of each slot, A of each source, one below the other, and B, whose
-    columns belong to one source each. ranks int32 [slots, sources]: the components that are used; 0: none. tokens int32
-    [N]: the rows of y to add to; tiles int32 [M, 3]: a slot, and the first and the number of its tokens, at most
-    `tile_rows`; 0: none. spans int32 [S, 3]: at most `columns` outputs of one source: the source, the first, and the
-    one behind the last.
-    """
-    num_sources, max_rank, num_inputs = ranks.shape[1], b.shape[1], a.shape[2]
-    assert a.shape[1] == num_sources * max_rank and a.stride(2) == b.stride(2) == 1 and not max_rank % MULTIPLE
-    assert x.stride(1) == y.stride(1) == ranks.stride(1) == 1 and tokens.is_contiguous() and tiles.is_contiguous()
-    if not len(tokens):
-        return
-    tile = min(_MAX_RANK_TILE, power_of_2_from(max_rank))
-    inputs = _INPUT_BYTES // x.itemsize * (2 if tile_rows * tile <= MULTIPLE * MULTIPLE else 1)
-    num_tiles = len(tiles) * num_sources * -(-max_rank // tile)
-    num_parts = max(1, min(_WANTED_PROGRAMS // num_tiles, num_inputs // _MIN_PART, _MAX_PARTS))
+
+def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> torch.Tensor:
+    """Return A x of the tokens, in parts: float32 [parts, N, sources · R]."""
+    products.check(x)
+    num_made, num_tiles, num_inputs = products.num_sources * products.max_rank, len(products.tiles), x.shape[1]
+    tile = min(_MAX_RANK_TILE, power_of_2_from(num_made))
+    inputs = _INPUT_BYTES // x.itemsize * (2 if products.tile_rows * tile <= MULTIPLE * MULTIPLE else 1)
+    num_rank_tiles = -(-num_made // tile)
+    num_parts = max(1, min(_WANTED_PROGRAMS // (num_tiles * num_rank_tiles), num_inputs // _MIN_PART, _MAX_PARTS))
     part = -(-num_inputs // (num_parts * inputs)) * inputs
     num_parts = -(-num_inputs // part)
-    is_dependent = len(tiles) <= _MAX_WAITING_TILES and has_dependent_launch(x.get_device())
-    dependence = {"IS_DEPENDENT": is_dependent, **nvidia_options(launch_pdl=is_dependent)}
-    made = torch.empty(num_parts, len(tokens), num_sources * max_rank, dtype=torch.float32, device=x.device)
-    sizes = {"SOURCES": num_sources, "MAX_RANK": max_rank, "RANKS": tile, "ROWS": tile_rows}
-    shrink_kernel[(len(tiles), num_sources * -(-max_rank // tile), num_parts)](
+    made = torch.empty(num_parts, len(products.tokens), num_made, dtype=torch.float32, device=x.device)
+    shrink_kernel[(num_tiles, num_rank_tiles, num_parts)](
         x,
-        a,
-        ranks,
-        tokens,
-        tiles,
+        products.a,
+        products.ranks,
+        products.tokens,
+        products.tiles,
         made,
         num_inputs,
         x.stride(0),
-        a.stride(0),
-        ranks.stride(0),
+        products.a.stride(0),
+        products.ranks.stride(0),
         made.stride(0),
         part,
+        SOURCES=products.num_sources,
+        MAX_RANK=products.max_rank,
+        RANKS=tile,
+        ROWS=products.tile_rows,
         INPUTS=inputs,
+        STAGES=_STAGES,
+        IS_DEPENDENT=is_dependent,
         num_warps=4,
-        **sizes,
-        **dependence,
+        **nvidia_options(launch_pdl=is_dependent),
     )
+    return made
+
+
+def _add(
+    y: torch.Tensor, x: torch.Tensor, products: SlotProducts, *, gate: str | None, spans: torch.Tensor
+) -> torch.Tensor:
+    """Add B A x to the spans of y in place, or return the gate of the sum."""
+    b, ranks, tiles = products.b, products.ranks, products.tiles
+    is_dependent = len(tiles) <= _MAX_WAITING_TILES and has_dependent_launch(x.get_device())
+    out = y if gate is None else y.new_empty(len(y), y.shape[1] // 2)
+    made = _shrink(x, products, is_dependent=is_dependent)
     expand_kernel[(len(tiles), len(spans))](
         made,
         b,
         ranks,
-        tokens,
+        products.tokens,
         tiles,
         spans,
         y,
+        out,
         y.shape[1],
         y.stride(0),
         b.stride(0),
         ranks.stride(0),
         made.stride(0),
-        num_parts,
-        COLUMNS=columns,
-        MAX_PARTS=_MAX_PARTS,
+        len(made),
+        SOURCES=products.num_sources,
+        MAX_RANK=products.max_rank,
+        RANKS=min(_MAX_RANK_TILE, power_of_2_from(products.max_rank)),
+        ROWS=products.tile_rows,
+        COLUMNS=products.columns,
+        PARTS=power_of_2_from(len(made)),
+        GATE=gate,
+        IS_ALIGNED=products.is_aligned,
+        IS_DEPENDENT=is_dependent,
         num_warps=4,
-        **sizes,
-        **dependence,
+        **nvidia_options(launch_pdl=is_dependent),
     )
+    return out
+
+
+def add_low_rank(y: torch.Tensor, x: torch.Tensor, products: SlotProducts) -> None:
+    """Add B A x to rows of y [T, out] in place, for x [T, in]."""
+    assert y.stride(1) == 1
+    if len(products.tokens):
+        _add(y, x, products, gate=None, spans=products.spans)
+
+
+def add_and_gate(y: torch.Tensor, x: torch.Tensor, products: SlotProducts, activation: str) -> torch.Tensor:
+    """Return the activation of the first half times the second half of y + B A x, [T, out / 2]. All rows are among the
+    tokens, and no span has outputs of both halves. y [T, out] may be changed."""
+    assert y.stride(1) == 1 and len(products.tokens) == len(y) and not len(products.spans) % 2
+    return _add(y, x, products, gate=activation, spans=products.spans[: len(products.spans) // 2])

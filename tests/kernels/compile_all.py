@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import re
 import resource
 import sys
 from collections.abc import Iterator
@@ -428,13 +429,30 @@ def call_latent_attention(dtype: torch.dtype) -> None:
 
 def call_low_rank(dtype: torch.dtype) -> None:
     """Adapters of the largest and of the usual rank, in steps of few and of many tokens."""
-    from seesay.kernels.low_rank import add_low_rank
+    from seesay.kernels.low_rank import SlotProducts, add_and_gate, add_low_rank
 
-    for max_rank, tile_rows in ((16, 16), (16, 64), (64, 64), (512, 16)):
+    for max_rank, tile_rows, num_tiles in ((16, 16, 3), (16, 64, 300), (64, 64, 20), (512, 16, 3)):
         x, y = empty(40, HIDDEN, dtype=dtype), empty(40, 2 * INNER, dtype=dtype)
         a, b = empty(2, 2 * max_rank, HIDDEN, dtype=dtype), empty(2, max_rank, 2 * INNER, dtype=dtype)
-        indices = empty(2, 2, dtype=int32), empty(40, dtype=int32), empty(3, 3, dtype=int32), empty(2, 3, dtype=int32)
-        add_low_rank(y, x, a, b, *indices, tile_rows=tile_rows, columns=128)
+        ranks, spans = empty(2, 2, dtype=int32), empty(2, 3, dtype=int32)
+        rows = empty(40, dtype=int32), empty(num_tiles, 3, dtype=int32), tile_rows
+        products = SlotProducts(a, b, ranks, spans, *rows, columns=128, is_aligned=tile_rows == 16)
+        add_low_rank(y, x, products)
+        add_and_gate(y, x, products, "silu")
+
+
+def call_low_rank_of_a_row(dtype: torch.dtype) -> None:
+    """Adapters in the product of one row."""
+    from seesay.kernels.few_row_matmul import multiply
+    from seesay.kernels.low_rank import SlotProducts
+
+    x, weight = empty(1, HIDDEN, dtype=dtype), empty(2 * INNER, HIDDEN, dtype=dtype)
+    a, b = empty(2, 32, HIDDEN, dtype=dtype), empty(2, 16, 2 * INNER, dtype=dtype)
+    ranks, spans = empty(2, 2, dtype=int32), empty(2, 3, dtype=int32)
+    rows = empty(1, dtype=int32), empty(1, 3, dtype=int32), 16
+    products = SlotProducts(a, b, ranks, spans, *rows, columns=128, is_aligned=True)
+    multiply(x, weight, None, norm=(empty(HIDDEN, dtype=dtype), 1e-6), activation="silu", products=products)
+    multiply(x, weight, None, add_to=empty(1, 2 * INNER, dtype=dtype), products=products)
 
 
 def call_all_reduce(dtype: torch.dtype) -> None:
@@ -469,6 +487,7 @@ CALLS = {
         call_latent_attention,
         call_all_reduce,
         call_low_rank,
+        call_low_rank_of_a_row,
     ),
     "float32": (
         call_fixed_attention,
@@ -477,10 +496,18 @@ CALLS = {
         call_quantized_kv,
         call_tower_attention,
         call_low_rank,
+        call_low_rank_of_a_row,
     ),
 }
 """float32: where it has tiles of its own."""
-NVIDIA_ALONE = (call_fixed_attention, call_fixed_products, call_gemv, call_packed, call_all_reduce)
+NVIDIA_ALONE = (
+    call_fixed_attention,
+    call_fixed_products,
+    call_gemv,
+    call_low_rank_of_a_row,
+    call_packed,
+    call_all_reduce,
+)
 """They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
 ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_states, call_all_reduce)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
@@ -521,6 +548,9 @@ def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
                 continue
             if kind in AMD_SHARED_BYTES and "inline_asm" in kernel.asm["ttir"]:
                 problems.append(f"{name} has PTX, about which AMD's assembler only complains on stderr")
+            is_fixed = kind == "90" and name.endswith(":fixed_product_kernel") and dtype != "float32"
+            if is_fixed and re.search(r"\bmma\.sync", kernel.asm["ptx"]):
+                problems.append(f"{name} has mma.sync, whose sums have other bits than those of wgmma")
             shared_bytes[name] = max(taken, shared_bytes.get(name, 0))
             if taken > limit:
                 problems.append(f"{name} takes {taken} bytes of shared memory; a block has {limit}")

@@ -21,7 +21,8 @@ def test_product(shape: tuple[int, int], dtype: torch.dtype, num_rows: int, has_
     x, weight = random(num_rows, 2 * size, dtype=dtype)[:, :size], random(num_outputs, size, dtype=dtype, seed=1)
     bias = random(num_outputs, dtype=dtype, seed=2) if has_bias else None
     exact = x.double() @ weight.double().t()
-    assert_close(multiply(x, weight, bias), exact if bias is None else exact + bias.double())
+    factor = 1.0 if size < 8192 else 1.5  # many sums, one after another
+    assert_close(multiply(x, weight, bias), exact if bias is None else exact + bias.double(), factor)
     target = random(num_rows, num_outputs, dtype=dtype, seed=3)
     expected = target + multiply(x, weight, None)
     add_product(target, x, weight=weight)
@@ -73,8 +74,8 @@ def test_numbers_of_one_byte_have_a_scale_per_output() -> None:
 def test_tilings_cover_all_outputs_evenly() -> None:
     from seesay.kernels.fixed_matmul import pick_tiling
 
-    assert pick_tiling(1, 3584, 18944, 2, True)[:3] == (28, 64, 8)
-    assert pick_tiling(1, 4608, 3584, 2, True)[:3] == (35, 64, 8)
+    assert pick_tiling(1, 3584, 18944, 2, True)[:3] == (28, 64, 16)
+    assert pick_tiling(1, 4608, 3584, 2, True)[:3] == (35, 64, 16)
     for num_rows in (1, 30, 64, 65, 256, 1000, 8192):
         for num_outputs in (16, 4608, 37888, 152064):
             for has_room in (False, True):

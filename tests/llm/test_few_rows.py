@@ -91,9 +91,13 @@ def test_kernels_of_few_rows_serve_all_kinds_of_layers(
 
 
 @pytest.mark.skipif(not IS_INTERPRETED, reason="needs the interpreter")
+@pytest.mark.parametrize("num_tokens", [1, 3])
 @pytest.mark.parametrize("name", mark_after(2, ("llama", "starcoder2", "cohere", "olmo2", "granite", "falcon-groups")))
-def test_adapters_keep_the_kernels_of_few_rows(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What they add comes before an activation, and behind a norm, with which a product is fused otherwise."""
+def test_adapters_keep_the_kernels_of_few_rows(
+    name: str, num_tokens: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What they add comes before an activation, and behind a norm. The product of one row does all of it; that of
+    several adds to the residual alone."""
     from seesay.kernels.few_row_matmul import multiply
     from seesay.llm.ops.triton_ops import TritonOps
 
@@ -104,27 +108,32 @@ def test_adapters_keep_the_kernels_of_few_rows(name: str, monkeypatch: pytest.Mo
             calls.append(options)
             return multiply(x, weight, bias, **options)
 
-        return replace(make_product(weight, bias), fused=fused, max_fused_rows=32)
+        return replace(make_product(weight, bias), fused=fused, max_fused_rows=32, fuses_low_rank=True)
 
     backbone = backbones.make_backbone(name, tmp_path)
-    plain, expected = compute(backbone, 3), compute(backbone, 3, adapt=fill_slots)
+    adapt = partial(fill_slots, num_tokens)
+    plain, expected = compute(backbone, num_tokens), compute(backbone, num_tokens, adapt=adapt)
     monkeypatch.setattr(linear_module, "make_product", make_with_kernel)
-    monkeypatch.setattr(TorchOps, "add_low_rank", TritonOps.add_low_rank)
-    found = compute(backbone, 3, adapt=fill_slots)
-    assert len(calls) == 4 * backbone.text_config.num_hidden_layers + 1
-    assert not any(options.get("norm") or options.get("activation") for options in calls)
+    for method in ("add_low_rank", "add_and_gate", "find_products"):
+        monkeypatch.setattr(TorchOps, method, getattr(TritonOps, method))
+    found = compute(backbone, num_tokens, adapt=adapt)
+    num_layers = backbone.text_config.num_hidden_layers
+    assert len(calls) == 4 * num_layers + 1
+    assert sum("products" in options for options in calls) == (4 * num_layers if num_tokens == 1 else 0)
+    if num_tokens > 1:
+        assert not any(options.get("norm") or options.get("activation") for options in calls)
     assert (expected[:2] - plain[:2]).abs().amax(1).min() > 0.05
     torch.testing.assert_close(found, expected, atol=0.02, rtol=0.02)
 
 
-def fill_slots(decoder: ComposedDecoder) -> SlotRows:
-    """Fill two slots with numbers, and return them for the first two of three tokens."""
+def fill_slots(num_tokens: int, decoder: ComposedDecoder) -> SlotRows:
+    """Fill two slots with numbers, and return them for the first two of up to three tokens."""
     adapters = decoder.make_adapters(num_slots=2, max_rank=4)
     generator = torch.Generator().manual_seed(1)
     adapters._slots.copy_(torch.randn(adapters._slots.shape, generator=generator) * 0.1)
     adapters._host_ranks[:] = [[3], [4]]  # of all layers
     adapters._ranks.copy_(torch.from_numpy(adapters._host_ranks))
-    found = sort_by_slot(np.array([1, 0, -1]))
+    found = sort_by_slot(np.array([1, 0, -1])[:num_tokens])
     tokens, tiles = torch.from_numpy(found.tokens), torch.from_numpy(found.tiles)
     return SlotRows(tokens=tokens, tiles=tiles, tile_rows=found.tile_rows, runs=found.runs)
 

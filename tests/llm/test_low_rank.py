@@ -4,7 +4,7 @@ On a GPU the tests run as they are. Elsewhere they run in Triton's interpreter: 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ import pytest
 import torch
 from triton_cases import DEVICE, DTYPES, MARKS, assert_close, parametrize_grid, random, random_seeds, runs_here
 
-from seesay.llm.ops import Ops, SlotFactors, SlotRows
-from seesay.llm.ops.low_rank import LARGE_TILE, SMALL_TILE, count_tiles, make_spans, sort_by_slot
+from seesay.llm.ops import Activation, Ops, SlotFactors, SlotRows
+from seesay.llm.ops.low_rank import LARGE_TILE, SMALL_TILE, SlotOutputs, count_tiles, sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps
 
 pytestmark = MARKS
@@ -52,7 +52,7 @@ def make_case(
             ranks=torch.from_numpy(host_ranks).to(DEVICE),
             host_ranks=host_ranks,
             bounds=bounds,
-            spans=torch.from_numpy(make_spans(bounds)).to(DEVICE),
+            outputs=SlotOutputs.make(bounds, torch.device(DEVICE)),
         ),
         exact,
         num_inputs,
@@ -64,7 +64,7 @@ def make_rows(slots: npt.NDArray[np.int64], tile_rows: int | None = None, *, siz
     found = sort_by_slot(slots, tile_rows=tile_rows)
     tokens, tiles = found.tokens, found.tiles
     if size is not None:
-        tokens = np.pad(tokens, (0, size - len(tokens)))
+        tokens = np.pad(tokens, (0, size - len(tokens)))  # in no tile
         tiles = np.pad(tiles, ((0, count_tiles(size, int(slots.max()) + 1) - len(tiles)), (0, 0)))
     return SlotRows(
         tokens=torch.from_numpy(tokens).to(DEVICE),
@@ -74,17 +74,21 @@ def make_rows(slots: npt.NDArray[np.int64], tile_rows: int | None = None, *, siz
     )
 
 
+def add_exactly(case: Case, slots: npt.NDArray[np.int64], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return the sum in float64."""
+    exact, bounds = y.double().clone(), case.factors.bounds
+    for (slot, source), (a, b) in case.exact.items():
+        tokens = torch.from_numpy(np.flatnonzero(slots == slot)).to(DEVICE)
+        exact[tokens, bounds[source] : bounds[source + 1]] += x[tokens].double() @ a.t() @ b
+    return exact
+
+
 def check(ops: Ops, case: Case, slots: npt.NDArray[np.int64], rows: SlotRows) -> None:
     factors = case.factors
     dtype = factors.a.dtype
     x = random(len(slots), case.num_inputs + 8, dtype=dtype, seed=1)[:, : case.num_inputs]
     y = random(len(slots), factors.bounds[-1], dtype=dtype, seed=2)
-    exact = y.double().clone()
-    for (slot, source), (a, b) in case.exact.items():
-        tokens = torch.from_numpy(np.flatnonzero(slots == slot)).to(DEVICE)
-        columns = slice(factors.bounds[source], factors.bounds[source + 1])
-        exact[tokens, columns] += x[tokens].double() @ a.t() @ b
-    before = y.clone()
+    exact, before = add_exactly(case, slots, x, y), y.clone()
     ops.add_low_rank(y, x, rows, factors)
     assert_close(y, exact, 2.0)
     untouched = slots < 0
@@ -133,6 +137,13 @@ def test_rows_that_only_the_device_knows(ops: Ops, tile_rows: int, size: int) ->
     check(ops, case, slots, make_rows(slots, tile_rows, size=size))
 
 
+@pytest.mark.parametrize("slots", [[0, -1, 1], [1, 0, -1, 0, -1, 1], [-1, 2, 1]])
+def test_slots_that_torch_computes_at_once(slots: list[int]) -> None:
+    """Tokens of no slot lie behind them."""
+    case, numbers = make_case([[16], [16], [16]], [50], 48, torch.float32), np.array(slots)
+    check(TorchOps(), case, numbers, make_rows(numbers))
+
+
 @runs_here
 def test_no_token_has_an_adapter(ops: Ops) -> None:
     case = make_case([[16]], [32], 32, torch.float32)
@@ -153,13 +164,73 @@ def test_random_shapes(ops: Ops, seed: int) -> None:
     check(ops, case, slots, make_rows(slots))
 
 
+@runs_here
+@parametrize_grid(
+    ranks=[[[16]], [[1, 8], [4, 20], [0, 3]], [[64, 0], [128, 100]]],
+    num_tokens=[1, 17, 70, 600],
+    half=[128, 96, 300],
+    activation=["silu", "gelu_tanh"],
+    dtype=DTYPES,
+)
+def test_the_gate_of_the_sum(
+    ops: Ops, ranks: list[list[int]], num_tokens: int, half: int, activation: Activation, dtype: torch.dtype
+) -> None:
+    num_sources = len(ranks[0])
+    half = half if num_sources == 2 else 128 * (half // 96)
+    case = make_case(ranks, [2 * half // num_sources] * num_sources, 200, dtype)
+    assert case.factors.outputs.has_halves
+    slots = np.random.default_rng(num_tokens).integers(-1, len(ranks), num_tokens)
+    x = random(num_tokens, 200, dtype=dtype, seed=1) / 8
+    y = random(num_tokens, 2 * half, dtype=dtype, seed=2)
+    exact = TorchOps().act_and_mul(add_exactly(case, slots, x, y), activation)
+    assert_close(ops.add_and_gate(y, x, make_rows(slots), case.factors, activation), exact, 3.0)
+
+
+@runs_here
+@parametrize_grid(
+    ranks=[[[16, 3]], [[0, 0], [20, 100]]],
+    slot=[-1, 0, 1],
+    along=[{}, {"norm": True}, {"norm": True, "activation": "silu"}, {"add_to": True}],
+    dtype=DTYPES,
+)
+def test_the_product_of_one_row_adds_it(
+    ranks: list[list[int]], slot: int, along: dict[str, Any], dtype: torch.dtype
+) -> None:
+    from seesay.kernels.few_row_matmul import multiply
+    from seesay.llm.ops.triton_ops import TritonOps
+
+    num_inputs, sizes, slots = 1100, [66, 30], np.array([min(slot, len(ranks) - 1)])
+    case = make_case(ranks, sizes, num_inputs, dtype)
+    x = random(1, num_inputs, dtype=dtype, seed=1)
+    weight = random(sum(sizes), num_inputs, dtype=dtype, seed=2) / num_inputs**0.5
+    factor, target = random(num_inputs, dtype=dtype, seed=3), random(1, sum(sizes), dtype=dtype, seed=4)
+    normed = TorchOps().rms_norm(x, factor, 1e-6) if "norm" in along else x
+    exact = add_exactly(case, slots, normed, normed.double() @ weight.double().t())
+    if "activation" in along:
+        exact = TorchOps().act_and_mul(exact, "silu")
+    if "add_to" in along:
+        exact = exact + target.double()
+    options: dict[str, Any] = {"norm": (factor, 1e-6), "activation": "silu", "add_to": target}
+    products = TritonOps().find_products(make_rows(slots), case.factors)
+    found = multiply(x, weight, None, products=products, **{name: options[name] for name in along})
+    assert_close(found, exact, 3.0)
+
+
+def test_outputs_whose_halves_share_a_span() -> None:
+    """The kernel computes the gate span by span."""
+    halves = {(0, 100, 200): True, (0, 256): True, (0, 200): False, (0, 101): False, (0, 60, 200): False}
+    for bounds, has_halves in halves.items():
+        assert SlotOutputs.make(bounds, torch.device("cpu")).has_halves is has_halves
+
+
 def test_tokens_are_sorted_into_tiles_of_one_slot() -> None:
     slots = np.array([2, -1, 0, 2, 2, 0, -1, 2])
     found = sort_by_slot(slots, tile_rows=3)
-    assert found.tokens.tolist() == [2, 5, 0, 3, 4, 7]
-    assert found.tiles.tolist() == [[0, 0, 2], [2, 2, 3], [2, 5, 1]]
+    assert found.tokens.tolist() == [2, 5, 0, 3, 4, 7, 1, 6]
+    assert found.tiles.tolist() == [[0, 0, 2], [2, 2, 3], [2, 5, 1], [-1, 6, 2]]
     assert found.runs == ((0, 0, 2), (2, 2, 6))
-    assert sort_by_slot(np.array([-1])).tiles.shape == (0, 3)
+    assert sort_by_slot(np.array([-1])).tiles.tolist() == [[-1, 0, 1]]
+    assert sort_by_slot(np.array([], dtype=np.int64)).tiles.shape == (0, 3)
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 40])
@@ -167,5 +238,5 @@ def test_no_step_has_more_tiles_than_are_counted(num_slots: int) -> None:
     rng = np.random.default_rng(num_slots)
     for num_tokens in (1, 5, 16, 17, 33, 100):
         for _ in range(30):
-            slots = rng.choice(num_slots, num_tokens, p=rng.dirichlet(np.full(num_slots, 0.3)))
+            slots = rng.choice(num_slots + 1, num_tokens, p=rng.dirichlet(np.full(num_slots + 1, 0.3))) - 1
             assert len(sort_by_slot(slots, tile_rows=SMALL_TILE).tiles) <= count_tiles(num_tokens, num_slots)

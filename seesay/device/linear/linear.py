@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from seesay.checkpoint.loading import WeightGroup
 from seesay.checkpoint.parts import OUTPUTS, Source, TensorLayout, Weight
 from seesay.device.determinism import deterministic_dtype
-from seesay.device.linear.adapted import Adapt, adapt_fused
+from seesay.device.linear.adapted import Adaptation, adapt_fused
 from seesay.device.linear.fixed_rows import fix_rows
 from seesay.device.linear.linear_method import (
     FusedKernel,
@@ -69,7 +70,8 @@ class Linear(nn.Module):
 
     fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
     where there is no such kernel. quantized: a format of rows, and what computes the layer with rows in it; None where
-    rows stay as they are.
+    rows stay as they are. gated(x, activation): compute the activation of the first half of the outputs times the
+    second half; None where it is no faster than to do so with the outputs.
     """
 
     weight: nn.Parameter
@@ -119,7 +121,8 @@ class Linear(nn.Module):
         self.quantized: tuple[RowFormat, RowKernel] | None = None
         self._product: Product | None = None
         self._run: LinearKernel = self._run_unfinished
-        self._adapt: Adapt | None = None
+        self.gated: Callable[[Tensor, str], Tensor] | None = None
+        self._adaptation: Adaptation | None = None
         self._observe: Callable[[Tensor], None] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -133,8 +136,8 @@ class Linear(nn.Module):
             target.addmm_(x, self.weight.t())
         else:
             self._product.add(target, x)
-        if self._adapt is not None:
-            self._adapt(x, target)
+        if self._adaptation is not None:
+            self._adaptation.add(x, target)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Return x Wᵀ [N, out] for x [N, in], without the bias, and without what functions of `extend` add."""
@@ -218,16 +221,16 @@ class Linear(nn.Module):
     def extend(
         self,
         *,
-        adapt: Adapt | None = None,
+        adaptation: Adaptation | None = None,
         observe: Callable[[Tensor], None] | None = None,
     ) -> None:
         """Call functions around the product, in place of those of an earlier call. None of them costs anything where
         it is not given. An observed layer has no fused kernel.
 
-        observe(x) sees every input. adapt(x, y) adds to the output y in place; where the product has been added to the
+        observe(x) sees every input. The adaptation adds to the output; where the product has been added to the
         residual, to that. CUDA graphs do what they were recorded with.
         """
-        self._observe, self._adapt = observe, adapt
+        self._observe, self._adaptation = observe, adaptation
         self._compose()
 
     def sources_at(self, path: str) -> tuple[Source, ...]:
@@ -269,31 +272,39 @@ class Linear(nn.Module):
     def _compose(self) -> None:
         product = self._product
         run = self._run_unfinished if product is None else product.run
-        is_plain = self._observe is None and self._adapt is None
+        adaptation = self._adaptation
+        is_plain = self._observe is None and adaptation is None
         self._run = run if is_plain else self._make_extended(run)
-        self.fused, self.max_fused_rows, self.quantized = None, 0, None
+        self.fused, self.max_fused_rows, self.quantized, self.gated = None, 0, None, None
         if product is None or self._observe is not None:
             return
         if product.fused is not None:
-            self.fused, self.max_fused_rows = adapt_fused(product.fused, self._adapt), product.max_fused_rows
+            self.fused = product.fused if adaptation is None else adapt_fused(product, adaptation)
+            self.max_fused_rows = product.max_fused_rows
         if is_plain and product.rows is not None and product.run_rows is not None:
             self.quantized = product.rows, product.run_rows
+        if adaptation is not None and adaptation.gate is not None:
+            self.gated = partial(_gate, run, adaptation.gate)
 
     def _run_unfinished(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
 
     def _make_extended(self, run: LinearKernel) -> LinearKernel:
-        observe, adapt = self._observe, self._adapt
+        observe, adaptation = self._observe, self._adaptation
 
         def extended(x: Tensor) -> Tensor:
             if observe is not None:
                 observe(x)
             y = run(x)
-            if adapt is not None:
-                adapt(x, y)
+            if adaptation is not None:
+                adaptation.add(x, y)
             return y
 
         return extended
+
+
+def _gate(run: LinearKernel, gate: Callable[[Tensor, Tensor, str], Tensor], x: Tensor, activation: str) -> Tensor:
+    return gate(x, run(x), activation)
 
 
 def _name_at(path: str, sources: Sequence[Source]) -> tuple[Source, ...]:

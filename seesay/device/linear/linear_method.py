@@ -34,7 +34,7 @@ class Product:
         dropped. It keeps no other reference to their memory.
     run: x [..., in] → [..., out]. add: (target [N, out], x [N, in]), add x Wᵀ to target in place, without the bias.
     fused: as `seesay.kernels.few_row_matmul.multiply` with this weight and bias, for at most `max_fused_rows` rows;
-        None if there is no such kernel.
+        None if there is no such kernel. fuses_low_rank: whether it takes `products` of low rank with one row.
     run_rows: what `run` does after it has quantized its rows as `rows` says, so that what computes them can do that in
         the same pass; None if rows stay as they are.
     make_matrix: return the weight for kernels that multiply with some of its outputs; None if there is no such form.
@@ -47,6 +47,7 @@ class Product:
     run_rows: RowKernel | None = None
     fused: FusedKernel | None = None
     max_fused_rows: int = 0
+    fuses_low_rank: bool = False
     make_matrix: Callable[[], RowMatrix] | None = None
 
     def try_copy(self, other: Product) -> bool:

@@ -44,7 +44,7 @@ def make_product(weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
     from seesay.kernels.few_row_matmul import multiply
 
     fused = partial(multiply, weight=weight, bias=bias)
-    return product(fused=fused, max_fused_rows=max_rows)
+    return product(fused=fused, max_fused_rows=max_rows, fuses_low_rank=True)
 
 
 def max_fused_rows(device: torch.device, dtype: torch.dtype) -> int:

@@ -79,6 +79,8 @@ class GatedFeedForward:
     def run(
         self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
     ) -> torch.Tensor:
+        if rows is None and self._gate_up.text.gated is not None:
+            return self._down(self._gate_up.text.gated(norm.add(delta, residual), self._activation), rows)
         x = self._gate_up.multiply(norm, delta, residual, rows)
         if rows is None and self._down.text.quantized is not None:
             form, multiply = self._down.text.quantized

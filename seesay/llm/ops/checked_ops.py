@@ -15,7 +15,7 @@ import torch
 from seesay.errors import describe
 from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 from seesay.llm.ops.interface import Activation, Ops, RowLayout
-from seesay.llm.ops.low_rank import SlotFactors, SlotRows, make_spans, sort_by_slot
+from seesay.llm.ops.low_rank import SlotFactors, SlotOutputs, SlotRows, sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps
 from seesay.llm.ops.triton_ops import TritonOps
 from seesay.llm.plans.window import Chunk, Window
@@ -110,15 +110,15 @@ def _splice(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
-    """Rows of two slots and of none, with two sources of which a slot has one."""
-    bounds, rank, ranks = (0, 200, _HIDDEN), 16, np.array([[16, 8], [0, 3]], dtype=np.int32)
+    """Rows of two slots and of none, with two sources of which a slot has one, and the gate of one by the other."""
+    bounds, rank, ranks = (0, _HIDDEN // 2, _HIDDEN), 16, np.array([[16, 8], [0, 3]], dtype=np.int32)
     factors = SlotFactors(
         a=_draw(2, 2 * rank, 256, like=like),
         b=_draw(2, rank, _HIDDEN, like=like),
         ranks=torch.from_numpy(ranks).to(like.device),
         host_ranks=ranks,
         bounds=bounds,
-        spans=torch.from_numpy(make_spans(bounds)).to(like.device),
+        outputs=SlotOutputs.make(bounds, like.device),
     )
     found = sort_by_slot(np.array([1, -1, 0, 0, 1, 1, 0]))
     rows = SlotRows(
@@ -127,9 +127,10 @@ def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
         tile_rows=found.tile_rows,
         runs=found.runs,
     )
-    y = _draw(7, _HIDDEN, like=like)
-    ops.add_low_rank(y, _draw(7, 256, like=like), rows, factors)
-    return [y]
+    x, y = _draw(7, 256, like=like), _draw(7, _HIDDEN, like=like)
+    gated = [ops.add_and_gate(y.clone(), x, rows, factors, activation) for activation in get_args(Activation)]
+    ops.add_low_rank(y, x, rows, factors)
+    return [y, *gated]
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ _CHECKS = (
     _Check(("rms_norm",), _add_and_norm),
     _Check(("act_and_mul",), _activate),
     _Check(("splice",), _splice),
-    _Check(("add_low_rank",), _add_low_rank),
+    _Check(("add_low_rank", "add_and_gate", "find_products"), _add_low_rank),
     _Check(_ATTENTION, _Attention()),
     _Check(_ATTENTION, _Attention(window=24)),
     _Check(_ATTENTION, _Attention(window=Chunk(24), has_more=True)),

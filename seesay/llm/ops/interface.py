@@ -7,7 +7,7 @@ Shapes: T tokens, B rows, M blocks per row, H query heads, G key-value heads, D 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops.low_rank import SlotFactors, SlotRows
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window
+
+if TYPE_CHECKING:
+    from seesay.kernels.low_rank import SlotProducts
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
 """Of a gate, which is multiplied by the other half. clamped_silu: x · sigmoid(1.702 · x) of x up to 7, and the other
@@ -174,3 +177,12 @@ class Ops(Protocol):
     def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
         """Add B A x of each token's slot to y [T, out] in place, for x [T, in] (Hu et al. 2021). A x is rounded to the
         type of x. Other tokens stay as they are."""
+
+    def add_and_gate(
+        self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors, activation: Activation
+    ) -> torch.Tensor:
+        """Return the activation of the first half times the second half of what `add_low_rank` makes of y, [T, out/2].
+        y may be changed. The outputs have halves (see `SlotOutputs`)."""
+
+    def find_products(self, rows: SlotRows, factors: SlotFactors) -> SlotProducts | None:
+        """Return what is added in the form that kernels of the product of one row take; None where there are none."""

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.transfers import upload
+
 SMALL_TILE, LARGE_TILE = 16, 64
 """Tokens of one slot that are computed together: large tiles where there are many."""
 _MANY_TOKENS = 512
@@ -19,7 +21,7 @@ _MOST_GROUPED, _MOST_FILLING = 128, 2
 """Tokens of several slots, with filling, that torch computes at once rather than one slot after another: at most so
 many, and at most so many times as many as without filling."""
 SPAN = 128
-"""Outputs that a program of a kernel computes."""
+"""Most outputs that a program of a kernel computes at once."""
 
 
 class SlotRun(NamedTuple):
@@ -32,11 +34,11 @@ class SlotRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRows:
-    """The tokens that have the factors of some slot.
+    """The tokens that have the factors of some slot, and behind them all others.
 
-    tokens: int32 [N], those of one slot beside each other. tiles: int32 [M, 3]: a slot, the first of its tokens and
-    their number, at most `tile_rows`; 0: none. runs: the same on the host; None where only the device knows (see
-    `DecodeRows`).
+    tokens: int32 [N], those of one slot beside each other. tiles: int32 [M, 3]: a slot, -1 for no factors, the first
+    of its tokens and their number, at most `tile_rows`; 0: none. runs: those of slots, on the host; None where only
+    the device knows (see `DecodeRows`).
     """
 
     tokens: torch.Tensor
@@ -51,8 +53,7 @@ class SlotFactors:
 
     a: [slots, sources · R, in], b: [slots, R, out], for ranks up to R. ranks: int32 [slots, sources], 0: the slot adds
     nothing to this source; host_ranks: the same on the host. bounds: the first output of each source, and the number of
-    outputs. spans: int32 [S, 3] on the device: at most `SPAN` outputs of one source: the source, the first, and the one
-    behind the last.
+    outputs; outputs: those of the sources as tensors.
     """
 
     a: torch.Tensor
@@ -60,7 +61,35 @@ class SlotFactors:
     ranks: torch.Tensor
     host_ranks: npt.NDArray[np.int32]
     bounds: tuple[int, ...]
+    outputs: SlotOutputs
+
+
+class SlotOutputs(NamedTuple):
+    """The outputs of sources on the device.
+
+    spans: int32 [S, 3]: at most `SPAN` outputs of one source: the source, the first, and the one behind the last.
+    has_halves: whether no span has outputs of both halves, so that the gate of a gated layer is computed span by span.
+    is_aligned: whether spans begin and end at multiples of 16.
+    """
+
     spans: torch.Tensor
+    has_halves: bool
+    is_aligned: bool
+
+    @classmethod
+    def make(cls, bounds: tuple[int, ...], device: torch.device) -> SlotOutputs:
+        """Return those of sources with these bounds (see `SlotFactors`)."""
+        spans = [
+            (source, start, min(start + SPAN, stop))
+            for source, (first, stop) in enumerate(pairwise(bounds))
+            for start in range(first, stop, SPAN)
+        ]
+        numbers = np.array(spans, dtype=np.int32)
+        first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+        moved = first + np.array([(len(bounds) - 1) // 2, bounds[-1] // 2, bounds[-1] // 2])
+        has_halves = not bounds[-1] % 2 and np.array_equal(moved, second)
+        [there] = upload([numbers], device)
+        return cls(there, has_halves, is_aligned=not any(bound % 16 for bound in bounds))
 
 
 class SlotTiles(NamedTuple):
@@ -73,13 +102,13 @@ class SlotTiles(NamedTuple):
 
 
 def sort_by_slot(slots: npt.NDArray[np.int64], *, tile_rows: int | None = None) -> SlotTiles:
-    """Return the tokens whose slots int64 [T] are not -1. tile_rows: by default as many as are fast."""
+    """Return the tokens of each slot, for slots int64 [T]; -1: none. tile_rows: by default as many as are fast."""
     order = np.argsort(slots, kind="stable")
-    order = order[np.count_nonzero(slots < 0) :]
+    order = np.roll(order, -np.count_nonzero(slots < 0))
     if tile_rows is None:
         tile_rows = SMALL_TILE if len(order) < _MANY_TOKENS else LARGE_TILE
     ordered = slots[order]
-    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    starts = np.flatnonzero(np.diff(ordered, prepend=-2))
     stops = np.append(starts[1:], len(order))
     runs = tuple(map(SlotRun, ordered[starts].tolist(), starts.tolist(), stops.tolist()))
     tiles = [
@@ -87,32 +116,24 @@ def sort_by_slot(slots: npt.NDArray[np.int64], *, tile_rows: int | None = None) 
         for run in runs
         for first in range(run.start, run.stop, tile_rows)
     ]
+    runs = runs if not runs or runs[-1].slot >= 0 else runs[:-1]
     return SlotTiles(order.astype(np.int32), np.array(tiles, dtype=np.int32).reshape(-1, 3), tile_rows, runs)
 
 
 def count_tiles(num_tokens: int, num_slots: int, tile_rows: int = SMALL_TILE) -> int:
-    """Return the most tiles that so many tokens fill."""
-    return min(num_tokens, num_slots + num_tokens // tile_rows)
-
-
-def make_spans(bounds: tuple[int, ...]) -> npt.NDArray[np.int32]:
-    """Return all outputs as `SlotFactors.spans`."""
-    spans = [
-        (source, start, min(start + SPAN, stop))
-        for source, (first, stop) in enumerate(pairwise(bounds))
-        for start in range(first, stop, SPAN)
-    ]
-    return np.array(spans, dtype=np.int32)
+    """Return the most tiles that so many tokens fill, those of no slot among them."""
+    return min(num_tokens, num_slots + 1 + num_tokens // tile_rows)
 
 
 def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
     """Do `Ops.add_low_rank` with operations of torch."""
     runs = rows.runs
     if runs is None:
-        runs = tuple(SlotRun(slot, first, first + count) for slot, first, count in rows.tiles.tolist() if count)
+        tiles = rows.tiles.tolist()
+        runs = tuple(SlotRun(slot, first, first + count) for slot, first, count in tiles if count and slot >= 0)
     groups = _group(runs, y.device)
     if groups is not None and _have_equal_ranks(factors.host_ranks[groups.slots]):
-        _add_groups(y, x, rows.tokens, groups, factors)
+        _add_groups(y, x, rows.tokens[: runs[-1].stop], groups, factors)
         return
     max_rank = factors.b.shape[1]
     for slot, start, stop in runs:

@@ -25,6 +25,7 @@ from seesay.llm.ops import low_rank, torch_experts
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
+from seesay.llm.ops.low_rank import SlotFactors, SlotRows
 from seesay.llm.ops.slopes import find_bias
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window, find_first_seen, find_size
@@ -88,6 +89,20 @@ class TorchOps:
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
+
+    def add_and_gate(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        rows: SlotRows,
+        factors: SlotFactors,
+        activation: Activation,
+    ) -> torch.Tensor:
+        self.add_low_rank(y, x, rows, factors)
+        return self.act_and_mul(y, activation)
+
+    def find_products(self, rows: SlotRows, factors: SlotFactors) -> None:
+        del rows, factors
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None

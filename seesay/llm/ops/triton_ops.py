@@ -92,17 +92,25 @@ class TritonOps:
         )
 
     def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
-        low_rank.add_low_rank(
-            y,
-            x,
+        low_rank.add_low_rank(y, x, self.find_products(rows, factors))
+
+    def add_and_gate(
+        self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors, activation: Activation
+    ) -> torch.Tensor:
+        return low_rank.add_and_gate(y, x, self.find_products(rows, factors), activation)
+
+    def find_products(self, rows: SlotRows, factors: SlotFactors) -> low_rank.SlotProducts:
+        spans, _, is_aligned = factors.outputs
+        return low_rank.SlotProducts(
             factors.a,
             factors.b,
             factors.ranks,
+            spans,
             rows.tokens,
             rows.tiles,
-            factors.spans,
-            tile_rows=rows.tile_rows,
+            rows.tile_rows,
             columns=SPAN,
+            is_aligned=is_aligned,
         )
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:

@@ -29,10 +29,10 @@ class GraphAdapters:
         return SlotRows(tokens=self._tokens[:size], tiles=tiles, tile_rows=SMALL_TILE)
 
     def send(self, slots: npt.NDArray[np.int64], *, size: int) -> None:
-        """Let the rows of the next graph, of `size` rows, have the adapters in `slots` int64 [R]; -1: none."""
-        found = sort_by_slot(slots, tile_rows=SMALL_TILE)
-        tokens = np.zeros(size, dtype=np.int32)
-        tokens[: len(found.tokens)] = found.tokens
+        """Let the rows of the next graph, of `size` rows, have the adapters in `slots` int64 [R]; -1: none, as all
+        behind them."""
+        found = sort_by_slot(np.pad(slots, (0, size - len(slots)), constant_values=-1), tile_rows=SMALL_TILE)
+        tokens = found.tokens
         tiles = np.zeros((count_tiles(size, self._num_slots), 3), dtype=np.int32)
         tiles[: len(found.tiles)] = found.tiles
         sent = self._sent_tokens[:size], self._sent_tiles[: len(tiles)]

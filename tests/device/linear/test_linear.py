@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from seesay.checkpoint.parts import Source, TensorLayout, Weight
+from seesay.device.linear.adapted import Adaptation
 from seesay.device.linear.linear import UNQUANTIZED, Linear
 from seesay.device.linear.linear_method import Product, Sizes
 
@@ -101,7 +102,7 @@ def test_what_is_put_around_it_is_called_in_order() -> None:
     def adapt(x: torch.Tensor, y: torch.Tensor) -> None:
         y.add_(x[:, :4])
 
-    layer.extend(observe=seen.append, adapt=adapt)
+    layer.extend(observe=seen.append, adaptation=Adaptation(add=adapt))
     with torch.inference_mode():
         torch.testing.assert_close(layer(x), plain + x[:, :4])
         target = torch.ones(3, 4)
@@ -124,6 +125,6 @@ def test_an_extended_layer_has_no_fused_kernel() -> None:
     assert layer.fused is None and layer.max_fused_rows == 0
     layer.extend()
     assert layer.fused is product.fused and layer._run is product.run
-    layer.extend(adapt=lambda x, y: None)
+    layer.extend(adaptation=Adaptation(add=lambda x, y: None))
     adapted: Any = layer.fused
     assert adapted is not product.fused and layer.max_fused_rows == 8 and layer.quantized is None
