@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from seesay.device.streams import on_stream
 from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 
 if TYPE_CHECKING:
@@ -175,7 +177,9 @@ class DraftModel:
     def _compute(self, rows: Sequence_[Row], before: LaunchedStep | None) -> LaunchedStep:
         """Compute rows, whose first tokens `before` has chosen if it is there, and choose the tokens behind them."""
         plan = StepPlan(rows=tuple(rows))
-        launched = self._runner.launch(plan, self._find_embeddings(plan.rows, before))
+        with torch.inference_mode(), on_stream(self._runner.stream):  # in the order of its steps
+            embeddings = self._find_embeddings(plan.rows, before)
+        launched = self._runner.launch(plan, embeddings)
         self._runner.sample(launched)
         return launched
 
