@@ -29,6 +29,10 @@ class Grammar:
     left_out: tuple[str, ...] = ()
 
 
+HELD = "x-held"
+"""A keyword of a schema in a structural tag, `[place, strict, whether it is of all arguments]`: its place in the
+request, for errors (None: it is that of the answer), and how it is held: exactly (True), exactly where a grammar can
+and else as far as one can (None), or as far as one can with objects open (False)."""
 MAX_SOURCE_CHARS = 1 << 18
 """Most characters of a schema, a regular expression, a list of choices or a grammar."""
 MAX_CHOICES = 4096

@@ -23,6 +23,9 @@ def make_program(grammar: Grammar) -> Grammar:
     if grammar.kind == "json_schema":
         written, left_out = write_json(grammar.source, is_open=grammar.is_open, is_lenient=grammar.is_open)
         source = f"start: {written}"
+    elif grammar.kind == "structural_tag":
+        root, lines, left_out = write_tag(json.loads(grammar.source))
+        source = "\n".join([f"start: {root}", *lines])
     else:
         source, left_out = _write(grammar), ()
     _check_text(grammar.kind, source)
@@ -45,11 +48,8 @@ def _write(grammar: Grammar) -> str:
         texts = list(dict.fromkeys(json.loads(grammar.source)))
         _check_text(grammar.kind, "".join(texts))
         return f"start: T\nT: {' | '.join(f'/{escape_text(text)}/' for text in texts)}"
-    if grammar.kind == "structural_tag":
-        root, lines = write_tag(json.loads(grammar.source))
-    elif _LARK.search(grammar.source):
+    if _LARK.search(grammar.source):
         return grammar.source
-    else:
-        assert grammar.kind == "ebnf", grammar.kind
-        root, lines = write_rules(read_ebnf(grammar.source, "response_format"), "e")
+    assert grammar.kind == "ebnf", grammar.kind
+    root, lines = write_rules(read_ebnf(grammar.source, "response_format"), "e")
     return "\n".join([f"start: {root}", *lines])

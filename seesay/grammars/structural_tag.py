@@ -14,11 +14,9 @@ from seesay.grammars.lark import write_rules
 from seesay.grammars.quoted_text import KEYWORD, find_text_grammar, read_quoted
 from seesay.grammars.regex import escape_text, rewrite_regex
 from seesay.grammars.rules import Node
-from seesay.grammars.schemas.json_program import write_json
+from seesay.grammars.schemas.holding import write_held
 
 MAX_DEPTH = 32
-LENIENT = "x-lenient"
-"""A keyword of the root of a schema, with which it is held as far as it can be, and open, as with `strict: false`."""
 _JSON_PIECE = re.compile(r'"[^"\\]*"|[:,] |.', re.DOTALL)
 _KEYS: Mapping[str, frozenset[str]] = {
     "any_text": frozenset({"excludes"}),
@@ -40,9 +38,9 @@ _KEYS: Mapping[str, frozenset[str]] = {
 }
 
 
-def write_tag(tag: dict[str, Any]) -> tuple[str, list[str]]:
-    """Return (the name of the first rule, the definitions of all). Raises `RequestError` that names what is not
-    supported."""
+def write_tag(tag: dict[str, Any]) -> tuple[str, list[str], tuple[str, ...]]:
+    """Return (the name of the first rule, the definitions of all, what they do not hold). Raises `RequestError` that
+    names what is not supported."""
     if "format" in tag:
         return _Writer().write(tag["format"], "format")
     structures, triggers = tag["structures"], tag["triggers"]
@@ -101,6 +99,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self._lines: list[str] = []
+        self._left_out: list[str] = []
         self._is_beside_json = False
         self._makers: Mapping[str, Callable[[dict[str, Any], str, int], Node]] = {
             "any_text": lambda format, place, _: self._make_text(_read_texts(format, "excludes", place)),
@@ -123,9 +122,9 @@ class _Writer:
             ),
         }
 
-    def write(self, format: Any, place: str) -> tuple[str, list[str]]:
+    def write(self, format: Any, place: str) -> tuple[str, list[str], tuple[str, ...]]:
         root, lines = write_rules({"root": self._make(format, place, 0)}, "m", is_checked=False)
-        return root, [*lines, *self._lines]
+        return root, [*lines, *self._lines], tuple(dict.fromkeys(self._left_out))
 
     def _add(self, definition: str, *, lazy: bool = False) -> Node:
         """Return a part that has a rule of its own."""
@@ -200,9 +199,9 @@ class _Writer:
         found = find_text_grammar(format.get("json_schema"))
         if found is not None:
             return self._make_quoted(*found, place)
-        schema = format.get("json_schema")
-        is_open = isinstance(schema, Mapping) and schema.get(LENIENT) is True
-        return self._add(write_json(json.dumps(schema), is_open=is_open, is_lenient=is_open)[0])
+        written, left_out = write_held(format.get("json_schema"))
+        self._left_out += left_out
+        return self._add(written)
 
     def _make_quoted(self, name: str, grammar: Mapping[str, Any], place: str) -> Node:
         """A JSON string whose text follows a grammar, or an object with one property that is such a string."""

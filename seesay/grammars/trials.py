@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import itertools
 import logging
+import re
 import select
 import subprocess
 import threading
@@ -34,6 +35,7 @@ _ENTRY_BYTES = 1000
 START_S = 90.0
 """A process that has not started after so long hangs."""
 _END_S = 5.0
+_PLACE = re.compile(r"response_format\S*(?=: schema at )|response_format\.format\b")
 _LOST = "the process that compiles grammars has ended: send the request again"
 
 
@@ -89,6 +91,11 @@ class GrammarTrials:
         future.set_result(program)
         return program
 
+    def find(self, grammar: Grammar) -> Future[Grammar] | None:
+        """Return what the program of a grammar that was tried before, or is being tried, is or will be set in."""
+        with self._lock:
+            return self._known.get(_key_of(grammar))
+
     def _try(self, key: bytes, grammar: Grammar) -> Grammar:
         verdict = None if self._shared is None else self._shared.find(key)
         if verdict is None:
@@ -100,7 +107,8 @@ class GrammarTrials:
                 self._shared.keep(key, verdict)
         error, source, left_out = verdict
         if error:
-            raise RequestError(ErrorCode.INVALID_REQUEST, error, "response_format")
+            named = _PLACE.match(error)
+            raise RequestError(ErrorCode.INVALID_REQUEST, error, named[0] if named else "response_format")
         return Grammar(kind="lark", source=source, left_out=tuple(left_out))
 
     def _remember(self, key: bytes, future: Future[Grammar], num_bytes: int, *, is_kept: bool) -> None:

@@ -338,6 +338,34 @@ def test_large_grammars_leave_the_processors_to_others_from_the_start(monkeypatc
             trial_child._finish(trial)
 
 
+def test_patience_is_measured_in_processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a small grammar waits long for a processor."""
+    ready, begin = os.pipe()
+
+    def wait_and_work(*args: object) -> None:
+        os.read(ready, 1)
+        while time.process_time() < trial_child.PATIENCE_S:
+            pass
+        time.sleep(60)
+        os._exit(0)
+
+    monkeypatch.setattr(trial_child, "_try", wait_and_work)
+    trial = trial_child._start(TokenTable(TOKENS), 0, "regex", "a", False)
+    try:
+        time.sleep(2 * trial_child.PATIENCE_S)
+        assert trial.find_cpu_s() < trial_child.PATIENCE_S
+        os.write(begin, b"x")
+        until_s = time.monotonic() + 60
+        while trial.find_cpu_s() < trial_child.PATIENCE_S:
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+    finally:
+        trial_child._finish(trial)
+        os.close(ready)
+        os.close(begin)
+    assert trial.find_cpu_s() == 0.0, "it has ended"
+
+
 def test_a_grammar_that_takes_too_much_ends_its_own_row_and_is_compiled_anew() -> None:
     """Its expressions are so many that llguidance gives up in the middle of an answer."""
     grammars = CompiledGrammars(lambda: TOKENS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import NamedTuple
 
 from seesay.checkpoint import Checkpoint
@@ -96,13 +96,18 @@ class AnswerOptionsReader:
             raise RequestError(ErrorCode.INVALID_REQUEST, "response_format is not supported here", "response_format")
         return self._grammars.check(grammar)
 
-    def try_grammars(self, requests: Iterable[GenerationRequest]) -> None:
-        """Compile the grammars of requests within limits. Errors are raised when the request is prepared."""
-        for request in requests:
-            grammar = request.gen_config.grammar
-            if grammar is not None and self._grammars is not None and wants_answer(request):
-                with suppress(Exception):  # such as no descriptor for the process
-                    self._grammars.check(grammar)
+    def try_grammar(self, request: GenerationRequest) -> Grammar | None:
+        """Compile the grammar of a request within limits, and return its program, if it has one. Raises `RequestError`
+        for a grammar that is refused."""
+        grammar = request.gen_config.grammar
+        if grammar is None or self._grammars is None or not wants_answer(request):
+            return None
+        return self._grammars.check(grammar)
+
+    def find_trial(self, request: GenerationRequest) -> Future[Grammar] | None:
+        """Return what the program of a request's grammar is or will be set in, if it has been tried or is being."""
+        grammar = request.gen_config.grammar
+        return None if grammar is None or self._grammars is None else self._grammars.find(grammar)
 
     def _make_params(
         self, request: GenerationRequest, *, stop_ids: list[int], template_ids: list[int]

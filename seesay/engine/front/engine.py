@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from seesay.config.grammar import Grammar
     from seesay.grammars.verdicts import SharedVerdicts
 
 logger = logging.getLogger("seesay")
@@ -345,6 +346,18 @@ class AsyncEngine:
         self.core.forget_media(ids)
         self.core.abort(ids)
 
+    def try_grammar(self, request: GenerationRequest) -> Future[Grammar] | Future[Grammar | None]:
+        """Compile the grammar of a request within limits, in its owner's turn, before the request is submitted. The
+        future has its program, None without one, and raises `RequestError` for one that is refused; it is never to be
+        cancelled. The call raises it when the engine is closed."""
+        self._check_process()
+        answers = self._preparer.answers
+        with self._lock:
+            if self._is_closed:
+                raise RequestError(ErrorCode.CLOSED, "the engine is closed")
+            found = answers.find_trial(request)
+            return found or self._grammar_threads.submit(request.owner, answers.try_grammar, request)
+
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
         """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.
 
@@ -518,7 +531,9 @@ class AsyncEngine:
         cancellation: Cancellation,
     ) -> None:
         """Try the grammars of requests for one prompt, and then prepare them."""
-        self._preparer.answers.try_grammars(group.values())
+        for request in group.values():
+            with contextlib.suppress(Exception):  # is raised when the request is prepared
+                self._preparer.answers.try_grammar(request)
         first = next(iter(group.values()))
         arguments = group, on_output, received_at, prompts, cancellation
         try:

@@ -68,12 +68,11 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_message(body: MessagesRequest, http: Request) -> Response:
         """Answer a conversation, pictures included."""
         reply = await off_loop(http, _Reply, state, body, http)
-        caller = caller_of(http.scope)
+        names, caller = reply.reading.names, caller_of(http.scope)
+        await state.try_grammar(reply.request, names, http, left_out=reply.reading.left_out)
         if body.stream:
             return EventStream(reply.stream(caller), render_error=_make_error_event)
-        answers = await state.answering.collect(
-            [reply.request], receive=http.receive, caller=caller, names=reply.reading.names
-        )
+        answers = await state.answering.collect([reply.request], receive=http.receive, caller=caller, names=names)
         return JSONResponse(reply.make_message(answers[0].text, answers[0].last))
 
     @router.post(f"{_PREFIX}/count_tokens", response_model=TokensCount)
@@ -157,7 +156,7 @@ class _Reply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
+        self.request = state.fit_model(request, self.reading.names, http)
         self._head = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",

@@ -18,7 +18,6 @@ from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.requests.caller import Caller, caller_of
 from seesay.serving.requests.content import read_pictures
 from seesay.serving.requests.field_names import FieldNames
-from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.state import ServerState
 from seesay.values import GenerationRequest, MediaPart, OutputDelta
 from seesay.values.prompt_logprobs import PromptLogprobs
@@ -44,7 +43,7 @@ def make_router(state: ServerState) -> APIRouter:
         """Continue a text or token ids."""
         state.check_model(body.model)
         request = await off_loop(http, _make_request, state, body)
-        await off_loop(http, note_left_out, http, request.gen_config.response_format)
+        await state.try_grammar(request, _names_of(body), http)
         caller = caller_of(http.scope, body.rid or body.request_id)
         if body.stream:
             events = _stream(state, body, request, caller)

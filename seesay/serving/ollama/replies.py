@@ -60,10 +60,12 @@ def make_envelope(error: ApiError) -> dict[str, Any]:
 async def _answer(reply: _Reply, http: Request, *, is_empty: bool) -> Response:
     if is_empty:  # clients load a model so
         return JSONResponse(reply.make_line("", {}, done_reason="load"))
+    names = reply.reading.names
+    await reply.state.try_grammar(reply.request, names, http, left_out=reply.reading.left_out)
     if reply.is_streamed:
         return LineStream(reply.stream(), render_error=lambda error: _encode(make_envelope(error)))
     answers = await reply.state.answering.collect(
-        [reply.request], receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
+        [reply.request], receive=http.receive, caller=caller_of(http.scope), names=names
     )
     return JSONResponse(reply.make_whole(answers[0].text, answers[0].last))
 
@@ -87,7 +89,7 @@ class _Reply:
             streams=self.is_streamed,
             **{**body.request_options(), "adapter_name": plain_name(state, body.model)},
         )
-        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
+        self.request = state.fit_model(request, self.reading.names, http)
         self._model = body.model
         self._caller = caller_of(http.scope)
 

@@ -63,13 +63,15 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_chat_completion(body: ChatCompletionRequest, http: Request) -> Response:
         """Answer a conversation, pictures and videos included."""
         reply = await off_loop(http, ChatReply, state, body, http)
+        reading = reply.reading
+        await state.try_grammar(reply.requests[0], reading.names, http, left_out=reading.left_out)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
             reply.requests,
             receive=http.receive,
             caller=caller_of(http.scope, body.rid or body.request_id),
-            names=reply.reading.names,
+            names=reading.names,
             beams=reply.beams,
         )
         return await reply.make_response(answers)
@@ -118,7 +120,7 @@ class ChatReply:
         )
         if len(media_of(request)) * self._num_choices > state.settings.media.max_items:
             raise bad_request(f"n={self._num_choices} is too large for a conversation with so many media", "n")
-        request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
+        request = state.fit_model(request, self.reading.names, http)
         self.requests = choices_of(request, self._num_choices)
         self._state = state
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))

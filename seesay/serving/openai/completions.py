@@ -34,7 +34,6 @@ from seesay.serving.openai.wire import (
     wants_timings,
 )
 from seesay.serving.requests.caller import caller_of
-from seesay.serving.requests.left_out import note_left_out
 from seesay.serving.requests.prompts import tokenize_prompt
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Answer, Tally
@@ -62,6 +61,7 @@ def make_router(state: ServerState) -> APIRouter:
         """Continue texts."""
         reply = await off_loop(http, CompletionReply, state, body, http)
         await reply.prepare_echo()
+        await state.try_grammar(reply.requests[0], reply.names, http)
         if body.stream:
             return EventStream(reply.stream(), render_error=make_error_event)
         answers = await state.answering.collect(
@@ -171,7 +171,6 @@ class CompletionReply:
         self._speller = TokenSpeller(state.engine.tokenizer, as_ids=bool(body.return_tokens_as_token_ids))
         self._returns_ids = bool(body.return_token_ids)
         self._usage = StreamUsage(body.stream_options)
-        note_left_out(http, config.response_format)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope, body.rid or body.request_id)
         self._echo_texts: list[str] = [""] * len(self._prompts)

@@ -59,7 +59,9 @@ def make_router(state: ServerState) -> APIRouter:
     async def create_response(body: ResponseRequest, http: Request) -> Response:
         """Answer a text or a conversation, pictures included."""
         reply = await _read(state, http, body)
-        if body.background:
+        names, left_out, is_background = reply.reading.names, reply.reading.left_out, bool(body.background)
+        await state.try_grammar(reply.request, names, http, left_out=left_out, is_background=is_background)
+        if is_background:
             queued = reply.make_queued()
             owner = owner_of(http.scope)
             if body.stream:
@@ -70,7 +72,7 @@ def make_router(state: ServerState) -> APIRouter:
         if body.stream:
             return EventStream(reply.stream(), render_error=reply.make_error_event)
         answers = await state.answering.collect(
-            [reply.request], receive=http.receive, caller=caller_of(http.scope), names=reply.reading.names
+            [reply.request], receive=http.receive, caller=caller_of(http.scope), names=names
         )
         return JSONResponse(await reply.complete(answers[0]))
 
@@ -146,7 +148,7 @@ class ResponseReply:
             streams=bool(body.stream),
             **body.request_options(),
         )
-        self.request = state.fit_model(request, self.reading.names, http, left_out=self.reading.left_out)
+        self.request = state.fit_model(request, self.reading.names, http)
         self._speller = TokenSpeller(state.engine.tokenizer)
         self._wants_timings = wants_timings(http)
         self._caller = caller_of(http.scope)

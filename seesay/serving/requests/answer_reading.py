@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from seesay.config.grammar import read_grammar
-from seesay.errors import ConfigError, RequestError
-from seesay.grammars.program import make_program
-from seesay.grammars.structural_tag import LENIENT
+from seesay.config.grammar import HELD, read_grammar
+from seesay.errors import ConfigError
+from seesay.grammars.schemas.holding import ANSWER, ROOT_KEYWORDS
 from seesay.install_command import install_command
 from seesay.serving.errors import bad_request
 from seesay.serving.requests.custom_tools import CustomCalls
@@ -23,13 +22,8 @@ from seesay.templates.parsers.call_syntax import Form, json_form, or_form, regex
 from seesay.templates.parsers.parts import AnswerPart, CallArguments, CallEnd, CallStart, ContentText, ReasoningText
 
 if TYPE_CHECKING:
-    from seesay.config.grammar import Grammar
     from seesay.engine.front.engine import AsyncEngine
     from seesay.templates.parsers.choose import AnswerFormat
-
-_ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
-_ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
-"""Keywords that say what the root is, where arguments are to be an object with named properties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +32,8 @@ class AnswerReading:
 
     tools: the functions that may be called. template_options: the option of the chat template that has them. grammar:
         the `response_format` that the answers follow, which holds calls to their schemas; None for free text. names:
-        the client's, for errors; those of a grammar that was made of the tools name these. left_out: what it does not
-        hold of the schemas of tools, with the places.
+        the client's, for errors; those of a grammar that was made of the tools name these. left_out: schemas of tools
+        that no grammar holds, with their places.
     """
 
     format: AnswerFormat
@@ -69,6 +63,7 @@ class AnswerReading:
             is_tag = answer_format is not None and answer_format.get("type") == "structural_tag"
             if format.marks_text and not (is_free or is_tag):
                 answer_format = format.text_grammar(_read_form(answer_format, names))
+                names = names.naming(_name_answer(names))
             return cls(format=format, tools=tools, template_options=options, grammar=answer_format, names=names)
         if format.tools is None:
             raise bad_request(
@@ -82,7 +77,7 @@ class AnswerReading:
             tools=tools,
             template_options=options,
             grammar=grammar,
-            names=names.naming({"response_format": "tools"}),
+            names=names.naming({**_name_tools(tools), **_name_answer(names)}),
             calls_alone=not is_free,
             left_out=left_out,
         )
@@ -127,15 +122,28 @@ def _is_kept(part: AnswerPart) -> bool:
     return isinstance(part, ContentText | ReasoningText) or part.index == 0
 
 
+def _name_tools(tools: Tools) -> dict[str, str]:
+    """Return what errors call the grammar of tools, and the schema of one of them."""
+    roots = {function.place.partition("[")[0] for function in tools.callable}
+    return {"response_format": "tools", **{f"response_format.{root}": root for root in roots}}
+
+
+def _name_answer(names: FieldNames) -> dict[str, str]:
+    """Return what errors call the format of answers that are not calls, as a part of the whole grammar."""
+    parts = (f"response_format.{ANSWER}", "response_format.format")
+    return dict.fromkeys(parts, names.of("response_format"))
+
+
 def _read_form(answer_format: Mapping[str, object] | None, names: FieldNames) -> Form:
-    """Return the form of an answer that is not calls. Raises `ApiError` 400 for one that cannot be honoured."""
+    """Return the form of an answer that is not calls. Raises `ApiError` 400 for one that is malformed."""
     try:
-        grammar = _read_honoured(answer_format)
-    except (ConfigError, RequestError) as error:
+        grammar = read_grammar(answer_format)
+    except ConfigError as error:
         raise names.explain(error) from error
+    assert grammar is not None
     source = grammar.source
     if grammar.kind == "json_schema":
-        return json_form(json.loads(source))
+        return json_form(_hold(json.loads(source), None, strict=not grammar.is_open))
     if grammar.kind == "regex":
         return regex_form(source)
     if grammar.kind == "choice":
@@ -147,20 +155,12 @@ def _read_form(answer_format: Mapping[str, object] | None, names: FieldNames) ->
     raise bad_request(why, "tools", code="unsupported_parameter")
 
 
-def _read_honoured(answer_format: Mapping[str, object] | None) -> Grammar:
-    """Return a grammar. Raises `ConfigError` or `RequestError` for one that is malformed or cannot be honoured."""
-    grammar = read_grammar(answer_format)
-    assert grammar is not None
-    make_program(grammar)
-    return grammar
-
-
 def _make_grammar(
     format: AnswerFormat, tools: Tools, other: Form | None
 ) -> tuple[Mapping[str, object] | None, tuple[str, ...]]:
-    """Return the grammar of the calls, and what it does not hold of their schemas. other: the form of an answer that is
-    not calls; None for free text. Without the package that compiles grammars, calls are free where they are not forced.
-    Raises `ApiError` 400 where they are, and for a schema that must be honoured and cannot be."""
+    """Return the grammar of the calls, and the schemas that it does not hold at all. other: the form of an answer that
+    is not calls; None for free text. Without the package that compiles grammars, calls are free where they are not
+    forced. Raises `ApiError` 400 where they are."""
     is_forced = tools.mode == "required"
     must_hold = is_forced or other is not None or tools.allowed is not None or bool(tools.custom_names)
     if importlib.util.find_spec("llguidance") is None:
@@ -168,14 +168,9 @@ def _make_grammar(
         return None, ()
     if not must_hold and all(function.strict is False for function in tools.callable):
         return None, tuple(f"schema at {function.place}.{function.schema_key}" for function in tools.callable)
-    schemas: list[dict[str, object]] = []
-    left_out: list[str] = []
-    for function in tools.callable:
-        schema, others = _hold(function, is_forced=is_forced)
-        schemas.append(schema)
-        left_out += others
+    held = [_hold_function(function, is_forced=is_forced) for function in tools.callable]
     mode: Literal["required", "auto"] = "required" if is_forced else "auto"
-    return format.call_grammar(schemas, mode, tools.is_parallel, other), tuple(left_out)
+    return format.call_grammar(held, mode, tools.is_parallel, other), ()
 
 
 def _check_freedom(tools: Tools, *, must_hold: bool) -> None:
@@ -186,41 +181,25 @@ def _check_freedom(tools: Tools, *, must_hold: bool) -> None:
         raise bad_request(f"{name}: {what}: {install_command('grammar')}", name)
 
 
-def _hold(function: Function, *, is_forced: bool) -> tuple[dict[str, object], Sequence[str]]:
-    """Return the function with a schema that a grammar can honour, and what that leaves out of its own: nothing if it
-    is strict, or forced and does not say; else as little as possible."""
+def _hold_function(function: Function, *, is_forced: bool) -> dict[str, Any]:
+    """Return the function with a schema that says how a grammar is to hold it: exactly if it is strict, or forced and
+    does not say."""
     held = function.as_json()
     if function.takes_text:  # whose grammar was read with the request
-        return held, ()
-    root = next((key for key in _ROOT_KEYWORDS if key in function.parameters), None)
+        return held
     where = f"{function.place}.{function.schema_key}"
-    is_held = bool(function.strict) or (is_forced and function.strict is None)
-    if root is not None and is_held:
+    strict = True if is_forced and function.strict is None else function.strict
+    root = next((key for key in ROOT_KEYWORDS if key in function.parameters), None)
+    if root is not None and strict:
         what = "strict" if function.strict else "a forced call"
         why = f"{where}.{root} is not supported with {what}: the root of the schema must itself be an object with"
         raise bad_request(f"{why} properties", f"{where}.{root}")
-    try:
-        if function.strict is not False:
-            _read_honoured({"type": "json_schema", "schema": held["function"]["parameters"]})
-            return held, ()
-    except (ConfigError, RequestError) as error:
-        if is_held:
-            names = FieldNames(options={"response_format": where, "response_format.schema": where})
-            raise names.explain(error) from error
-    held["function"]["parameters"], left_out = _hold_leniently(function.parameters)
-    return held, [each.replace(" at $", f" at {where}", 1) for each in left_out]
+    held["function"]["parameters"] = _hold(function.parameters, where, strict=strict, is_whole=True)
+    return held
 
 
-def _hold_leniently(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], Sequence[str]]:
-    """Return a schema that is held as far as it can be, and the keywords that are not, with their places."""
-    kept = {key: value for key, value in schema.items() if key not in _ROOT_KEYWORDS}
-    try:
-        grammar = read_grammar({"type": "json_schema", "schema": kept, "strict": False})
-        assert grammar is not None
-        left_out = make_program(grammar).left_out
-    except (ConfigError, RequestError):
-        return _ANY_OBJECT, ["schema at $"]
-    return {**kept, LENIENT: True}, [*(f"{key} at $" for key in schema if key in _ROOT_KEYWORDS), *left_out]
+def _hold(schema: Any, place: str | None, *, strict: bool | None, is_whole: bool = False) -> Any:
+    return {**schema, HELD: [place, strict, is_whole]} if isinstance(schema, Mapping) else schema
 
 
 # --- what was read ---------------------------------------------------------------------------------------------------

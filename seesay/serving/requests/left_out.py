@@ -1,41 +1,52 @@
-"""What a lenient schema of a request does not hold, for the header of its answer."""
+"""Trials of grammars before answers begin: what is refused, and what is not held of schemas, for a header."""
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from seesay.config.grammar import read_grammar
-from seesay.errors import RequestError
-from seesay.grammars.program import make_program
+from seesay.errors import ErrorCode, RequestError
+from seesay.serving.requests.submission import unless_gone
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from seesay.engine.front.engine import AsyncEngine
+    from seesay.serving.requests.field_names import FieldNames
+    from seesay.values import GenerationRequest
+
 HEADER = "x-seesay-schema-left-out"
+STREAM_WAIT_S = 1.0
+"""A stream begins after so long, without the header, if its grammar is still being tried."""
 
 _MAX_NAMED = 16
 _PLAIN = re.compile(r"[^A-Za-z0-9_.\[\] /#$-]")
 
 
-def note_left_out(http: Request, answer_format: Mapping[str, object] | None, of_tools: tuple[str, ...] = ()) -> None:
-    """Note what a `response_format` with `strict: false` leaves out, and what the schemas of tools do, so that the
-    answer's header says it."""
-    if left_out := (*_find_left_out(answer_format), *of_tools):
+async def try_grammar(
+    engine: AsyncEngine,
+    http: Request,
+    request: GenerationRequest,
+    names: FieldNames,
+    of_tools: tuple[str, ...],
+    timeout_s: float,
+) -> None:
+    """Wait until the grammar of a request has been tried, for `timeout_s` at most, and note what it and `of_tools`
+    leave out, for the answer's header. Raises `ApiError` 400, in the client's names, for a grammar that is refused, and
+    `ClientGoneError`."""
+    left_out = of_tools
+    if request.gen_config.response_format is not None:
+        trial = asyncio.wrap_future(engine.try_grammar(request))  # others may wait for it too: it is never cancelled
+        trial.add_done_callback(lambda done: done.exception())  # is retrieved, also when nobody waits any more
+        await unless_gone(http.receive, asyncio.wait([trial], timeout=timeout_s))
+        error = trial.exception() if trial.done() else None
+        if isinstance(error, RequestError) and error.code is ErrorCode.INVALID_REQUEST:
+            raise names.explain(error) from error
+        program = trial.result() if trial.done() and error is None else None
+        left_out = (*left_out, *(program.left_out if program is not None else ()))
+    if left_out:
         http.scope["state"]["schema_left_out"] = left_out
-
-
-def _find_left_out(answer_format: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Return what a format leaves out. A schema that is refused is left to those who compile it."""
-    grammar = read_grammar(answer_format)
-    if grammar is None or not grammar.is_open or importlib.util.find_spec("llguidance") is None:
-        return ()
-    try:
-        return make_program(grammar).left_out
-    except RequestError:
-        return ()
 
 
 def show_left_out(left_out: tuple[str, ...]) -> str:

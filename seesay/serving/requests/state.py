@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from seesay.errors import ConfigError, RequestError, show
 from seesay.serving.errors import ApiError, Envelopes, bad_request
-from seesay.serving.requests.left_out import note_left_out
+from seesay.serving.requests.caller import caller_of
+from seesay.serving.requests.left_out import STREAM_WAIT_S, try_grammar
 from seesay.serving.requests.sampling import SamplingDefaults
 from seesay.serving.requests.submission import Answering
 from seesay.serving.settings import ServerSettings
@@ -123,14 +124,10 @@ class ServerState:
                 code="unsupported_parameter",
             )
 
-    def fit_model(
-        self, request: GenerationRequest, names: FieldNames, http: Request, *, left_out: tuple[str, ...] = ()
-    ) -> GenerationRequest:
+    def fit_model(self, request: GenerationRequest, names: FieldNames, http: Request) -> GenerationRequest:
         """Return the request that thinks as far as the model does. Where nothing thinks and unknown fields are ignored,
         its fields about thinking are too. Raises `ApiError` 400, in the client's `names`, where the model cannot think
-        as the request wants. Notes what the schema of the answer does not hold, and `left_out`, which those of tools
-        do not."""
-        note_left_out(http, request.gen_config.response_format, left_out)
+        as the request wants."""
         try:
             self.engine.check_thinking(request)
         except RequestError as error:
@@ -142,6 +139,23 @@ class ServerState:
             config = replace(request.gen_config, max_thinking_tokens=None)
             return replace(request, enable_thinking=None, reasoning_effort=None, gen_config=config)
         return request
+
+    async def try_grammar(
+        self,
+        request: GenerationRequest,
+        names: FieldNames,
+        http: Request,
+        *,
+        left_out: tuple[str, ...] = (),
+        is_background: bool = False,
+    ) -> None:
+        """Wait until the grammar of a request has been tried, a little while if its answer begins without. Notes what
+        it does not hold, and `left_out`. Raises `ApiError` 400, in the client's `names`, for one that is refused, and
+        `ClientGoneError`."""
+        begins = request.streams or is_background
+        timeout_s = STREAM_WAIT_S if begins else self.settings.request_timeout_s
+        owned = replace(request, owner=caller_of(http.scope).turn)
+        await try_grammar(self.engine, http, owned, names, left_out, timeout_s)
 
     def check_token_ids(self, token_ids: Iterable[object], param: str) -> None:
         """Raise `ApiError` 400 for an entry that is not a token id of the model."""

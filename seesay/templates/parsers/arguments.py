@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from seesay.config.grammar import HELD
 from seesay.templates.parsers import json_text
 
 ValueKind = Literal["text", "quoted", "json", "any"]
@@ -14,9 +15,8 @@ ValueKind = Literal["text", "quoted", "json", "any"]
 else a text."""
 
 _CONSTRAINTS = frozenset({"pattern", "format", "minLength", "maxLength", "enum", "const", "x-grammar"})
-_SAYS_NOTHING = {"type", "title", "description", "$schema", "additionalProperties", "x-lenient"}
-_OF_ROOT = ("$defs", "definitions", "x-lenient")
-"""Keywords of a schema that concern its parts: definitions, and how strictly it is held."""
+_SAYS_NOTHING = {"type", "title", "description", "$schema", "additionalProperties", HELD}
+_DEFINITIONS = ("$defs", "definitions")
 _MAX_REFERENCES = 16
 
 
@@ -42,7 +42,9 @@ def list_arguments(schema: Mapping[str, Any]) -> list[Argument]:
     kept = set(wanted if most is None else wanted[:most])
     must = set(wanted[:needed])
     return [
-        Argument(name, _with_definitions(value, schema), name in must) for name, value in named.items() if name in kept
+        Argument(name, as_part(value, schema, f"properties.{name[:60]}"), name in must)
+        for name, value in named.items()
+        if name in kept
     ]
 
 
@@ -55,7 +57,7 @@ def resolve(schema: object) -> object:
     """Return the schema that a reference names, with the definitions that it refers to."""
     seen = 0
     while isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str) and seen < _MAX_REFERENCES:
-        schema = _with_definitions(_follow(schema, schema["$ref"]), schema)
+        schema = as_part(_follow(schema, schema["$ref"]), schema)
         seen += 1
     return schema
 
@@ -93,11 +95,15 @@ def _count(schema: Mapping[str, object], key: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
-def _with_definitions(schema: object, root: Mapping[str, object]) -> Any:
-    """Return a part of a schema with the definitions of the whole."""
+def as_part(schema: object, root: Mapping[str, object], step: str = "") -> Any:
+    """Return a part of a schema, with the definitions of the whole, and held as this is. step: from the place of the
+    whole to that of the part; '' for what a reference names."""
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: root[key] for key in _OF_ROOT if key in root and key not in schema}
+    found = {key: root[key] for key in _DEFINITIONS if key in root and key not in schema}
+    match root.get(HELD):
+        case [str(place), strict, _]:
+            found[HELD] = [f"{place}.{step}" if step else place, strict, False]
     return {**schema, **found}
 
 

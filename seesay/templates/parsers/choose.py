@@ -157,7 +157,7 @@ class AnswerFormat:
         """Return the grammar of an answer that may call functions, as a `response_format`; None where no format of
         calls is known.
 
-        tools: those that may be called, with schemas that grammars honour (`seesay.grammars.program.make_program`).
+        tools: those that may be called, with schemas that say how they are held (`seesay.config.grammar.HELD`).
         mode: 'required' allows calls alone. 'auto' allows any text until a call is begun, which is then held to its
         schema. is_parallel: several calls are allowed. other: with 'auto', the form of an answer that is not calls, and
         then has none.

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from seesay.config.grammar import HELD
 from seesay.templates.parsers import json_text
-from seesay.templates.parsers.arguments import Argument, find_kind, list_arguments, resolve, takes_any, to_json
+from seesay.templates.parsers.arguments import Argument, as_part, find_kind, list_arguments, resolve, takes_any, to_json
 from seesay.templates.parsers.call_sink import MAX_NAME_CHARS, CallSink
 from seesay.templates.parsers.call_syntax import (
     CallSyntax,
@@ -32,7 +33,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z0-9_.\-]+")
 _MAX_FORM_DEPTH = 3
 _OBJECT_KEYS = frozenset({"type", "properties", "required", "additionalProperties"})
 _ARRAY_KEYS = frozenset({"type", "items"})
-_NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$defs", "definitions"})
+_NOTES = frozenset({"title", "description", "default", "examples", "$schema", "$defs", "definitions", HELD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +118,7 @@ def _write_value(given: object, depth: int) -> Piece:
     if schema.get("type") == "object" and keys <= _OBJECT_KEYS:
         return sequence_form(_write_object(schema, depth + 1))
     if schema.get("type") == "array" and keys == _ARRAY_KEYS:
-        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
-        items = schema["items"]
-        item = _write_value({**definitions, **items} if isinstance(items, dict) else items, depth + 1)
+        item = _write_value(as_part(schema["items"], schema, "items"), depth + 1)
         more: Piece = {"type": "star", "content": sequence_form([",", item])}
         return sequence_form(["[", optional_form([item, more]), "]"])
     return json_form(given)

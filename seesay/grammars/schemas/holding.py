@@ -1,0 +1,52 @@
+"""Schemas of functions that are held as far as a grammar can, and what that leaves out of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from seesay.config.grammar import HELD
+from seesay.errors import RequestError
+from seesay.grammars.schemas.json_program import write_json
+
+ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
+"""Keywords that say what the root is, where arguments are to be an object with named properties."""
+ANSWER = "answer"
+"""What errors call the schema of an answer."""
+_OWN_PLACE = re.compile(r"^response_format: schema at \$")
+
+
+def write_held(schema: Any) -> tuple[str, tuple[str, ...]]:
+    """Return (the expression for JSON that matches a schema, what it does not hold), as the schema's `HELD` says: it is
+    held exactly without it. Raises `RequestError` that names what must be held and cannot be, and its place."""
+    held = _read_held(schema)
+    if held is None:
+        return write_json(json.dumps(schema))
+    place, strict, is_whole = held
+    own = {key: value for key, value in schema.items() if key != HELD}
+    if strict is not False:
+        try:
+            return write_json(json.dumps(own))
+        except RequestError as error:
+            if strict:
+                where = f"response_format.{place or ANSWER}: schema at $"
+                message = _OWN_PLACE.sub(lambda _: where, error.message, count=1)
+                raise RequestError(error.code, message, "response_format") from error
+    root = place or "$"
+    kept = {key: value for key, value in own.items() if not (is_whole and key in ROOT_KEYWORDS)}
+    dropped = [f"{key} at $" for key in own if key not in kept]
+    try:
+        written, left_out = write_json(json.dumps(kept), is_open=True, is_lenient=True)
+    except RequestError:
+        return write_json(json.dumps({"type": "object"} if is_whole else True))[0], (f"schema at {root}",)
+    return written, tuple(each.replace(" at $", f" at {root}", 1) for each in (*dropped, *left_out))
+
+
+def _read_held(schema: Any) -> tuple[str | None, bool | None, bool] | None:
+    found = schema.get(HELD) if isinstance(schema, Mapping) else None
+    match found:
+        case [str() | None as place, bool() | None as strict, bool(is_whole)]:
+            return place, strict, is_whole
+    return None
