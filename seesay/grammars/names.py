@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from seesay.grammars.character_set import LAST, CharacterSet
@@ -12,6 +13,12 @@ _END = ""
 _ANY = "(?s:.)"
 _CHARS = CharacterSet.of([(1, LAST)])
 """Not U+0000: see `seesay.grammars.schemas.patterns`."""
+
+
+@lru_cache(maxsize=4096)
+def _match_others(chars: str) -> str:
+    """Return an expression for one character that is none of `chars`."""
+    return write_set(_CHARS - CharacterSet.chars(chars))
 
 
 def match_others(texts: Iterable[str]) -> str:
@@ -33,6 +40,6 @@ def match_others(texts: Iterable[str]) -> str:
         chars = [char for char in node if char != _END]
         options = [] if _END in node else [""]
         options += [escape_text(char) + written.pop(id(node[char])) for char in chars]
-        options.append(f"{write_set(_CHARS - CharacterSet.chars(''.join(chars)))}{_ANY}*" if chars else f"{_ANY}+")
+        options.append(f"{_match_others(''.join(chars))}{_ANY}*" if chars else f"{_ANY}+")
         written[id(node)] = f"(?:{'|'.join(options)})"
     return f"^{written[id(root)]}$"

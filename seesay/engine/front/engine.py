@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from seesay.checkpoint import resolve_checkpoint
 from seesay.checkpoint.tensor_source import GivenTensor, iterate_given
@@ -346,7 +346,7 @@ class AsyncEngine:
         self.core.forget_media(ids)
         self.core.abort(ids)
 
-    def try_grammar(self, request: GenerationRequest) -> Future[Grammar] | Future[Grammar | None]:
+    def try_grammar(self, request: GenerationRequest) -> Future[Grammar | None]:
         """Compile the grammar of a request within limits, in its owner's turn, before the request is submitted. The
         future has its program, None without one, and raises `RequestError` for one that is refused; it is never to be
         cancelled. The call raises it when the engine is closed."""
@@ -356,7 +356,9 @@ class AsyncEngine:
             if self._is_closed:
                 raise RequestError(ErrorCode.CLOSED, "the engine is closed")
             found = answers.find_trial(request)
-            return found or self._grammar_threads.submit(request.owner, answers.try_grammar, request)
+            return cast("Future[Grammar | None] | None", found) or self._grammar_threads.submit(
+                request.owner, answers.try_grammar, request
+            )
 
     def tokenize(self, request: GenerationRequest) -> Future[npt.NDArray[np.int64]]:
         """Token ids int64 [T] of the prompt that `request` stands for, media included; nothing is computed with them.

@@ -6,7 +6,7 @@ from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 from seesay.errors import RequestError, show
-from seesay.grammars.schemas.disjoint import list_values
+from seesay.grammars.schemas.disjoint import has_nothing_but_values, list_values
 from seesay.grammars.schemas.schema_fields import Schema, SchemaObject, Spot, all_of, any_of, read_count, refuse
 
 if TYPE_CHECKING:
@@ -65,7 +65,11 @@ def _write_unique(writer: SchemaWriter, schema: SchemaObject, spot: Spot, writte
         most = min(len(prefix), len(prefix) if most is None else most)
     if most is not None and most <= 1:
         return True
-    values = None if prefix else list_values(items, lambda ref: writer.references.find(ref, spot.base, spot.place)[1])
+
+    def find(reference: str) -> Any:
+        return writer.references.find(reference, spot.base, spot.place)[1]
+
+    values = None if prefix else list_values(items, find)
     if values is None or len(values) > _MAX_IN_ORDER:
         raise refuse(spot.place, f"uniqueItems is supported for items with up to {_MAX_IN_ORDER} values")
     choose = permutations if len(values) <= _MAX_IN_ANY_ORDER else combinations
@@ -73,6 +77,9 @@ def _write_unique(writer: SchemaWriter, schema: SchemaObject, spot: Spot, writte
     lists = [list(chosen) for size in sizes for chosen in choose(values, size)]
     if not lists:
         raise refuse(spot.place, f"minItems is {least}, but there are {len(values)} values that differ")
+    if has_nothing_but_values(items, find):  # the lists say all of this, which llguidance would hold each of them to
+        for key in ("items", "minItems", "maxItems"):
+            written.pop(key, None)
     return {"enum": lists}
 
 

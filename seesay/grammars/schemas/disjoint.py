@@ -19,6 +19,11 @@ _ABOUT_OTHERS = frozenset(
     ]
 )
 """Keywords by which a value that is no object may not match."""
+_ABOUT_VALUES = _ABOUT_OTHERS - {"type", "enum", "const"} | {
+    *("properties", "required", "additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames"),
+    *("minProperties", "maxProperties", "dependentRequired", "dependentSchemas", "dependencies", "allOf", "$ref"),
+}
+"""Keywords that may refuse a value beside those that list it."""
 Find = Callable[[str], Any]
 
 
@@ -74,6 +79,16 @@ def list_values(schema: Any, find: Find) -> list[Any] | None:
     kinds = types_of(schema)
     kept = {_key(value): value for value in values if kinds is None or _type_of(value) in kinds}
     return list(kept.values())
+
+
+def has_nothing_but_values(schema: Any, find: Find) -> bool:
+    """Return whether the values that `list_values` returns for a schema are all that it says."""
+    schema = _resolve(schema, find)
+    return schema.keys().isdisjoint(_ABOUT_VALUES) and "integer" not in (schema.get("type"), *_list_types(schema))
+
+
+def _list_types(schema: Mapping[str, Any]) -> list[Any]:
+    return schema["type"] if isinstance(schema.get("type"), list) else []
 
 
 def types_of(schema: Mapping[str, Any]) -> set[Any] | None:
