@@ -37,7 +37,7 @@ from demo_training.talks import make_talk
 from train_demo import load_weights
 
 from seesay.demo import CHECKPOINT
-from seesay.demo.scenes import Example, make_example, training_seed
+from seesay.demo.scenes import FIRST_EVALUATION_SEED, Example, make_example, training_seed
 
 Say = Callable[[str], str | None]
 MANNERS: dict[str, tuple[Say, int]] = {
@@ -50,6 +50,15 @@ RANK, ALPHA = 8, 16
 PEAK_RATE = 1e-2
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 MAX_TURNS = 4
+NUM_UNSEEN = 8
+"""Steps of conversations that an adapter is measured with."""
+
+
+def load_model(tokenizer: Tokenizer, work: Path) -> PackedModel:
+    """Return the built-in model. work: the folder of its training; where that is empty, a few heads start at zero."""
+    model = PackedModel(make_config(Sizes(), vocab_size=VOCABULARY, special_ids=special_ids(tokenizer)))
+    load_weights(model, CHECKPOINT, work)
+    return model
 
 
 class LowRank(nn.Module):
@@ -77,10 +86,10 @@ def attach(model: PackedModel, seed: int) -> dict[str, LowRank]:
     return added
 
 
-def draw_examples(rng: random.Random) -> Iterator[Example]:
+def draw_examples(rng: random.Random, make_seed: Callable[[int], int] = training_seed) -> Iterator[Example]:
     """Yield conversations of a few turns whose answers can be said in every manner."""
     while True:
-        seed = training_seed(rng.randrange(1 << 30))
+        seed = make_seed(rng.randrange(1 << 30))
         is_talk = rng.random() < pk.SHARE_OF_TALKS
         shares = pk.TALK_SHARES if is_talk else pk.TASK_SHARES
         task = rng.choices(tuple(shares), tuple(shares.values()))[0]
@@ -156,6 +165,21 @@ def train(model: PackedModel, added: dict[str, LowRank], steps: Sequence[Step], 
             print(json.dumps(line | {"elapsed_s": round(time.monotonic() - started_s, 1)}), flush=True)
 
 
+@torch.no_grad()
+def measure(model: PackedModel, steps: Sequence[Step], name: str) -> float:
+    """Return the share of answers all of whose tokens are the likeliest, given those before."""
+    num_right = num_answers = 0
+    for step in steps:
+        batch = step.make_batch(MANNERS[name][0])
+        is_answer = batch.targets >= 0
+        is_wrong = is_answer & (model.read(batch, step.see(model, batch)).argmax(-1) != batch.targets)
+        begins = is_answer & ~F.pad(is_answer, (1, 0))[:-1]
+        answers = begins.cumsum(0)  # the number of the answer that a token is in
+        num_answers += int(begins.sum())
+        num_right += int(begins.sum()) - len(set(answers[is_wrong].tolist()))
+    return num_right / num_answers
+
+
 def save(added: dict[str, LowRank], folder: Path) -> None:
     """Write an adapter in PEFT's layout."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -193,11 +217,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Step([next(examples) for _ in range(given.conversations)], index, encoder)
         for index in range(max(numbers.values()))
     ]
+    unseen_examples = draw_examples(random.Random(given.seed), lambda index: FIRST_EVALUATION_SEED + index)
+    unseen = [
+        Step([next(unseen_examples) for _ in range(given.conversations)], index, encoder) for index in range(NUM_UNSEEN)
+    ]
     for name, number in numbers.items():
-        model = PackedModel(make_config(Sizes(), vocab_size=VOCABULARY, special_ids=special_ids(tokenizer)))
-        load_weights(model, CHECKPOINT, given.out)
+        model = load_model(tokenizer, given.out)
         added = attach(model, given.seed)
         train(model, added, steps[:number], name)
+        share = measure(model, unseen[:1] if given.smoke else unseen, name)
+        print(json.dumps({"adapter": name, "unseen_answers_right": round(share, 3)}), flush=True)
         save(added, given.out / name)
 
 

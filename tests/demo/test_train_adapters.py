@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from seesay import EngineConfig, GenerationConfig, pipeline
+from seesay.demo import CHECKPOINT
+from seesay.demo.scenes import FIRST_EVALUATION_SEED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("german", "shouting", "json")
@@ -29,11 +34,28 @@ def test_answers_in_german(answer: str, expected: str | None, monkeypatch: pytes
     assert translate(answer) == expected
 
 
+def test_the_plain_model_says_what_no_adapter_changes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of unseen conversations, in its own manner; in capital letters it says next to nothing."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import train_adapters as trained
+    from demo_training.packing import Encoder
+
+    monkeypatch.setitem(trained.MANNERS, "plain", (str, 0))
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    examples = trained.draw_examples(random.Random(0), lambda index: FIRST_EVALUATION_SEED + index)
+    steps = [trained.Step([next(examples) for _ in range(3)], index, Encoder(tokenizer)) for index in range(2)]
+    model = trained.load_model(tokenizer, tmp_path)
+    assert trained.measure(model, steps, "plain") >= 0.8
+    assert trained.measure(model, steps, "shouting") <= 0.3
+
+
 @pytest.mark.slow
 def test_a_smoke_run_writes_adapters_that_an_engine_takes(tmp_path: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "train_adapters.py"), "--smoke", "--out", str(tmp_path)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
+    shares = [json.loads(line)["unseen_answers_right"] for line in done.stdout.splitlines() if "unseen" in line]
+    assert len(shares) == len(NAMES) and max(shares) < 0.5, "two steps teach nothing"
     config = EngineConfig(device_type="cpu", adapters={name: str(tmp_path / name) for name in NAMES})
     with pipeline(backend_config=config) as pipe:
         answers = pipe(["Calculate 3 + 4."] * 4, GenerationConfig(max_new_tokens=8), adapter_name=[None, *NAMES])
