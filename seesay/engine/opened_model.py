@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint import Checkpoint, NoWeightsError
+from seesay.checkpoint.pooling import read_pooling
 from seesay.grammars.token_table import load_token_table
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.vl.modules.module_family import ModuleDecoderFamily, find_backbone
@@ -41,8 +42,8 @@ class OpenedModel:
 
     @property
     def pooling(self) -> Pooling:
-        """What an embedding is, where a request does not say."""
-        return self.family.pooling
+        """What an embedding is, where a request does not say: as the folder says, or the family."""
+        return read_pooling(self.checkpoint) or self.family.pooling
 
     def embedding_size(self, pooling: Pooling) -> int:
         """Size of an embedding, or of each of its vectors."""

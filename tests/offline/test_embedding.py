@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,10 @@ from oracles import load_oracle
 from processing import process
 
 from seesay import Pipeline
+from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.pooling import read_pooling
 from seesay.config import EngineConfig
+from seesay.engine.opened_model import open_model
 from seesay.errors import ConfigError, RequestError
 
 PICTURE = make_picture(40, 60, 80)
@@ -78,6 +83,39 @@ def test_dimensions_are_cut_and_scaled(pipe: Pipeline) -> None:
     np.testing.assert_allclose(cut, whole[:8] / np.linalg.norm(whole[:8]), rtol=1e-5)
     np.testing.assert_allclose(pipe.embed("the game", dimensions=8, normalize=False), whole[:8], rtol=1e-5)
     np.testing.assert_allclose(pipe.embed("the game", normalize=True), whole / np.linalg.norm(whole), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({"pooling_mode_mean_tokens": False, "pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode": "lasttoken", "word_embedding_dimension": 64}, "last"),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}, "mean"),
+        ({"pooling_mode": "cls"}, None),
+        ({"pooling_mode_cls_token": True}, None),
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": True}, None),
+        ({"pooling_mode": 5}, None),
+        ({}, None),
+    ],
+)
+def test_the_folder_says_how_states_are_pooled(
+    checkpoint: Path, tmp_path: Path, config: dict[str, Any], pooling: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = shutil.copytree(checkpoint, tmp_path / "pooled")
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(config))
+    assert read_pooling(Checkpoint.load(path)) == pooling
+    assert ("which is not supported" in caplog.text) is (pooling is None)
+    assert open_model(path, EngineConfig()).pooling == (pooling or "mean")
+
+
+def test_the_folders_pooling_is_the_default(pipe: Pipeline, checkpoint: Path, tmp_path: Path) -> None:
+    path = shutil.copytree(checkpoint, tmp_path / "pooled")
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text('{"pooling_mode_lasttoken": true}')
+    with Pipeline(str(path), EngineConfig(device_type="cpu", block_size=4, engine_process=False)) as own:
+        np.testing.assert_allclose(own.embed("the game"), pipe.embed("the game", pooling="last"), atol=1e-5)
+        np.testing.assert_allclose(own.embed("the game", pooling="mean"), pipe.embed("the game"), atol=1e-5)
 
 
 def test_raw_text_is_the_default(pipe: Pipeline) -> None:
