@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import accumulate
 from typing import Self
 
@@ -27,6 +26,7 @@ from seesay.llm.models.adapters.adapter_reader import AdapterReader
 from seesay.llm.models.adapters.adapters import Adapters
 from seesay.llm.models.adapters.end_reader import make_end_reader
 from seesay.llm.models.decoder import ModelInput
+from seesay.llm.models.divided_traits import divide_traits
 from seesay.llm.models.division import WHOLE, Division, make_division
 from seesay.llm.models.embedding import EmbeddingTable
 from seesay.llm.models.layer import Layer, make_layer
@@ -68,7 +68,7 @@ class ComposedDecoder:
         self.dtype = dtype
         self._ops = pick_ops(device)
         has_device_graphs = self._ops.takes_device_rows and has_graphs(device)
-        self._traits = _make_traits(config, division, own, has_graphs=has_device_graphs)
+        self._traits = divide_traits(config, division, own, has_graphs=has_device_graphs)
         self._table = EmbeddingTable(config, division)
         with torch.device("meta"):
             self._layers = [make_layer(config, index, self._ops, division) for index in own]
@@ -433,30 +433,6 @@ def _list_names(decoder: ComposedDecoder) -> Iterator[str]:
         yield from linear.modules_in(path)
     for weight in decoder.plain_weights:
         yield from (part.tensor for part in weight.parts)
-
-
-def _make_traits(config: DecoderConfig, division: Division, layers: range, *, has_graphs: bool) -> DecoderTraits:
-    """Return the properties of a rank's share."""
-    is_stage = len(layers) < config.num_layers
-    if is_stage and config.num_taps:
-        raise ConfigError("pp: layers with a state are not divided into stages: use pp=1")
-    traits = replace(
-        config.traits,
-        has_graphs=config.traits.has_graphs and has_graphs and not is_stage,
-        kv_shapes=config.traits.kv_shapes[layers.start : layers.stop],
-        flops_per_token=config.traits.flops_per_token * len(layers) // config.num_layers,
-    )
-    size = division.place.size
-    if size == 1:
-        return traits
-    num_kv_heads = len(division.kv_heads(config))
-    return replace(
-        traits,
-        kv_shapes=tuple(
-            shape if shape.is_latent else replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes
-        ),
-        flops_per_token=traits.flops_per_token // size,
-    )
 
 
 def _make_head_source(config: DecoderConfig, division: Division) -> Source:

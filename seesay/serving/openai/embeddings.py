@@ -169,10 +169,7 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
     state.check_model(body.model)
     pooling = find_pooling(state, body.pooling)
     if body.dimensions is not None:
-        try:
-            check_dimensions(body.dimensions, state.engine.embedding_size(pooling))
-        except RequestError as error:
-            raise ApiError.from_error(error) from error
+        _check_dimensions(state, body.dimensions, pooling)
     options = body.media_options(state.engine.family)
     request = GenerationRequest(
         prompt="",
@@ -187,17 +184,28 @@ def _make_requests(state: ServerState, body: EmbeddingRequest) -> list[Generatio
     if body.messages is not None:
         prompts = [read_messages(body.messages, state.settings.media)]
     elif _has_parts(given):
-        prompts = [(read_parts(parts, state.settings.media, name),) for name, parts in _split_parts(given)]
-        if (
-            sum(isinstance(part, MediaPart) for (turn,) in prompts for part in turn.parts)
-            > state.settings.media.max_items
-        ):
-            raise bad_request(f"input has more than {state.settings.media.max_items} pictures and videos", "input")
+        prompts = _read_turns(state, given)
     else:
         if (num_inputs := count_prompts(body.input)) > _MAX_INPUTS:
             raise bad_request(f"input has {num_inputs} entries; at most {_MAX_INPUTS} are allowed", "input")
         return [replace(request, prompt=prompt) for prompt in read_prompts(state, body.input, "input")]
     return [replace(request, prompt=options.fill_messages(prompt)) for prompt in prompts]
+
+
+def _check_dimensions(state: ServerState, dimensions: int, pooling: Pooling) -> None:
+    try:
+        check_dimensions(dimensions, state.engine.embedding_size(pooling))
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
+
+
+def _read_turns(state: ServerState, given: list[Any]) -> list[Any]:
+    """Return the conversations, of one turn, of inputs that are lists of content parts."""
+    most = state.settings.media.max_items
+    prompts = [(read_parts(parts, state.settings.media, name),) for name, parts in _split_parts(given)]
+    if sum(isinstance(part, MediaPart) for (turn,) in prompts for part in turn.parts) > most:
+        raise bad_request(f"input has more than {most} pictures and videos", "input")
+    return prompts
 
 
 def name_inputs(given: Any) -> list[str]:
