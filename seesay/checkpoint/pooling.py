@@ -11,12 +11,12 @@ from seesay.checkpoint.checkpoint import Checkpoint
 logger = logging.getLogger("seesay")
 
 POOLING_FILE = "1_Pooling/config.json"
-_MODES: Mapping[str, Literal["mean", "last"]] = {"mean": "mean", "lasttoken": "last"}
-_FLAGS: Mapping[str, Literal["mean", "last"]] = {
+_MODES: Mapping[str, Literal["mean", "last"]] = {
+    "mean": "mean",
+    "lasttoken": "last",
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_lasttoken": "last",
 }
-"""Older files have a flag for each mode."""
 
 
 def read_pooling(checkpoint: Checkpoint) -> Literal["mean", "last"] | None:
@@ -25,16 +25,21 @@ def read_pooling(checkpoint: Checkpoint) -> Literal["mean", "last"] | None:
     config = checkpoint.read_json(POOLING_FILE)
     if config is None:
         return None
+    named = _list_modes(config)
+    found = _MODES.get(named[0]) if len(named) == 1 else None
+    if found is None:
+        logger.warning(
+            "%s: %s asks for the pooling %s, which is not supported: embeddings have the mean of all positions",
+            checkpoint.path,
+            POOLING_FILE,
+            ", ".join(named)[:80] or "of no name",
+        )
+    return found
+
+
+def _list_modes(config: Mapping[str, object]) -> list[str]:
+    """Return the names of the modes in a file; older ones have a flag for each."""
     mode = config.get("pooling_mode")
-    flags = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
-    if isinstance(mode, str) and mode in _MODES:
-        return _MODES[mode]
-    if mode is None and len(flags) == 1 and flags[0] in _FLAGS:
-        return _FLAGS[flags[0]]
-    logger.warning(
-        "%s: %s asks for the pooling %s, which is not supported: embeddings have the mean of all positions",
-        checkpoint.path,
-        POOLING_FILE,
-        str(mode or ", ".join(flags) or None)[:80],
-    )
-    return None
+    if mode is not None:
+        return [str(mode)]
+    return [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
