@@ -90,7 +90,7 @@ def open_source(settings: LiteSettings) -> Opened:
         )
     if source.config.media_rows is not None:
         raise ConfigError(f"{folder}: models whose pictures have linear layers of their own cannot be quantized here")
-    if any(layer.mixer is not None for layer in source.config.layers):
+    if any(layer.other is not None for layer in source.config.layers):
         raise ConfigError(f"{folder}: layers with a state or latent rows cannot be quantized here")
     if any(layer.feed_forward.experts is not None for layer in source.config.layers):
         raise ConfigError(f"{folder}: mixtures of experts cannot be quantized here")

@@ -8,7 +8,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "CohereForAI/aya-23-8B": ("cohere_compass", "cohere_compass_text"),
     "HuggingFaceM4/Idefics3-8B-Llama3": ("idefics", "idefics2"),
     "HuggingFaceTB/SmolVLM-Instruct": (
-        "lfm2_vl", "lfm3_vl", "pp_formulanet", "kosmos-2.5", "unlimited_ocr", "granite_docling",
+        "lfm3_vl", "pp_formulanet", "kosmos-2.5", "unlimited_ocr", "granite_docling",
     ),
     "Qwen/Qwen2.5-7B-Instruct": (
         "albert", "axk2", "bart", "bert", "bert-generation", "big_bird", "bigbird_pegasus", "biogpt", "blenderbot",
@@ -37,9 +37,8 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "deepseek-ai/DeepSeek-V2-Lite-Chat": ("deepseek_v32", "deepseek_v4"),
     "google/gemma-2-9b-it": ("recurrent_gemma", "gemma3n_text"),
     "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "pi0", "t5gemma2", "gemma4_unified"),
-    "ibm-granite/granite-3.3-8b-instruct": ("bamba", "granitemoehybrid"),
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
-    "meta-llama/Llama-3.1-8B-Instruct": ("jamba", "nemotron_h", "diffllama"),
+    "meta-llama/Llama-3.1-8B-Instruct": ("nemotron_h", "diffllama"),
     "meta-llama/Llama-3.2-3B-Instruct": (
         "lfm2_moe", "lfm3", "mamba", "mamba2", "rwkv", "xlstm",
     ),
@@ -47,7 +46,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("minimax",),
     "openbmb/MiniCPM-2B-sft-bf16": ("minicpm3",),
     "openbmb/MiniCPM-V-4_5": ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
-    "tiiuae/falcon-7b-instruct": ("falcon_h1", "falcon_mamba"),
+    "tiiuae/falcon-7b-instruct": ("falcon_mamba",),
     "zai-org/GLM-4.1V-9B-Thinking": ("glm5_next", "glm_ocr"),
     "zai-org/GLM-4.6V-Flash": ("glmga",),
 }  # fmt: skip

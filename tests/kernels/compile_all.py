@@ -418,6 +418,21 @@ def call_states(dtype: torch.dtype) -> None:
     delta_rule.step(query, key, value, beta, rate, (empty(32), empty(32)), states[:, 3], slots)
 
 
+def call_state_spaces(dtype: torch.dtype) -> None:
+    """Of Granite 4's heads in steps of one token, and of Jamba's in longer ones."""
+    from seesay.kernels import state_space
+
+    slots, bounds = empty(8, dtype=int64), empty(9, dtype=int64)
+    for groups, heads, size, width, own in ((1, 128, 128, 64, None), (1, 8192, 16, 1, bounds)):
+        mixed = empty(40, 2 * groups * size + heads * width + heads, dtype=dtype)
+        query, key, value, rate = torch.split(mixed, [groups * size, groups * size, heads * width, heads], dim=1)
+        query, key = query.view(40, groups, size), key.view(40, groups, size)
+        log_rate = empty(heads) if own is None else empty(heads, size)
+        weights = (log_rate, empty(heads), empty(heads))
+        states = empty(9, 24, groups, size, heads * width // groups)[:, 3]
+        state_space.scan(query, key, value.view(40, heads, width), rate, weights, (0.0, 9.0), states, slots, own)
+
+
 def call_latent_attention(dtype: torch.dtype) -> None:
     from seesay.kernels import latent_attention
 
@@ -484,6 +499,7 @@ CALLS = {
         call_rows,
         call_row_state,
         call_states,
+        call_state_spaces,
         call_latent_attention,
         call_all_reduce,
         call_low_rank,
@@ -509,7 +525,16 @@ NVIDIA_ALONE = (
     call_all_reduce,
 )
 """They launch kernels of modules that say so of themselves (`NVIDIA_ALONE`)."""
-ON_ONE = (call_tower, call_sampling, call_resize, call_rows, call_row_state, call_states, call_all_reduce)
+ON_ONE = (
+    call_tower,
+    call_sampling,
+    call_resize,
+    call_rows,
+    call_row_state,
+    call_states,
+    call_state_spaces,
+    call_all_reduce,
+)
 """These multiply no matrices: their code is the same for every GPU, and is compiled for 9.0 alone."""
 
 

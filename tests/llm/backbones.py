@@ -103,6 +103,18 @@ DELTA_NET = {
     "head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 6, "linear_key_head_dim": 8,
     "linear_value_head_dim": 10, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+STATE_SPACE = {
+    "mamba_n_heads": 6, "mamba_d_head": 20, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 3,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+}  # fmt: skip
+BAMBA = {name: value for name, value in STATE_SPACE.items() if name != "layer_types"} | {"attn_layer_indices": [1]}
+STATE_SPACE_BESIDE = {
+    "mamba_n_heads": 6, "mamba_d_ssm": 48, "mamba_n_groups": 2, "mamba_d_state": 12, "mamba_d_conv": 3,
+    "attention_in_multiplier": 0.8, "attention_out_multiplier": 1.3, "key_multiplier": 0.6,
+    "embedding_multiplier": 2.0, "lm_head_multiplier": 0.7, "mlp_multipliers": [0.8, 1.4], "ssm_in_multiplier": 1.2,
+    "ssm_multipliers": [0.9, 1.1, 0.7, 1.3, 0.8], "ssm_out_multiplier": 0.75,
+}  # fmt: skip
+JAMBA = {"mamba_d_state": 6, "mamba_d_conv": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 5}
 LFM2 = {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "tie_word_embeddings": True}
 LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
@@ -152,6 +164,15 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteMoeShared",
         GRANITE | {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 20},
     ),
+    "granite-hybrid": (
+        "GraniteMoeHybrid",
+        GRANITE | STATE_SPACE | {"num_local_experts": 5, "num_experts_per_tok": 2, "shared_intermediate_size": 20},
+    ),
+    "bamba": ("Bamba", BAMBA | {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.4}}),
+    "falcon-h1": ("FalconH1", STATE_SPACE_BESIDE),
+    "falcon-h1-normed": ("FalconH1", STATE_SPACE_BESIDE | {"mamba_rms_norm": True, "mamba_n_heads": 4}),
+    "jamba": ("Jamba", JAMBA | {"num_experts": 4, "expert_layer_period": 2, "expert_layer_offset": 1}),
+    "jamba-dense": ("Jamba", JAMBA | {"num_experts": 1, "mamba_conv_bias": False, "mamba_proj_bias": True}),
     "phi-moe": ("Phimoe", PHI_EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "lfm2": ("Lfm2", LFM2),

@@ -40,7 +40,10 @@ FUSED = (
     "llama", "gemma2", "starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon-groups", "falcon-alibi", "mpt",
     "mixtral", "qwen2-moe", "glm4-moe",
 )  # fmt: skip
-WITH_STATES = ("lfm2", "lfm2-bias", "qwen3-next", "qwen3.5", "qwen3.5-moe")
+WITH_STATES = (
+    "bamba", "falcon-h1", "falcon-h1-normed", "granite-hybrid", "jamba", "jamba-dense", "lfm2", "lfm2-bias",
+    "qwen3-next", "qwen3.5", "qwen3.5-moe",
+)  # fmt: skip
 OTHERS = [
     name
     for name in backbones.BACKBONES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from seesay.llm.ops import DecodeRows, RowLayout, torch_states
+from seesay.llm.ops import DecodeRows, RowLayout, torch_state_space, torch_states
 from seesay.llm.ops.state_plan import CHUNK, StatePlan, make_state_plan
 
 CPU = torch.device("cpu")
@@ -89,6 +89,55 @@ def test_a_strong_decay_overflows_nothing() -> None:
     output = torch_states.delta_rule(key, key, value, decay, torch.ones(count, HEADS), states, plan)
     assert bool(output.isfinite().all())
     torch.testing.assert_close(output, value, atol=1e-5, rtol=0)
+
+
+SPACES = [(2, 6, 5, 4, False), (1, 3, 5, 1, True), (2, 4, 3, 2, True)]
+"""Groups, heads, components of keys and of values, and whether each element of a state has a rate of its own."""
+
+
+def loop_over_tokens(
+    tensors: tuple[torch.Tensor, ...], states: torch.Tensor, lengths: list[int], slots: list[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    query, key, value, steps, rates = (x.double() for x in tensors)
+    states, expected, first = states.double(), torch.empty_like(value), 0
+    (num_heads, head_dim), groups = value.shape[1:], key.shape[1]
+    for slot, length in zip(slots, lengths, strict=True):
+        for token, head in ((token, head) for token in range(first, first + length) for head in range(num_heads)):
+            group, place = divmod(head, num_heads // groups)
+            state = states[slot, group, :, place * head_dim : (place + 1) * head_dim]
+            state *= (steps[token, head] * rates[head]).exp().view(-1, 1)
+            state += torch.outer(key[token, group], steps[token, head] * value[token, head])
+            expected[token, head] = query[token, group] @ state
+        first += length
+    return expected, states
+
+
+@pytest.mark.parametrize(("groups", "heads", "keys", "values", "is_per_element"), SPACES)
+@pytest.mark.parametrize("lengths", LENGTHS[1:], ids=str)
+def test_state_spaces_equal_a_loop(
+    lengths: list[int], groups: int, heads: int, keys: int, values: int, *, is_per_element: bool
+) -> None:
+    torch.manual_seed(5)
+    count, plan = sum(lengths), make_plan(lengths)
+    rates = -draw(heads, keys).exp() if is_per_element else -draw(heads).exp()
+    query, key, value = draw(count, groups, keys), draw(count, groups, keys), draw(count, heads, values)
+    steps = draw(count, heads).exp() * 0.2
+    states = draw(SLOTS, groups, keys, heads * values // groups)
+    tensors = (query, key, value, steps, rates)
+    expected, expected_states = loop_over_tokens(tensors, states, lengths, plan.slots.tolist())
+    output = torch_state_space.scan(query, key, value, steps, rates, states, plan)
+    torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(states.double(), expected_states, atol=2e-5, rtol=1e-5)
+
+
+def test_a_state_space_that_fades_at_once_overflows_nothing() -> None:
+    torch.manual_seed(6)
+    count = 2 * CHUNK
+    key, value = draw(count, 1, KEY), draw(count, HEADS, VALUE)
+    steps, states = torch.full((count, HEADS), 90.0), draw(SLOTS, 1, KEY, HEADS * VALUE)
+    output = torch_state_space.scan(key, key, value, steps, -torch.ones(HEADS), states, make_plan([count]))
+    assert bool(output.isfinite().all())
+    torch.testing.assert_close(output, 90 * value * key.square().sum(dim=-1, keepdim=True), atol=1e-3, rtol=1e-5)
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

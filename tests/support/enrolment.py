@@ -73,6 +73,11 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "olmoe": Tiny(architecture="OlmoeForCausalLM"),
     "granitemoe": Tiny(architecture="GraniteMoeForCausalLM"),
     "granitemoeshared": Tiny(architecture="GraniteMoeSharedForCausalLM"),
+    "bamba": Tiny(architecture="BambaForCausalLM"),
+    "falcon_h1": Tiny(architecture="FalconH1ForCausalLM"),
+    "jamba": Tiny(architecture="JambaForCausalLM"),
+    "granite4": Tiny(architecture="GraniteMoeHybridForCausalLM"),
+    "granite4_dense": Tiny(architecture="GraniteMoeHybridForCausalLM", variant=True),
     "phimoe": Tiny(architecture="PhimoeForCausalLM"),
     "phimoe_published": _original("PhiMoEForCausalLM", "PhimoeForCausalLM"),
     "deepseek_moe": Tiny(architecture="DeepseekForCausalLM"),
@@ -100,6 +105,7 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "cogvlm": Tiny(architecture="CogVLMForCausalLM"),
     "cogvlm2": Tiny(architecture="CogVLMForCausalLM", variant=True),
     "glm46v": Tiny(architecture="Glm46VForConditionalGeneration"),
+    "lfm2_vl": Tiny(architecture="Lfm2VlForConditionalGeneration"),
     "llama4_text": Tiny(architecture="Llama4ForCausalLM"),
     "llama4": Tiny(architecture="Llama4ForConditionalGeneration"),
     "mllama": Tiny(architecture="MllamaForConditionalGeneration"),
@@ -262,13 +268,16 @@ WITH_PICTURES = (*ALL_VISION, *VISION_MODULES, "orbit_vl")
 FAMILIES = _without_variants(ALL_VISION)
 WITH_EXPERTS = (
     "deepseek_moe", "deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_plain", "deepseek_vl2_sigmoid",
-    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granitemoe", "granitemoeshared",
-    "internvl_gpt_oss", "internvl_qwen3_moe", "kimi_vl", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe",
+    "ernie4_5_moe", "glm4_moe", "glm4v_moe", "gpt_oss", "gpt_oss_mxfp4", "granite4", "granitemoe", "granitemoeshared",
+    "internvl_gpt_oss", "internvl_qwen3_moe", "jamba", "kimi_vl", "llama4", "llama4_text", "mixtral", "olmoe", "phimoe",
     "phimoe_published", "qwen2_moe",
     "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next", "qwen3_vl_moe", "qwen3_vl_moe_published",
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
-WITH_STATES = ("lfm2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
+WITH_STATES = (
+    "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "lfm2", "lfm2_vl", "qwen3_5", "qwen3_5_moe",
+    "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+)  # fmt: skip
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""
 WITH_LATENT_ROWS = ("deepseek_v2", "deepseek_v3", "deepseek_vl2", "deepseek_vl2_sigmoid", "kimi_vl")
 """Those whose layers attend to latent rows, which are not quantized."""

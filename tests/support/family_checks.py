@@ -24,6 +24,7 @@ from family_contract import (
     edit_json,
     head_of,
     join_patches,
+    list_patches,
     list_pixels,
     load_family,
     mixed_media,
@@ -172,7 +173,11 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
             continue
         load = loaded.encoder.load_high_pixels if key.startswith("high_res") else loaded.encoder.load_pixels
         mask = inputs.get(key.replace("values", "attention_mask"))
-        theirs = list_pixels(inputs[key], mask, inputs.get("image_sizes"))
+        theirs = (
+            list_patches(inputs[key], inputs["spatial_shapes"], loaded.encoder.tower.config.merge_size)
+            if "spatial_shapes" in inputs
+            else list_pixels(inputs[key], mask, inputs.get("image_sizes"))
+        )
         shared = [share_options(loaded.family, item, media) for item in items]
         loaded_pixels = [load(preprocess(loaded.family, item, own)) for item, own in zip(items, shared)]
         if theirs[0].dim() == 3 and loaded_pixels[0].dim() == 2:

@@ -126,6 +126,17 @@ def list_pixels(
     return tiles
 
 
+def list_patches(pixels: torch.Tensor, shapes: torch.Tensor, group: int) -> list[torch.Tensor]:
+    """Return the patch vectors of pictures [N, P, size], of which `shapes` [N, 2] says how many are there: those of a
+    merge group one behind another, as (channel, y, x)."""
+    found = []
+    for picture, (rows, columns) in zip(pixels, shapes.tolist(), strict=True):
+        patches = picture[: rows * columns].unflatten(1, (-1, 3)).transpose(1, 2).flatten(1)
+        grid = patches.view(rows // group, group, columns // group, group, -1).transpose(1, 2)
+        found += list(grid.reshape(rows * columns, -1))
+    return found
+
+
 class _Seen(Exception):
     """Ends a forward pass once its embeddings are known."""
 

@@ -58,6 +58,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
         return _count_tiles_of_ovis(image_processor, height, width)
     if type(processor).__name__ == "Llama4Processor":
         return _count_tiles_of_llama4(image_processor, height, width)
+    if type(processor).__name__ == "Lfm2VlProcessor":
+        return _size_in_lfm2(image_processor, height, width)
     return ()
 
 
@@ -68,7 +70,24 @@ def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
     if type(processor).__name__ == "Llama4Processor":
         size = processor.image_processor.size
         return {"aspect_ratios": [grid], "pixel_values": [torch.empty(3, size.height, size.width)]}
+    if type(processor).__name__ == "Lfm2VlProcessor":
+        return {"image_rows": grid[:1], "image_cols": grid[1:2], "image_sizes": [grid[2:]]}
     return {"rows": [[grid[0]]], "cols": [[grid[1]]]} if grid else {}
+
+
+def _size_in_lfm2(image_processor: Any, height: int, width: int) -> tuple[int, ...]:
+    """Return the rows and columns of tiles, and the height and width of the whole picture, as the processor finds
+    them."""
+    names = ("max_image_tokens", "encoder_patch_size", "downsample_factor")
+    options = {name: getattr(image_processor, name) for name in names}
+    least = image_processor.min_image_tokens
+    whole = image_processor.smart_resize(height, width, min_image_tokens=least, **options)[::-1]
+    tolerance = image_processor.max_pixels_tolerance
+    if not image_processor._is_image_too_large(height, width, max_pixels_tolerance=tolerance, **options):
+        return 1, 1, *whole
+    tiles = (getattr(image_processor, name) for name in ("min_tiles", "max_tiles", "tile_size"))
+    columns, rows, *_ = image_processor._get_grid_layout(height, width, *tiles)
+    return rows, columns, *whole
 
 
 def _count_tiles_of_llama4(image_processor: Any, height: int, width: int) -> tuple[int, int]:

@@ -216,6 +216,14 @@ DELTA_NET: dict[str, Any] = {
     "linear_key_head_dim": 8, "linear_value_head_dim": 12,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }  # fmt: skip
+STATE_SPACE_SIZES: dict[str, Any] = {
+    "num_hidden_layers": 3, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12,
+    "mamba_d_conv": 3,
+}  # fmt: skip
+STATE_SPACE: dict[str, Any] = {
+    **STATE_SPACE_SIZES, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "shared_intermediate_size": 40,
+}  # fmt: skip
 DELTA_NET_EXPERTS: dict[str, Any] = {
     "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 40,
 }  # fmt: skip
@@ -1455,6 +1463,42 @@ def _idefics3(path: Path) -> None:
     ).save_pretrained(path)  # fmt: skip
 
 
+LFM2_TEXT: dict[str, Any] = {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3}
+
+
+def _lfm2_vl(path: Path) -> None:
+    """Two or three tiles of 40 pixels with 25 rows each, and 5 x 5 learned positions: pictures have fewer patches, and
+    more. Some names of rows and columns of tiles are no tokens."""
+    template = CHATML.replace("@image@", "<image>")
+    numbers = [(row, column) for row in (1, 2) for column in (1, 2)]
+    names: dict[str, Any] = {f"tile_{row}_{column}": f"<|img_row_{row}_col_{column}|>" for row, column in numbers}
+    tokenizer = make_tokenizer(
+        template, image_token="<image>", image_start_token="<|image_start|>", image_end_token="<|image_end|>",
+        image_thumbnail_token="<|img_thumbnail|>", **names,
+    )  # fmt: skip
+    text = transformers.Lfm2Config(
+        **{"vocab_size": 288, **QWEN_TEXT, **LFM2_TEXT}, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    vision = transformers.Siglip2VisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, patch_size=4, num_patches=25,
+        vision_use_head=False,
+    )  # fmt: skip
+    config = transformers.Lfm2VlConfig(
+        vision_config=vision, text_config=text, image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        projector_hidden_size=40, downsample_factor=2,
+    )  # fmt: skip
+    save_model(transformers.Lfm2VlForConditionalGeneration(config), path, embedding_size=0.25)
+    transformers.Lfm2VlProcessor(
+        image_processor=transformers.Lfm2VlImageProcessor(
+            tile_size=40, min_tiles=2, max_tiles=3, min_image_tokens=2, max_image_tokens=4, encoder_patch_size=4,
+            max_pixels_tolerance=14.0,
+            **STATISTICS,
+        ),
+        tokenizer=tokenizer, chat_template=template,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def _smolvlm(path: Path) -> None:
     """Tiles of 26 pixels, of which the tower sees 24 (as it sees 378 of 384), and fewer than its table has positions;
     rows and columns of tiles are text, as Idefics3's. The head is tied."""
@@ -1554,6 +1598,7 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "qwen2_vl": _qwen2_vl,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen3_vl": _qwen3_vl,
+    "lfm2_vl": _lfm2_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": partial(_qwen3_5, kind="Qwen3_5Moe", **DELTA_NET_EXPERTS),
     "glm4v": _glm4v,
@@ -1704,6 +1749,23 @@ FACTORIES |= {
     "lfm2": _of_modules(
         "Lfm2", num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], block_multiple_of=8,
         tie_word_embeddings=True,
+    ),
+    "granite4": _of_modules(
+        "GraniteMoeHybrid", **GRANITE_FACTORS, **STATE_SPACE, num_local_experts=4, num_experts_per_tok=2
+    ),
+    "granite4_dense": _of_modules(
+        "GraniteMoeHybrid", **GRANITE_FACTORS, **STATE_SPACE, num_local_experts=0, position_embedding_type="rope",
+        tie_word_embeddings=True, mamba_conv_bias=False, mamba_proj_bias=True, time_step_limit=[0.1, 2.0],
+    ),
+    "bamba": _of_modules("Bamba", **STATE_SPACE_SIZES, attn_layer_indices=[1]),
+    "falcon_h1": _of_modules(
+        "FalconH1", **STATE_SPACE_SIZES, mamba_d_ssm=128, attention_in_multiplier=0.8, attention_out_multiplier=1.3,
+        key_multiplier=0.6, embedding_multiplier=2.0, lm_head_multiplier=0.7, mlp_multipliers=[0.8, 1.4],
+        ssm_in_multiplier=1.2, ssm_multipliers=[0.9, 1.1, 0.7, 1.3, 0.8], ssm_out_multiplier=0.75,
+    ),
+    "jamba": _of_modules(
+        "Jamba", num_hidden_layers=3, mamba_d_state=6, mamba_d_conv=3, attn_layer_period=3, attn_layer_offset=1,
+        num_experts=4,
     ),
     "qwen3_next": _of_modules("Qwen3Next", **DELTA_NET, **DELTA_NET_EXPERTS, norm_topk_prob=True),
     "qwen3_5_text": _text(transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM, **DELTA_NET),

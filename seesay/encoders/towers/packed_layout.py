@@ -41,10 +41,22 @@ class DownsamplerConfig:
     activation: str
 
 
-Blending = Literal["bilinear", "bicubic"]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedConfig:
+    """Two linear layers of the patches of a merge group, which the tower's last norm has normed, one behind another.
+    has_norm: these are normed together first."""
+
+    inner_size: int
+    activation: str
+    has_bias: bool
+    has_norm: bool
+
+
+Blending = Literal["bilinear", "bicubic", "antialiased"]
 """How a square grid of learned positions is stretched over a frame: bilinear, with the corners of the grid at the
 centers of the frame's outer patches; or bicubic, with the edges of both in one place, and the outer positions repeated
-beyond the grid."""
+beyond the grid; or bilinear with the edges in one place, where a frame of fewer patches takes the mean of more
+positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +74,8 @@ class PackedVisionConfig:
     instead of both the same. rotates_neighbours: see `LayerConfig`; of each two pairs of neighbours, which have the
     same frequency, the first is turned by the column and the second by the row, instead of rows having the first half
     of all pairs. projector: None for Qwen's merger. norms_twice: a second norm is behind the last one.
-    has_position_axes: the checkpoint has the learned positions in two axes.
+    has_position_axes: the checkpoint has the learned positions in two axes. has_rotary: whether there are rotary
+    positions. has_channels_last: the checkpoint's weights are for patches laid out as (y, x, channel).
     """
 
     depth: int
@@ -90,7 +103,9 @@ class PackedVisionConfig:
     rotates_neighbours: bool = False
     norms_twice: bool = False
     has_position_axes: bool = False
-    projector: ProjectorConfig | DownsamplerConfig | None = None
+    has_rotary: bool = True
+    has_channels_last: bool = False
+    projector: ProjectorConfig | DownsamplerConfig | JoinedConfig | None = None
 
     def __post_init__(self) -> None:
         if any(not 0 <= index < self.depth for index in self.deep_layers):
@@ -198,21 +213,50 @@ def _find_taps(
     grids: Sequence[Grid], order: npt.NDArray[np.int64], coordinates: npt.NDArray[np.int64], config: PackedVisionConfig
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Return which learned positions each patch takes, int64 [P, K], and how much of each, float32 [P, K]. K is 4, or
-    16 where they are blended cubically."""
+    16 where they are blended cubically, or more where frames have fewer patches than there are positions."""
     assert config.position_side is not None
-    side, unit, is_cubic = config.position_side, config.merge_unit, config.position_blending == "bicubic"
+    side, unit = config.position_side, config.merge_unit
     counts = [t * h * w // unit for t, h, w in grids]
     sizes = np.repeat(np.array([grid[1:] for grid in grids]), counts, axis=0)[order].repeat(unit, axis=0)
+    if config.position_blending == "antialiased":
+        places, shares = _find_antialiased(coordinates, sizes, side)
+    else:
+        places, shares = _find_neighbours(coordinates, sizes, side, config.position_blending)
+    (rows, columns), (row_shares, column_shares) = places.transpose(2, 1, 0), shares.transpose(2, 1, 0)
+    indices = (rows[:, :, None] * side + columns[:, None]).reshape(len(rows), -1)
+    return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(len(rows), -1)
+
+
+_Taps = tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]
+"""Places along each axis that a patch takes, [K, P, 2], and how much of each."""
+
+
+def _find_neighbours(
+    coordinates: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], side: int, blending: Blending
+) -> _Taps:
+    """Return the two or four neighbours of each patch at `coordinates` [P, 2] of frames of `sizes` [P, 2]."""
+    is_cubic = blending == "bicubic"
     if is_cubic:
         places = (coordinates + np.float32(0.5)) / sizes.astype(np.float32) * np.float32(side) - np.float32(0.5)
     else:
         places = coordinates.astype(np.float32) * np.float32(side - 1) / np.maximum(sizes - 1, 1).astype(np.float32)
     first = np.floor(places)
     steps, weigh = (range(-1, 3), _weigh_cubic) if is_cubic else (range(2), _weigh_linear)
-    rows, columns = np.clip(np.stack([first + step for step in steps]), 0, side - 1).astype(np.int64).transpose(2, 1, 0)
-    row_shares, column_shares = weigh((places - first).astype(np.float32)).transpose(2, 1, 0)
-    indices = (rows[:, :, None] * side + columns[:, None]).reshape(len(rows), -1)
-    return indices, (row_shares[:, :, None] * column_shares[:, None]).reshape(len(rows), -1)
+    found = np.clip(np.stack([first + step for step in steps]), 0, side - 1).astype(np.int64)
+    return found, weigh((places - first).astype(np.float32))
+
+
+def _find_antialiased(coordinates: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], side: int) -> _Taps:
+    """Return the places within the reach of a triangle around each patch, which is as wide as a patch is."""
+    scale = np.float32(side) / sizes.astype(np.float32)
+    reach = np.maximum(scale, np.float32(1))
+    centers = (coordinates + np.float32(0.5)) * scale - np.float32(0.5)
+    first = np.floor(centers - reach) + 1
+    places = first + np.arange(int(np.ceil(2 * reach.max())))[:, None, None]
+    shares = np.maximum(1 - np.abs(places - centers).astype(np.float32) / reach, np.float32(0))
+    shares *= (places >= 0) & (places < side)
+    shares /= shares.sum(axis=0)
+    return np.clip(places, 0, side - 1).astype(np.int64), shares
 
 
 def _weigh_linear(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -239,6 +283,8 @@ def _weigh_cubic(share: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 def _compute_angles(coordinates: Tensor, config: PackedVisionConfig) -> Tensor:
     """Return the angles of a head's pairs, float32 [P, head_dim / 2]: the first half of the frequencies multiplies the
     row, the second the column; or every other one (`PackedVisionConfig.rotates_neighbours`)."""
+    if not config.has_rotary:
+        return torch.zeros(len(coordinates), config.head_dim // 2, device=coordinates.device)
     quarter = config.head_dim // 4
     steps = torch.arange(quarter, dtype=torch.float64, device=coordinates.device)
     if config.alternates_axes:

@@ -1,16 +1,19 @@
-"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3 and Kimi-VL (MoonViT): patches of
-pictures and videos of any size, packed into one call.
+"""The vision towers of Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V, Pixtral, Mistral 3, Kimi-VL (MoonViT) and LFM2-VL
+(SigLIP2): patches of pictures and videos of any size, packed into one call.
 
 Rotary positions in two axes; every frame attends within itself, in Qwen2.5-VL most layers only within windows.
-Qwen3-VL, GLM-4.1V and MoonViT add learned positions; Qwen3-VL gives its decoder's first layers the outputs of some of
-its own. Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv 2511.21631 section 2, arXiv
-2507.01006 section 2, arXiv 2410.07073 section 2 and arXiv 2504.07491 section 2.1.
+Qwen3-VL, GLM-4.1V and MoonViT add learned positions, and SigLIP2 has these alone; Qwen3-VL gives its decoder's first
+layers the outputs of some of its own. Architecture: arXiv 2409.12191 section 2.1, arXiv 2502.13923 section 2.1, arXiv
+2511.21631 section 2, arXiv 2507.01006 section 2, arXiv 2410.07073 section 2, arXiv 2504.07491 section 2.1 and arXiv
+2502.14786 section 2.4.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, Self, cast
 
 import torch
@@ -26,6 +29,7 @@ from seesay.encoders.towers.layers import Norm, PixelNormalizer, RMSNorm, Segmen
 from seesay.encoders.towers.packed_layout import (
     DownsamplerConfig,
     Grid,
+    JoinedConfig,
     PackedLayout,
     PackedVisionConfig,
     ProjectorConfig,
@@ -34,6 +38,7 @@ from seesay.encoders.towers.packed_layout import (
 from seesay.encoders.towers.pixels import PatchLoader
 from seesay.encoders.towers.vit_layers import Block, run_blocks
 from seesay.encoders.towers.weights import load_tower
+from seesay.values.frame_chain import CHANNELS
 
 
 class _Merger(nn.Module):
@@ -115,10 +120,35 @@ class _NormedDownsampler(Downsampler):
         return self.norm
 
 
-def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDownsampler:
+class _JoinedProjector(nn.Module):
+    """As `JoinedConfig` says, of patches that `norm` has normed."""
+
+    def __init__(self, config: PackedVisionConfig, sizes: JoinedConfig) -> None:
+        super().__init__()
+        self._size = config.hidden_size * config.merge_unit
+        self.norm = config.layers.make_norm()
+        self.layer_norm = nn.LayerNorm(self._size) if sizes.has_norm else None
+        self.linear_1 = Linear(self._size, sizes.inner_size, bias=sizes.has_bias)
+        self.linear_2 = Linear(sizes.inner_size, config.out_hidden_size, bias=sizes.has_bias)
+        self._activation = get_activation(sizes.activation)
+
+    @property
+    def input_norm(self) -> Norm | None:
+        return self.norm
+
+    def forward(self, normed: Tensor) -> Tensor:
+        joined = normed.view(-1, self._size)
+        if self.layer_norm is not None:
+            joined = self.layer_norm(joined)
+        return self.linear_2(self._activation(self.linear_1(joined)))
+
+
+def _make_merger(config: PackedVisionConfig) -> _Merger | _Projector | _NormedDownsampler | _JoinedProjector:
     match config.projector:
         case None:
             return _Merger(config)
+        case JoinedConfig() as sizes:
+            return _JoinedProjector(config, sizes)
         case DownsamplerConfig() as sizes:
             return _NormedDownsampler(config, sizes)
         case projector:
@@ -178,6 +208,8 @@ class PackedVisionTower(nn.Module):
         return partial(self._compute, layout, layout.frames if num_before >= CALLS_BEFORE else layout.frames_once)
 
     def _compute(self, layout: PackedLayout, frames: Segments, patches: Tensor) -> Tensor:
+        if self.config.has_channels_last:
+            patches = patches.view(len(patches), CHANNELS, -1).transpose(1, 2).flatten(1)
         x = self.patch_embed(patches)
         if self.patch_norm is not None:
             x = self.patch_norm(x)
@@ -209,8 +241,8 @@ class PackedVisionTower(nn.Module):
 
 
 class PackedEncoder(GraphedEncoder):
-    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w). `weights` are those of the
-    tower, where a checkpoint has them."""
+    """The tower as an encoder. Features: those of `PatchLoader`, and `grid` (t, h, w), or `grids` of an item that has
+    several. `weights` are those of the tower, where a checkpoint has them."""
 
     weights: LoadedLayers
 
@@ -250,7 +282,7 @@ class PackedEncoder(GraphedEncoder):
     @torch.inference_mode()
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
         """Return rows [R_i, hidden_size] for every item, from one call of the tower."""
-        grids = tuple((t, h, w) for t, h, w in (item["grid"] for item in features))
-        rows = self._graphed(self.load_pixels(*features), grids, self.dtype)
+        own = [tuple((t, h, w) for t, h, w in item.get("grids") or (item["grid"],)) for item in features]
+        rows = self._graphed(self.load_pixels(*features), tuple(chain.from_iterable(own)), self.dtype)
         unit = self.tower.config.merge_unit
-        return list(torch.split(rows, [t * h * w // unit for t, h, w in grids]))
+        return list(torch.split(rows, [sum(map(math.prod, grids)) // unit for grids in own]))

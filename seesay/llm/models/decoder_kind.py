@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seesay.llm.models.mixer_spec import MixerSpec, StateSpaceSpec
 from seesay.llm.models.spec import (
     AlibiSpec,
     ExpertsSpec,
     FeedForwardKind,
-    MixerSpec,
     NormPlacement,
     NormSpec,
     QKNorm,
@@ -29,10 +29,11 @@ class DecoderKind:
     experts: those of the layers that are not among `dense_layers`, of inner size `expert_size`.
     joins_gate_up: see `FeedForwardSpec.is_joined`. activation: where the configuration has no option of it, which is
     called `activation_option`. splits_turned: layers without rotary positions are those whose queries grow, and others
-    those whose queries and keys are normed. mixer: of the layers that are called `linear_attention` or `conv`, or of
-    all where it `mixes_everywhere`. head_dim: that of the rotary embedding, where heads have several. sections: see
-    `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding. media_layers: see
-    `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
+    those whose queries and keys are normed. mixer: of the `mixing_layers`; None: of those that are called
+    `linear_attention` or `conv`. beside, shares: see `LayerSpec`, of all layers. is_still: there are no positions.
+    gate_scale, output_scale: see `FeedForwardSpec`. head_dim: that of the rotary embedding, where heads
+    have several. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding.
+    media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
     norm: NormSpec | None = None
@@ -69,5 +70,10 @@ class DecoderKind:
     num_added_tokens: int = 0
     has_output_gate: bool = False
     mixer: MixerSpec | None = None
-    mixes_everywhere: bool = False
+    mixing_layers: frozenset[int] | None = None
+    beside: StateSpaceSpec | None = None
+    shares: tuple[float, float] = (1.0, 1.0)
+    is_still: bool = False
+    gate_scale: float = 1.0
+    output_scale: float = 1.0
     head_dim: int | None = None

@@ -59,6 +59,7 @@ class GatedFeedForward:
         path: str = "mlp",
     ) -> None:
         self._activation, self._ops = spec.activation, ops
+        self._gate_scale, self._size = spec.gate_scale, len(division.inner(spec.size))
         sources = self._sources(spec, division.inner(spec.size))
         self._gate_up = SplitLinear(
             f"{path}.gate_up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media
@@ -79,17 +80,26 @@ class GatedFeedForward:
     def run(
         self, norm: Norm, delta: torch.Tensor | None, residual: torch.Tensor, rows: RowSplit | None
     ) -> torch.Tensor:
-        if rows is None and self._gate_up.text.gated is not None:
+        if rows is None and self._gate_scale == 1.0 and self._gate_up.text.gated is not None:
             return self._down(self._gate_up.text.gated(norm.add(delta, residual), self._activation), rows)
-        x = self._gate_up.multiply(norm, delta, residual, rows)
+        x = self._scale(self._gate_up.multiply(norm, delta, residual, rows))
         if rows is None and self._down.text.quantized is not None:
             form, multiply = self._down.text.quantized
             return multiply(self._ops.quantize_activation(x, self._activation, form))
         return self._down(self._ops.act_and_mul(x, self._activation), rows)
 
     def run_few(self, norm: Norm, x: torch.Tensor, joint: Joint, residual: torch.Tensor) -> None:
-        gated = norm.multiply_gated(self._gate_up.text, x, self._activation)
+        if self._gate_scale == 1.0:
+            gated = norm.multiply_gated(self._gate_up.text, x, self._activation)
+        else:
+            gated = self._ops.act_and_mul(self._scale(norm.multiply_few(self._gate_up.text, x)), self._activation)
         joint.add_product(residual, self._down.text, gated)
+
+    def _scale(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [T, 2 · size], gates and what they open, with its gates scaled in place."""
+        if self._gate_scale != 1.0:
+            x[:, : self._size].mul_(self._gate_scale)
+        return x
 
 
 class PlainFeedForward:

@@ -17,13 +17,15 @@ from seesay.llm.models.division import Division
 from seesay.llm.models.feed_forward import make_feed_forward
 from seesay.llm.models.media_layer import MediaLayer
 from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.mixer_spec import ConvolutionSpec, LatentSpec, StateSpaceSpec
 from seesay.llm.models.mixers.attention import Attention, AttentionStep
 from seesay.llm.models.mixers.delta_net import DeltaNet
 from seesay.llm.models.mixers.latent_attention import LatentAttention
 from seesay.llm.models.mixers.short_convolution import ShortConvolution
+from seesay.llm.models.mixers.state_space import StateSpace
 from seesay.llm.models.norm import NoNorm, Norm, make_norm
 from seesay.llm.models.residual import Joint, multiply_few
-from seesay.llm.models.spec import ConvolutionSpec, DecoderConfig, LatentSpec
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
 
 
@@ -77,7 +79,12 @@ class _Parts:
     @property
     def kind(self) -> tuple[object, ...]:
         feed_forward = self._spec.feed_forward.kind
-        return self._attention.window, feed_forward, *(linear.method.name for linear in self.linears.values())
+        return (
+            self._attention.window,
+            self._spec.beside,
+            feed_forward,
+            *(linear.method.name for linear in self.linears.values()),
+        )
 
     def _make_norm(self, name: str, *, exists: bool = True) -> Norm | None:
         if not exists:
@@ -98,7 +105,9 @@ class SequentialLayer(_Parts):
         attended = self._make_norm("post_attention_layernorm", exists=is_behind)
         self._inner_norm = self._make_norm(self._spec.feed_forward_norm, exists=is_before) or self._none
         made = self._make_norm("post_feedforward_layernorm", exists=is_behind)
-        self._attended, self._made = (Joint(norm, config.residual_scale, division.ranks) for norm in (attended, made))
+        scale = config.residual_scale
+        self._attended = Joint(attended, scale, division.ranks)
+        self._made = Joint(made, scale * self._spec.feed_forward.output_scale, division.ranks)
 
     def run(
         self,
@@ -135,6 +144,47 @@ class SequentialLayer(_Parts):
         x = attention.attend(self._input_norm.multiply_few(attention.qkv.text, residual), cache, step)
         self._attended.add_product(residual, attention.out.text, x)
         self._feed_forward.run_few(self._inner_norm, residual, self._made, residual)
+
+
+class HybridLayer(SequentialLayer):
+    """Attention and a state space beside each other, then the feed-forward of the sum."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        super().__init__(config, index, ops, division)
+        assert self._spec.beside is not None
+        self._beside = StateSpace(config, index, self._spec.beside)
+        self.linears = {
+            **self.linears,
+            **{f"{self._name}.{path}": linear for path, linear in self._beside.linears.items()},
+        }
+        self.norms = (*self.norms, *self._beside.norms)
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        normed = self._input_norm.add(delta, residual)
+        x, y = (part.attend(part.qkv(normed, step.rows), cache, step) for part in (self._attention, self._beside))
+        if wanted is not None:
+            x, y, residual = (part.index_select(0, wanted) for part in (x, y, residual))
+        delta = self._add_up(self._attention.out(x, step.rows), self._beside.out(y, step.rows))
+        return self._made.prepare(self._feed_forward.run(self._inner_norm, delta, residual, step.rows)), residual
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        normed, parts = self._input_norm(residual), (self._attention, self._beside)
+        mixed = [part.attend(self._none.multiply_few(part.qkv.text, normed), cache, step) for part in parts]
+        outputs = [multiply_few(part.out.text, x) for part, x in zip(parts, mixed, strict=True)]
+        residual.add_(self._add_up(*outputs))
+        self._feed_forward.run_few(self._inner_norm, residual, self._made, residual)
+
+    def _add_up(self, attended: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        """Return what is added to the residual stream for the outputs of both; the first one is changed."""
+        first, second = self._spec.shares
+        return self._attended.prepare(attended.mul_(first).add_(other, alpha=second))
 
 
 _PLAIN = Joint(None, 1.0)
@@ -210,6 +260,8 @@ def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
         return LatentAttention(config, index, spec, ops, division)
     if isinstance(spec, ConvolutionSpec):
         return ShortConvolution(config, index, spec)
+    if isinstance(spec, StateSpaceSpec):
+        return StateSpace(config, index, spec)
     return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec)
 
 
@@ -217,5 +269,7 @@ def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
     """Return a rank's share of layer `index`, without weights."""
     if config.layers[index].attends_media:
         return MediaLayer(config, index, ops, division)
+    if config.layers[index].beside is not None:
+        return HybridLayer(config, index, ops, division)
     is_parallel = config.layers[index].norms in ("parallel", "parallel_pair")
     return (ParallelLayer if is_parallel else SequentialLayer)(config, index, ops, division)

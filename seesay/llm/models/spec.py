@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from seesay.llm.models.mixer_spec import MixerSpec, StateSpaceSpec
 from seesay.llm.plans.routing import Routing
-from seesay.llm.plans.traits import NO_KV, DecoderTraits, KVShape, LengthScaling, MediaTokens, StateTensor
+from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
 from seesay.llm.plans.window import Window
 
 if TYPE_CHECKING:
@@ -117,7 +118,8 @@ class ExpertsSpec:
 class FeedForwardSpec:
     """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`; up comes
     first if it `has_up_first`. size: the inner size, of each expert where there are `experts`.
-    has_bias: not of experts, but of what all tokens go through beside them."""
+    has_bias: not of experts, but of what all tokens go through beside them. gate_scale, output_scale: of what the
+    activation is of, and of the output, where it is gated."""
 
     kind: FeedForwardKind = "gated"
     size: int
@@ -126,6 +128,8 @@ class FeedForwardSpec:
     is_joined: bool = False
     has_up_first: bool = False
     experts: ExpertsSpec | None = None
+    gate_scale: float = 1.0
+    output_scale: float = 1.0
 
     @property
     def total_size(self) -> int:
@@ -142,110 +146,11 @@ each from a norm of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNetSpec:
-    """A gated delta net. Each key head is for several value heads. num_taps: tokens of its convolution. is_grouped: the
-    checkpoint has what belongs to a key head together."""
-
-    num_key_heads: int
-    num_value_heads: int
-    key_dim: int
-    value_dim: int
-    num_taps: int
-    is_grouped: bool = False
-
-    @property
-    def key_size(self) -> int:
-        return self.num_key_heads * self.key_dim
-
-    @property
-    def value_size(self) -> int:
-        return self.num_value_heads * self.value_dim
-
-    @property
-    def conv_size(self) -> int:
-        """Components that go through the convolution."""
-        return 2 * self.key_size + self.value_size
-
-    @property
-    def total_size(self) -> int:
-        """The sum of the inner sizes of all matrices that a token is multiplied with."""
-        return self.conv_size + 2 * (self.value_size + self.num_value_heads)
-
-    @property
-    def kv_shape(self) -> KVShape:
-        return NO_KV
-
-    @property
-    def state(self) -> tuple[StateTensor, ...]:
-        """What a layer keeps of a sequence."""
-        matrices = StateTensor((self.num_value_heads, self.key_dim, self.value_dim), is_exact=True)
-        return StateTensor((self.num_taps - 1, self.conv_size)), matrices
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentSpec:
-    """Attention to latent rows. rank: of the latent vector. query_rank: of what queries are products of; 0: of the
-    layer's input. Of a head's query and key, `turned_dim` components are rotated, and the key's are all heads';
-    `plain_dim` are not. turns_neighbours: see `DecoderConfig`."""
-
-    rank: int
-    query_rank: int
-    turned_dim: int
-    plain_dim: int
-    value_dim: int
-    turns_neighbours: bool
-    num_heads: int
-    num_taps: ClassVar[int] = 0
-    state: ClassVar[tuple[StateTensor, ...]] = ()
-
-    @property
-    def row_size(self) -> int:
-        """Components of a token's row."""
-        return self.rank + self.turned_dim
-
-    @property
-    def total_size(self) -> int:
-        """The sum of the inner sizes of all matrices that a token is multiplied with."""
-        per_head = 2 * self.plain_dim + self.turned_dim + 2 * self.value_dim
-        return self.query_rank + self.row_size + self.num_heads * per_head
-
-    @property
-    def kv_shape(self) -> KVShape:
-        return KVShape(num_kv_heads=1, head_dim=self.row_size, is_latent=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvolutionSpec:
-    """A gated convolution over `num_taps` tokens, of `size` components."""
-
-    size: int
-    num_taps: int
-    has_bias: bool
-
-    @property
-    def kv_shape(self) -> KVShape:
-        return NO_KV
-
-    @property
-    def total_size(self) -> int:
-        """The sum of the inner sizes of all matrices that a token is multiplied with."""
-        return 4 * self.size
-
-    @property
-    def state(self) -> tuple[StateTensor, ...]:
-        """What a layer keeps of a sequence."""
-        return (StateTensor((self.num_taps - 1, self.size)),)
-
-
-MixerSpec = DeltaNetSpec | LatentSpec | ConvolutionSpec
-"""What a layer may have in the place of attention."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """The options in which the layers of one decoder may differ.
 
-    mixer: what it has in the place of attention; None for attention.
+    mixer: what it has in the place of attention; None for attention. beside: what it has beside attention, of the same
+    norm; their outputs are added up with these `shares`.
     window: of its attention: see `Window`; None for full attention. rotary: index of its `DecoderConfig.rotaries`.
     attends_media: it has no attention of text, but one of the media that a token sees (`DecoderTraits.attends_media`),
     whose output and that of its feed-forward are multiplied by the tangents of learned gates; tokens that see none pass
@@ -255,12 +160,19 @@ class LayerSpec:
 
     feed_forward: FeedForwardSpec
     mixer: MixerSpec | None = None
+    beside: StateSpaceSpec | None = None
+    shares: tuple[float, float] = (1.0, 1.0)
     norms: NormPlacement = "before"
     window: Window | None = None
     rotary: int = 0
     attends_media: bool = False
     norms_qk: bool = True
     grows_queries: bool = True
+
+    @property
+    def other(self) -> MixerSpec | None:
+        """What it has in the place of attention, or beside it."""
+        return self.mixer if self.mixer is not None else self.beside
 
     @property
     def feed_forward_norm(self) -> str:
@@ -388,13 +300,12 @@ class DecoderConfig:
     @property
     def num_taps(self) -> int:
         """Tokens of the convolutions; 0 without any."""
-        return max((layer.mixer.num_taps for layer in self.layers if layer.mixer is not None), default=0)
+        return max((layer.other.num_taps for layer in self.layers if layer.other is not None), default=0)
 
     def _mixed_size(self, layer: LayerSpec) -> int:
-        """The sum of the inner sizes of the matrices of attention, or of what is in its place."""
-        if layer.mixer is not None:
-            return layer.mixer.total_size
-        return self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        """The sum of the inner sizes of the matrices of attention, and of what is in its place or beside it."""
+        own = 0 if layer.mixer is not None else self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        return own + (0 if layer.other is None else layer.other.total_size)
 
     @property
     def traits(self) -> DecoderTraits:
@@ -404,7 +315,7 @@ class DecoderConfig:
         num_media_layers = self.num_layers - len(own)
         inner = sum(layer.feed_forward.total_size for layer in self.layers)
         kv_shape = KVShape(num_kv_heads=self.num_kv_heads, head_dim=self.head_dim)
-        states = tuple(() if layer.mixer is None else layer.mixer.state for layer in self.layers)
+        states = tuple(() if layer.other is None else layer.other.state for layer in self.layers)
         return DecoderTraits(
             vocab_size=self.vocab_size,
             embedding_size=2 * num_media_layers * self.num_kv_heads * self.head_dim

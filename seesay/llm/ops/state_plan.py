@@ -45,12 +45,13 @@ class Chunks:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatePlan:
     """slots int64 [B]: where the states of the rows are. num_decode: the first rows, which have one token each. taps,
-    chunks: None where all rows have one."""
+    chunks, and bounds int64 [B + 1], where the tokens of each row begin: None where all rows have one."""
 
     slots: torch.Tensor
     num_decode: int
     taps: Taps | None = None
     chunks: Chunks | None = None
+    bounds: torch.Tensor | None = None
 
 
 def make_state_plan(
@@ -62,9 +63,10 @@ def make_state_plan(
     bounds, num_decode = layout.cu_seqlens_q.astype(np.int64), layout.num_decode
     taps, tails = _find_taps(bounds, num_taps - 1)
     order, counts, tokens, places = _find_chunks(bounds, num_decode)
-    there = upload([taps.reshape(-1), tails.reshape(-1), order, tokens.reshape(-1), places], device)
+    there = upload([taps.reshape(-1), tails.reshape(-1), order, tokens.reshape(-1), places, bounds], device)
     chunks = Chunks(tokens=there[3], places=there[4], slots=slots.index_select(0, there[2]), counts=counts)
-    return StatePlan(slots=slots, num_decode=num_decode, taps=Taps(taps=there[0], tails=there[1]), chunks=chunks)
+    own_taps = Taps(taps=there[0], tails=there[1])
+    return StatePlan(slots=slots, num_decode=num_decode, taps=own_taps, chunks=chunks, bounds=there[5])
 
 
 _Ints = npt.NDArray[np.int64]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 
 from seesay.device.backends import has_kernels
-from seesay.llm.ops import torch_states
+from seesay.llm.ops import torch_state_space, torch_states
 from seesay.llm.ops.state_plan import StatePlan
 
 
@@ -50,6 +51,43 @@ def run_delta_rule(
         states,
         plan,
     )
+    note_faults(output, faults)
+    return output
+
+
+class SpaceWeights(NamedTuple):
+    """Of the heads of a state space, in float32: the logarithms of their rates [H], or of those of each element of a
+    state [H, N]; what is added to time steps [H]; and how much of a value is added to the output [H]."""
+
+    log_rate: torch.Tensor
+    step_bias: torch.Tensor
+    skip: torch.Tensor
+
+
+def run_state_space(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    rate: torch.Tensor,
+    weights: SpaceWeights,
+    limits: tuple[float, float],
+    states: torch.Tensor,
+    plan: StatePlan,
+    faults: torch.Tensor,
+) -> torch.Tensor:
+    """See `torch_state_space.scan`; returns float32 [T, H, P], the outputs and the weighted values. Queries and keys
+    [T, G, N] are of G groups of heads. rate [T, H] is what time steps within `limits` are made of. faults [T] become
+    NaN where an output is not finite."""
+    is_scan = plan.chunks is None or weights.log_rate.dim() == 2
+    if is_scan and has_kernels(value.device):
+        from seesay.kernels import state_space
+
+        output = state_space.scan(query, key, value, rate, weights, limits, states, plan.slots, plan.bounds)
+    else:
+        steps, value = torch_state_space.find_time_steps(rate, weights.step_bias, limits), value.float()
+        rates = -weights.log_rate.exp()
+        output = torch_state_space.scan(query.float(), key.float(), value, steps, rates, states, plan)
+        output = output.addcmul_(weights.skip[:, None], value)
     note_faults(output, faults)
     return output
 

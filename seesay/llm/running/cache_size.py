@@ -18,15 +18,21 @@ STATE_SHARE = 0.5
 """Most of the cache's memory that states take."""
 
 
-def choose_num_states(runner: ModelRunner, *, share: float, reserved_bytes: int) -> int:
-    """Return the number of slots of states: two for each sequence of a full batch, itself and a snapshot, but not more
+def choose_num_states(runner: ModelRunner, *, num_blocks: int, share: float, reserved_bytes: int) -> int:
+    """Return the number of slots of states beside `num_blocks` blocks, 0 for as many as fit: two for each sequence of a
+    full batch, itself and a snapshot, and one for each block where states take less memory than blocks, but not more
     than fit in half of the cache's memory. 0 where layers have no state."""
     state_bytes = bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype)
     if not state_bytes:
         return 0
-    memory_share = share * STATE_SHARE * (CPU_MEMORY_SHARE if runner.device.type == "cpu" else 1.0)
+    limits, block_bytes = runner.limits, bytes_per_block(runner.kv_layouts)
+    memory_share = share * (CPU_MEMORY_SHARE if runner.device.type == "cpu" else 1.0)
     usable = max(0, measure_memory(runner.device).free_bytes - reserved_bytes) * memory_share
-    return max(1, min(2 * runner.limits.max_batch_size, int(usable // state_bytes)))
+    wanted = 2 * limits.max_batch_size
+    if state_bytes < block_bytes:
+        most = min(limits.max_batch_size * limits.max_sequence_blocks, int(usable // (state_bytes + block_bytes)))
+        wanted = max(wanted, num_blocks or most)
+    return max(1, min(wanted, int(usable * STATE_SHARE // state_bytes)))
 
 
 def choose_num_blocks(

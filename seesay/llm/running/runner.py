@@ -127,7 +127,7 @@ class ModelRunner:
         """Allocate the KV cache and return its number of blocks (see `choose_num_blocks`; `reserved_bytes` is what
         `profile` and the encoder's own trial returned), and so many slots in host memory. Where it holds less than the
         longest sequence, `limits.session_len` is lowered to that."""
-        self.num_states = choose_num_states(self, share=share, reserved_bytes=reserved_bytes)
+        self.num_states = choose_num_states(self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes)
         num_blocks = choose_num_blocks(
             self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes, num_host_slots=num_host_slots
         )

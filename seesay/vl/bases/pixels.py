@@ -36,6 +36,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "Idefics3ImageProcessor": (_HALVES, _LANCZOS),
     "InternVLVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "KimiVLImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
+    "Lfm2VlImageProcessor": (_HALVES, _BILINEAR),
     "Llama4ImageProcessor": (_HALVES, _BILINEAR),
     "LlavaImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaNextImageProcessor": (_CLIP_STATISTICS, _BICUBIC),

@@ -81,7 +81,7 @@ def _list_linears(decoder: Decoder) -> Iterable[Linear]:
 
 def name_layers(config: DecoderConfig, device: torch.device) -> Iterator[str]:
     """Yield what a decoder has whose results may depend on other rows."""
-    mixers = {type(layer.mixer).__name__ for layer in config.layers if layer.mixer is not None}
+    mixers = {type(layer.other).__name__ for layer in config.layers if layer.other is not None}
     names = {"LatentSpec": "latent attention", "ConvolutionSpec": "convolutions"}
     yield from sorted(names.get(name, "layers with states") for name in mixers)
     if any(layer.attends_media for layer in config.layers):

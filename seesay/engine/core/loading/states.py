@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_MOST_SPACING = 128
-"""Most blocks between two snapshots."""
+_LEAST_SPACING, _MOST_SPACING = 8, 128
+"""Blocks between two snapshots, where rows of a prompt are cut: short rows would make a long prompt take many steps."""
 
 
 def build_states(runner: ModelRunner, config: EngineConfig) -> StateSlots | None:
     """Return the slots of states; None where layers have none. Between two snapshots, keys and values take about as
-    much memory as a snapshot."""
+    much memory as a snapshot, or more."""
     if not runner.num_states:
         return None
     state_bytes = bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype)
     block_bytes = max(1, bytes_per_block(runner.kv_layouts))
-    spacing = config.block_size * min(-(-state_bytes // block_bytes), _MOST_SPACING)
+    spacing = config.block_size * min(max(-(-state_bytes // block_bytes), _LEAST_SPACING), _MOST_SPACING)
     logger.info("states: %d of %.1f MiB, kept every %d tokens", runner.num_states, state_bytes / 2**20, spacing)
     places = SnapshotPlaces(config.block_size, spacing)
     return StateSlots(runner.num_states, places, enable_prefix_caching=config.enable_prefix_caching)

@@ -27,6 +27,10 @@ def read_granite_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
+def read_jamba_experts(config: ModelConfig) -> ExpertsSpec:
+    return ExpertsSpec(routing=Routing(num_experts=config.num_experts, num_chosen=config.num_experts_per_tok))
+
+
 def read_phi_experts(config: ModelConfig) -> ExpertsSpec:
     routing = Routing(
         num_experts=config.num_local_experts,

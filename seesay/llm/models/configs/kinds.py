@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
+from seesay.llm.models.configs import state_kinds
 from seesay.llm.models.configs.alibi import make_alibi, make_mpt_alibi
 from seesay.llm.models.configs.expert_kinds import (
     find_dense_ernie_layers,
@@ -25,10 +26,7 @@ from seesay.llm.models.configs.expert_kinds import (
     read_qwen_experts,
 )
 from seesay.llm.models.configs.mixer_kinds import (
-    find_lfm2_size,
     find_yarn_scale,
-    read_convolution,
-    read_delta_net,
     read_latent,
 )
 from seesay.llm.models.decoder_kind import DecoderKind
@@ -115,7 +113,7 @@ def _deepseek(config: ModelConfig, experts: ExpertsSpec, *, turns_neighbours: bo
         expert_size=config.moe_intermediate_size,
         dense_layers=frozenset(range(min(config.first_k_dense_replace, config.num_hidden_layers))),
         mixer=latent,
-        mixes_everywhere=True,
+        mixing_layers=frozenset(range(config.num_hidden_layers)),
     )
 
 
@@ -177,16 +175,6 @@ def _granitemoe(config: ModelConfig) -> DecoderKind:
         experts=read_granite_experts(config),
         expert_size=config.intermediate_size,
         joins_gate_up=True,
-    )
-
-
-def _lfm2(config: ModelConfig) -> DecoderKind:
-    return DecoderKind(
-        norm=NormSpec(eps=config.norm_eps),
-        qk_norm="head",
-        inner_size=find_lfm2_size(config),
-        activation="silu",
-        mixer=read_convolution(config),
     )
 
 
@@ -301,39 +289,6 @@ def _qwen3_vl_moe(config: ModelConfig) -> DecoderKind:
     )
 
 
-def _qwen3_5(config: ModelConfig, *, is_grouped: bool = False) -> DecoderKind:
-    return DecoderKind(
-        norm=NormSpec(eps=config.rms_norm_eps, offset=1.0),
-        qk_norm="head",
-        has_output_gate=True,
-        mixer=read_delta_net(config, is_grouped=is_grouped),
-    )
-
-
-def _qwen3_5_moe(config: ModelConfig) -> DecoderKind:
-    experts = replace(
-        read_qwen_experts(config, is_normalized=True),
-        shared_size=config.shared_expert_intermediate_size,
-        has_shared_gate=True,
-    )
-    return replace(_qwen3_5(config), experts=experts, expert_size=config.moe_intermediate_size)
-
-
-def _qwen3_next(config: ModelConfig) -> DecoderKind:
-    dense = _qwen3_5(config, is_grouped=True)
-    if not config.num_experts:
-        return dense
-    experts = replace(
-        read_qwen_experts(config), shared_size=config.shared_expert_intermediate_size, has_shared_gate=True
-    )
-    return replace(
-        dense,
-        experts=experts,
-        expert_size=config.moe_intermediate_size,
-        dense_layers=find_dense_qwen_layers(config),
-    )
-
-
 def _starcoder2(config: ModelConfig) -> DecoderKind:
     return DecoderKind(
         norm=NormSpec(kind="layer", eps=config.norm_epsilon, has_bias=True),
@@ -352,7 +307,9 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "deepseek_v2": lambda config: _deepseek(config, read_deepseek_experts(config), turns_neighbours=True),
     "deepseek_v3": _deepseek_v3,
     "ernie4_5_moe": _ernie4_5_moe,
+    "bamba": state_kinds.read_bamba,
     "falcon": _falcon,
+    "falcon_h1": state_kinds.read_falcon_h1,
     "gemma": _gemma,
     "gemma2": lambda config: _gemma(config, "around"),
     "gemma3_text": lambda config: _gemma(config, "around", "head"),
@@ -364,8 +321,12 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "gpt_oss": _gpt_oss,
     "granite": _granite,
     "granitemoe": _granitemoe,
+    "granitemoehybrid": lambda config: state_kinds.read_granite4(
+        config, (_granitemoe if config.num_local_experts else _granite)(config)
+    ),
     "granitemoeshared": _granitemoe,
-    "lfm2": _lfm2,
+    "jamba": state_kinds.read_jamba,
+    "lfm2": state_kinds.read_lfm2,
     "llama": _llama,
     "llama4_text": _llama4,
     "ministral3": _ministral3,
@@ -383,10 +344,10 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "qwen2_5_vl_text": DecoderKind(qkv_bias=True),
     "qwen2_moe": _qwen2_moe,
     "qwen3": DecoderKind(qk_norm="head"),
-    "qwen3_5_moe_text": _qwen3_5_moe,
-    "qwen3_5_text": _qwen3_5,
+    "qwen3_5_moe_text": state_kinds.read_qwen3_5_moe,
+    "qwen3_5_text": state_kinds.read_qwen3_5,
     "qwen3_moe": _qwen3_moe,
-    "qwen3_next": _qwen3_next,
+    "qwen3_next": state_kinds.read_qwen3_next,
     "qwen3_vl_moe_text": _qwen3_vl_moe,
     "qwen3_vl_text": DecoderKind(qk_norm="head"),
     "smollm3": DecoderKind(),

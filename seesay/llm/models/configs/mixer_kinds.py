@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.spec import ConvolutionSpec, DeltaNetSpec, LatentSpec
+from seesay.llm.models.mixer_spec import ConvolutionSpec, DeltaNetSpec, GateNorm, LatentSpec, StateSpaceSpec
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
@@ -45,6 +46,74 @@ def read_latent(config: ModelConfig, *, turns_neighbours: bool) -> LatentSpec:
 def read_convolution(config: ModelConfig) -> ConvolutionSpec:
     """Read the convolutions of an LFM2."""
     return ConvolutionSpec(size=config.hidden_size, num_taps=config.conv_L_cache, has_bias=bool(config.conv_bias))
+
+
+def read_state_space(config: ModelConfig) -> StateSpaceSpec:
+    """Read the Mamba-2 of a Granite 4, a Bamba or a Falcon-H1. Raises `CheckpointError` for heads that cannot be
+    grouped."""
+    return _check_groups(
+        config,
+        StateSpaceSpec(
+            num_heads=config.mamba_n_heads,
+            head_dim=config.mamba_d_head,
+            num_groups=config.mamba_n_groups,
+            state_size=config.mamba_d_state,
+            num_taps=config.mamba_d_conv,
+            has_conv_bias=bool(config.mamba_conv_bias),
+            has_bias=bool(config.mamba_proj_bias),
+            has_output_bias=bool(config.mamba_proj_bias),
+            step_limits=read_step_limits(config),
+        ),
+    )
+
+
+def read_scaled_state_space(config: ModelConfig) -> StateSpaceSpec:
+    """Read the Mamba-2 of a Falcon-H1, whose parts of the first product have factors."""
+    spec, scales = read_state_space(config), config.ssm_multipliers
+    if len(scales) != 5 or (spec.has_bias and config.ssm_in_multiplier != 1.0):
+        raise CheckpointError("ssm_multipliers must be 5 numbers, and mamba_proj_bias goes without ssm_in_multiplier")
+    norm: GateNorm = "before" if config.mamba_norm_before_gate else "behind"
+    return replace(
+        spec,
+        has_output_bias=bool(config.projectors_bias),
+        norm=norm if config.mamba_rms_norm else "none",
+        in_scales=tuple(float(scale) * config.ssm_in_multiplier for scale in scales),
+    )
+
+
+def read_mamba(config: ModelConfig) -> StateSpaceSpec:
+    """Read the first Mamba, of a Jamba."""
+    return _check_groups(
+        config,
+        StateSpaceSpec(
+            num_heads=config.mamba_expand * config.hidden_size,
+            head_dim=1,
+            num_groups=1,
+            state_size=config.mamba_d_state,
+            num_taps=config.mamba_d_conv,
+            has_conv_bias=bool(config.mamba_conv_bias),
+            has_bias=bool(config.mamba_proj_bias),
+            has_output_bias=bool(config.mamba_proj_bias),
+            norm="none",
+            step_rank=config.mamba_dt_rank,
+        ),
+    )
+
+
+def _check_groups(config: ModelConfig, spec: StateSpaceSpec) -> StateSpaceSpec:
+    if spec.num_heads % spec.num_groups:
+        raise CheckpointError(f"{spec.num_heads} heads of a state space cannot be in {spec.num_groups} groups")
+    if config.hidden_act not in ("silu", "swish"):
+        raise CheckpointError(f"hidden_act={config.hidden_act!r} is not supported in a state space")
+    return spec
+
+
+def read_step_limits(config: ModelConfig) -> tuple[float, float]:
+    """Return the least and the longest time step."""
+    limits = config.time_step_limit or (0.0, math.inf)
+    if len(limits) != 2 or not all(isinstance(limit, int | float) for limit in limits) or not limits[0] <= limits[1]:
+        raise CheckpointError(f"time_step_limit must be two numbers, the smaller one first, got {str(limits)[:40]}")
+    return float(limits[0]), float(limits[1])
 
 
 def find_yarn_scale(config: ModelConfig, size: int) -> float:

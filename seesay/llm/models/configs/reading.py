@@ -144,6 +144,8 @@ def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
         has_bias=bool(getattr(config, "mlp_bias", False)) if kind.inner_bias is None else kind.inner_bias,
         is_joined=kind.joins_gate_up or has_up_first,
         has_up_first=has_up_first,
+        gate_scale=kind.gate_scale,
+        output_scale=kind.output_scale,
     )
 
 
@@ -183,12 +185,13 @@ def _make_layers(
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
     windows = _windows(config)
-    parameters = {} if kind.alibi else read_rope_parameters(config)
+    is_still = kind.is_still or kind.alibi is not None
+    parameters = {} if is_still else read_rope_parameters(config)
     if kind.sections:
         parameters.setdefault("mrope_section", kind.sections)
     if rope_scaling_factor:
         parameters = scale_dynamically(parameters, rope_scaling_factor)
-    if kind.alibi:
+    if is_still:
         rotaries, choices = [_make_still(head_dim)], [0] * len(windows)
     elif parameters.keys() & set(_LAYER_TYPES):  # by type of layer
         types = [_LAYER_TYPES[window is not None] for window in windows]
@@ -212,6 +215,8 @@ def _make_layers(
         LayerSpec(
             feed_forward=dense if index in kind.dense_layers else experts,
             mixer=kind.mixer if index in mixing else None,
+            beside=kind.beside,
+            shares=kind.shares,
             norms=kind.norms,
             window=window,
             rotary=choice,
@@ -246,8 +251,8 @@ def _find_mixing(config: ModelConfig, kind: DecoderKind) -> frozenset[int]:
     """Return the layers that have something in the place of attention."""
     types: list[str] = getattr(config, "layer_types", None) or []
     found = frozenset(index for index, name in enumerate(types) if name in _MIXERS)
-    if kind.mixes_everywhere:
-        return frozenset(range(config.num_hidden_layers))
+    if kind.mixing_layers is not None:
+        return kind.mixing_layers
     if found and kind.mixer is None:
         raise CheckpointError(f"layer_types: {types[min(found)]!r} is not supported in a {config.model_type}")
     return found
@@ -259,7 +264,7 @@ def _windows(config: ModelConfig) -> tuple[Window | None, ...]:
     if kinds is None:
         return (window,) * int(config.num_hidden_layers)
     for kind in kinds:
-        if kind not in (*_LAYER_TYPES, "chunked_attention", *_MIXERS):
+        if kind not in (*_LAYER_TYPES, "chunked_attention", "hybrid", *_MIXERS):
             raise CheckpointError(f"layer_types: {kind!r} is not supported")
     if "sliding_attention" in kinds and window is None:
         raise CheckpointError("layer_types has 'sliding_attention' but sliding_window is not set")

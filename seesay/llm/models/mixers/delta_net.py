@@ -15,8 +15,9 @@ from seesay.device.linear.linear import Linear
 from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.mixer_spec import DeltaNetSpec
 from seesay.llm.models.mixers.attention import AttentionStep
-from seesay.llm.models.spec import DecoderConfig, DeltaNetSpec
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import states
 
 

@@ -17,8 +17,9 @@ from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.mixer_spec import LatentSpec
 from seesay.llm.models.mixers.attention import AttentionStep
-from seesay.llm.models.spec import DecoderConfig, LatentSpec
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
 from seesay.llm.ops.latent_rows import rotate, write_rows
 

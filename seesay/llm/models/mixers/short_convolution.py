@@ -11,9 +11,10 @@ from seesay.checkpoint.parts import Weight, plain_weight
 from seesay.device.linear.linear import Linear
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.media_rows import SplitLinear
+from seesay.llm.models.mixer_spec import ConvolutionSpec
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.mixers.delta_net import make_taps
-from seesay.llm.models.spec import ConvolutionSpec, DecoderConfig
+from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import states
 
 

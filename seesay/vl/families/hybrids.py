@@ -1,0 +1,54 @@
+"""Text models with state spaces between layers of attention, or beside attention (Mamba and Mamba-2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from seesay.vl.published import Published
+from seesay.vl.text_family import TextFamily
+
+_NAMES = (
+    (r"^final_layernorm\.", "norm."),
+    (r"\.pre_ff_layernorm\.", ".post_attention_layernorm."),
+    (r"\.feed_forward\.router\.", ".mlp.gate."),
+    (r"\.feed_forward\.", ".mlp."),
+)
+
+
+class Bamba(TextFamily):
+    """Llama's attention, of which a part of each head is rotated, between layers of Mamba-2."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("BambaForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (Published(decoder="bamba", names=("ibm-ai-platform/Bamba-9B-v2",)),)
+    weights = replace(TextFamily.weights, decoder_patterns=_NAMES)
+
+
+class FalconH1(TextFamily):
+    """Each layer has attention and Mamba-2 beside each other, and factors of nearly everything."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("FalconH1ForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="falcon_h1",
+            names=(
+                "tiiuae/Falcon-H1-0.5B-Instruct",
+                "tiiuae/Falcon-H1-1.5B-Instruct",
+                "tiiuae/Falcon-H1-7B-Instruct",
+                "tiiuae/Falcon-H1-34B-Instruct",
+            ),
+        ),
+    )
+    weights = replace(
+        TextFamily.weights, decoder_patterns=_NAMES, ignored=("mup_vector",), ignored_patterns=(r"\.mup_vector$",)
+    )
+
+
+class Jamba(TextFamily):
+    """The first Mamba between layers of attention without positions; some feed-forwards have experts."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("JambaForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(decoder="jamba", names=("ai21labs/AI21-Jamba-Mini-1.7", "ai21labs/AI21-Jamba-Reasoning-3B")),
+    )
+    weights = replace(TextFamily.weights, decoder_patterns=_NAMES)
