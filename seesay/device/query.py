@@ -67,6 +67,15 @@ def pick_device(device_type: str, option: str = "device_type") -> torch.device:
     return torch.device(kind.type) if index is None else torch.device(kind.type, index)
 
 
+def find_device(name: str) -> torch.device:
+    """Return the device that PyTorch calls `name`, such as 'npu:0', for a process that has not imported its package."""
+    import torch
+
+    if (reason := accelerator_of_type(name.partition(":")[0]).missing) is not None:
+        raise ConfigError(f"device {name!r}: {reason}")
+    return torch.device(name)
+
+
 def is_same_device(one: torch.device, other: torch.device) -> bool:
     """Return whether both are the same; 'cuda' is 'cuda:0'."""
     return (one.type, one.index or 0) == (other.type, other.index or 0)

@@ -114,8 +114,9 @@ def test_it_sleeps_and_takes_other_weights(engine: Pipeline, expected: list[list
         {"vision_config": VisionConfig(device="npu:1"), "max_batch_size": 2},
         {"vision_config": VisionConfig(device="cpu"), "num_gpu_blocks": 0, "cache_max_entry_count": 0.02},
         {"engine_process": True},
+        {"vision_config": VisionConfig(own_process=True)},
     ],
-    ids=("chunks", "tower elsewhere", "tower on the CPU", "process"),
+    ids=("chunks", "tower elsewhere", "tower on the CPU", "process", "process of the tower"),
 )
 def test_options_change_nothing(options: dict[str, Any], expected: list[list[int]]) -> None:
     with open_engine("npu", **options) as pipe:

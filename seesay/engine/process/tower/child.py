@@ -57,6 +57,7 @@ def load(start: messages.Start) -> Encoder:
 
     from seesay.config import EngineConfig
     from seesay.device.host_memory import bound_allocators
+    from seesay.device.query import find_device
     from seesay.engine.core.loading.encoder_loading import build_encoder, try_encoder
     from seesay.engine.opened_model import open_model
 
@@ -64,7 +65,7 @@ def load(start: messages.Start) -> Encoder:
     bound_allocators()
     config = EngineConfig(**start.engine)
     model = open_model(Path(start.folder), config)
-    device = torch.device(start.device)
+    device = find_device(start.device)
     with model.checkpoint.blamed():
         encoder = build_encoder(model, config, device=device, dtype=getattr(torch, start.dtype))
     assert encoder is not None, "a model without a tower has no process for it"
