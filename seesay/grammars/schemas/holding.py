@@ -10,6 +10,7 @@ from typing import Any
 from seesay.config.grammar import HELD
 from seesay.errors import RequestError
 from seesay.grammars.schemas.json_program import write_json
+from seesay.grammars.schemas.schema_fields import SchemaObject
 
 ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
 """Keywords that say what the root is, where arguments are to be an object with named properties."""
@@ -34,9 +35,12 @@ def write_held(schema: Any) -> tuple[str, tuple[str, ...]]:
                 where = f"response_format.{place or ANSWER}: schema at $"
                 message = _OWN_PLACE.sub(lambda _: where, error.message, count=1)
                 raise RequestError(error.code, message, "response_format") from error
-    root = place or "$"
-    kept = {key: value for key, value in own.items() if not (is_whole and key in ROOT_KEYWORDS)}
-    dropped = [f"{key} at $" for key in own if key not in kept]
+    return _write_leniently(own, place or "$", is_whole=is_whole)
+
+
+def _write_leniently(schema: SchemaObject, root: str, *, is_whole: bool) -> tuple[str, tuple[str, ...]]:
+    kept = {key: value for key, value in schema.items() if not (is_whole and key in ROOT_KEYWORDS)}
+    dropped = [f"{key} at $" for key in schema if key not in kept]
     try:
         written, left_out = write_json(json.dumps(kept), is_open=True, is_lenient=True)
     except RequestError:
