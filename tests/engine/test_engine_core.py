@@ -390,6 +390,8 @@ def test_an_error_behind_a_stop_word_is_nobodys(
         word = free.text[12:15]
         fail = RequestError(ErrorCode.INTERNAL, "a step failed")
         loop = loop_of(engine)
-        monkeypatch.setattr(loop, "finish", lambda request_id, _: loop._inbox.put(lambda: loop._fail(request_id, fail)))
+        monkeypatch.setattr(
+            loop, "finish", lambda request_id, _: loop._inbox.put(lambda: loop._ends.fail(request_id, fail))
+        )
         [answer] = ask(engine, parse(["tell me"], max_new_tokens=40, ignore_eos=True, stop_words=[word]))
         assert answer.finish_reason == "stop" and answer.text == free.text[: free.text.index(word)]

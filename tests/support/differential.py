@@ -396,7 +396,7 @@ class Engine:
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
         if setup.drafts:
-            self.loop._speculation = _Guesses(setup.drafts)
+            self.loop.steps.speculation = _Guesses(setup.drafts)
         self._check_row_table()
         if followers is not None:
             close, end = self.loop.close, followers.end

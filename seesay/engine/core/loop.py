@@ -9,28 +9,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from seesay.config import VisionConfig
 from seesay.device.activity import Activity
 from seesay.device.backends import has_kernels
-from seesay.device.query import is_out_of_memory, is_same_device, release_cached_memory
+from seesay.device.query import is_same_device, release_cached_memory
 from seesay.device.tower_pacer import TowerPacer
-from seesay.engine.commands import (
-    Command,
-    DropStaged,
-    LoadAdapter,
-    ModelStatus,
-    ResetCaches,
-    StageTensor,
-    UnloadAdapter,
-)
-from seesay.engine.core.adapters import AdapterControl, AdapterStore, ReadAdapter
+from seesay.engine.commands import Command, DropStaged, ModelStatus, StageTensor
+from seesay.engine.core.adapters import AdapterControl, AdapterStore
+from seesay.engine.core.command_runner import CommandRunner
 from seesay.engine.core.embedding_supply import EmbeddingSupply
 from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.grammars.grammar_rows import GrammarRows
@@ -40,18 +31,18 @@ from seesay.engine.core.live_requests import LiveRequests
 from seesay.engine.core.model_control import ModelControl
 from seesay.engine.core.outbox import Outbox
 from seesay.engine.core.processor_imports import ProcessorImports
+from seesay.engine.core.request_ends import RequestEnds
+from seesay.engine.core.request_intake import RequestIntake
 from seesay.engine.core.step_counts import StepCounts
-from seesay.engine.core.step_pipeline import StepFailedError, StepPipeline
-from seesay.engine.core.suspects import Suspects
+from seesay.engine.core.step_faults import EngineLostError
+from seesay.engine.core.step_maker import StepMaker
 from seesay.engine.core.waiting_commands import WaitingCommands
 from seesay.engine.engine_core import CoreListener
 from seesay.engine.failures import explain
 from seesay.engine.token_messages import CoreFacts, Features, TokenRequest
 from seesay.engine.watchdog import ENCODER, ENGINE, Fault, Watchdog
 from seesay.errors import ErrorCode, RequestError, describe
-from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.scheduling.scheduler import Scheduler
-from seesay.llm.scheduling.step_commit import SequenceUpdate
 from seesay.values import EngineStats, FinishReason
 
 if TYPE_CHECKING:
@@ -61,7 +52,6 @@ if TYPE_CHECKING:
     from seesay.engine.core.speculation.speculation import Speculation
     from seesay.grammars.bad_words import CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
-    from seesay.llm.running.launched_step import StepResult
     from seesay.llm.running.runner import ModelRunner
 
 logger = logging.getLogger("seesay")
@@ -70,15 +60,6 @@ CLOSE_S = 10.0
 """Longest wait for the threads to end."""
 _MAX_CALLS = 128
 """Calls of the inbox between two steps."""
-_MAX_FAILED_STEPS = 64
-"""Steps that may fail one after another without a commit or the end of a request: the rows of a step are halved
-until one row fails alone, so that more mean that nothing can be computed."""
-_MAX_RESTARTS = 3
-"""Times that the loop begins anew without a commit in between."""
-
-
-class _EngineLostError(Exception):
-    """The engine can compute nothing any more."""
 
 
 class EngineLoop:
@@ -110,11 +91,11 @@ class EngineLoop:
         default. `speculation`: without it, tokens are sampled one by one."""
         self._scheduler = scheduler
         self._runner = runner
-        self._is_ahead = is_ahead
-        self._imports = imports or ProcessorImports(None)
         self._pacer = TowerPacer(is_shared=encoder is None or is_same_device(encoder.device, runner.device))
         self._requests = LiveRequests()
         self._live = self._requests.by_id
+        self._commands = WaitingCommands()
+        self._ends = RequestEnds(scheduler, self._requests, lambda: self._held, self._drop)
         self._inbox = Inbox()
         self._is_closed = False
         self._activity = Activity()
@@ -132,11 +113,10 @@ class EngineLoop:
             target=runner.device,
             find_adapter=self.adapters.find_tower,
         )
-        self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._fail_item)
+        self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._ends.fail_item)
         self.control: ModelControl | None = None
         if weights is not None:
             self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
-        self._commands = WaitingCommands()
         self._grammars = GrammarRows(
             grammars,
             bad_words=bad_words,
@@ -144,19 +124,44 @@ class EngineLoop:
             spell=spell,
             jumps=jumps,
             device=runner.device,
-            resume=lambda request_id, failure: self._inbox.put(partial(self._resume, request_id, failure)),
+            resume=self._resume_soon,
         )
-        self._speculation = speculation
-        self._suspects = Suspects()
-        self._num_failed_steps = self._num_restarts = 0  # since the last commit
-        self._flight = StepPipeline(
+        self.steps = StepMaker(
             runner,
-            self._pacer,
-            processors=self._requests.processors,
+            scheduler,
+            embeddings=self.embeddings,
+            requests=self._requests,
+            ends=self._ends,
             grammars=self._grammars,
-            commit=self._commit,
-            announce_forced_tokens=scheduler.announce_forced_tokens,
-            fail=self._fail_row,
+            reports=self._reports,
+            counts=self._counts,
+            pacer=self._pacer,
+            speculation=speculation,
+            is_ahead=is_ahead,
+        )
+        self._flight, self._suspects = self.steps.flight, self.steps.suspects
+        self._intake = RequestIntake(
+            self._inbox,
+            self._outbox,
+            imports=imports or ProcessorImports(None),
+            scheduler=scheduler,
+            embeddings=self.embeddings,
+            adapters=self.adapters,
+            commands=self._commands,
+            grammars=self._grammars,
+            requests=self._requests,
+            ends=self._ends,
+            find_refusal=self._find_refusal,
+            begin=self._begin,
+        )
+        self._command_runner = CommandRunner(
+            self._inbox,
+            self._commands,
+            scheduler=scheduler,
+            embeddings=self.embeddings,
+            adapters=self.adapters,
+            requests=self._requests,
+            ends=self._ends,
         )
         self.facts = CoreFacts(
             device=str(runner.device),
@@ -186,25 +191,16 @@ class EngineLoop:
 
     def submit(self, requests: Sequence[TokenRequest]) -> None:
         """Answer requests. Their outputs come from the loop's thread."""
-        if not self._outbox.open([request.request_id for request in requests]):
-            return
-        for request in requests:
-            try:
-                processors = self._imports.find(request.params.logits_processors)
-                live = LiveRequest.make(request, processors)
-                self._scheduler.prepare(live.sequence)
-                self._inbox.put(partial(self._admit, live))
-            except Exception as error:  # the prompt's parts do not fit together, or a processor is not there
-                self._inbox.put(partial(self._refuse, request.request_id, explain(error)))
+        self._intake.submit(requests)
 
     def finish(self, request_id: int, reason: FinishReason) -> None:
         """End a request whose text is complete; nothing happens when it has already ended."""
-        self._inbox.put(lambda: self._end(request_id, reason))
+        self._inbox.put(lambda: self._ends.end(request_id, reason))
 
     def abort(self, request_ids: Iterable[int]) -> None:
         """Abort requests. Nothing happens to those that have already ended."""
         for request_id in request_ids:
-            self._inbox.put(partial(self._end, request_id, "abort"))
+            self._inbox.put(partial(self._ends.end, request_id, "abort"))
 
     def end_group(self, group_id: int) -> None:
         """No more requests of this group come."""
@@ -264,20 +260,11 @@ class EngineLoop:
         if isinstance(command, StageTensor | DropStaged) and self.control is not None:
             self.control.stage(command)
             return
-        done: Future[None] = Future()
-        if isinstance(command, LoadAdapter | UnloadAdapter):
-            adapter = self.adapters.read(command) if isinstance(command, LoadAdapter) else None
-            self._inbox.put(partial(self._change_adapters, command, adapter, done))
-        else:
-            self._inbox.put(partial(self._take_command, command, done))
-        if threading.current_thread() is self._thread:
-            return
-        while self._thread.is_alive() and self.fault is None:
-            if wait([done], timeout=0.5).done:
-                break
-        if not done.done():
-            raise RequestError(ErrorCode.CLOSED, "the engine is closed")
-        done.result()
+        self._command_runner.run(
+            command,
+            is_own_thread=threading.current_thread() is self._thread,
+            is_alive=lambda: self._thread.is_alive() and self.fault is None,
+        )
 
     def stats(self) -> EngineStats:
         """Return the counts of everything that the loop owns."""
@@ -295,8 +282,8 @@ class EngineLoop:
         self._grammars.close()
         self.adapters.close()
         device = self._runner.device
-        del self._runner, self._flight  # with the weights and the KV cache
-        self.control = self._speculation = None
+        del self._runner, self.steps, self._flight  # with the weights and the KV cache
+        self.control = None
         release_cached_memory(device)
 
     def _answer_until_closed(self) -> None:
@@ -306,7 +293,7 @@ class EngineLoop:
         closed = RequestError(ErrorCode.CLOSED, "the engine was closed before the answer was complete")
         try:
             self._inbox.drain(wait=False)
-            self._finish_steps()
+            self.steps.finish()
             self._end_all(closed)
             self._send_outputs()
         except BaseException:
@@ -321,8 +308,8 @@ class EngineLoop:
             has_more = self._inbox.drain(wait=waits, limit=_MAX_CALLS)
             self._send_outputs()
             with self._activity:
-                has_more |= not self._is_asleep and self._step()
-            self.adapters.finish_unloading(self._iterate_held())
+                has_more |= not self._is_asleep and self.steps.make()
+            self.adapters.finish_unloading(self._ends.iterate())
             has_more |= self._release_held()
             has_more |= self._run_commands()
             self._send_outputs()
@@ -335,19 +322,12 @@ class EngineLoop:
         """Something other than a step failed: end all requests, and go on with empty tables and caches. Where that
         fails too, or happens again and again, the engine is given up."""
         try:
-            if isinstance(error, _EngineLostError):
+            if isinstance(error, EngineLostError):
                 raise error
             logger.error("the engine loop failed; its requests end", exc_info=error)
-            self._num_restarts += 1
-            if self._num_restarts > _MAX_RESTARTS:
-                raise _EngineLostError("the engine loop fails again and again")
             self._send_outputs()
-            self._flight.forget()
-            self._suspects.clear()
-            self._scheduler.reset()
+            self.steps.begin_anew()
             self._requests.clear()
-            if self._speculation is not None:
-                self._speculation.clear()
             self._grammars.forget()
             for held in self._held:
                 held.clear()
@@ -357,128 +337,22 @@ class EngineLoop:
             )
         except BaseException as last:
             logger.error("the engine is given up", exc_info=last)
-            reason = str(last) if isinstance(last, _EngineLostError) else describe(last)
+            reason = str(last) if isinstance(last, EngineLostError) else describe(last)
             self._outbox.give_up(Fault(ENGINE, f"the engine computes nothing any more ({reason})"))
             self._is_closed = True
 
-    def _step(self) -> bool:
-        """Plan and launch a step, and commit the one in flight. Returns whether another may follow at once."""
-        drafts = self._propose()
-        suspects = self._suspects.group
-        plan = self._scheduler.plan_step(suspects, drafts)
-        self.embeddings.start_encoding(plan.encode_jobs)
-        has_more = bool(plan.rows) or not self._flight.is_empty or suspects is not None
-        try:
-            if plan.rows:
-                self._requests.note_launch(plan)
-            is_launched = self._flight.launch(plan, self.embeddings.store)
-            if not is_launched or not self._is_ahead or suspects is not None or drafts:
-                self._flight.collect()
-        except StepFailedError as failure:
-            self._recover(failure)
-        else:
-            self._pass_group(plan, suspects)
-        self.embeddings.release(self._scheduler.take_released())
-        if not has_more:
-            self._pacer.rest()
-        return has_more
-
-    def _propose(self) -> Mapping[int, tuple[int, ...]]:
-        """Return the tokens that sequences propose for the next step. Then the step in flight is committed: they follow
-        its tokens."""
-        if self._speculation is None or self._suspects.group is not None:
-            return {}
-        num_rows = self._scheduler.num_running
-        if not self._speculation.is_wanted(num_rows):
-            return {}
-        self._finish_steps()
-        return self._speculation.propose(num_rows) if self._suspects.group is None else {}
-
-    def _pass_group(self, plan: StepPlan, suspects: frozenset[int] | None) -> None:
-        """The step of the group went well: others follow, unless it is only on its way to where it failed before."""
-        if not (plan.rows and self._scheduler.is_behind(suspects or ())):
-            self._suspects.pass_group()
-
-    def _recover(self, failure: StepFailedError) -> None:
-        """Go on after a step that failed. All that is in flight is planned again, in halves of the failed step's rows:
-        so one row's fault does not end the others, and only the row that fails alone ends."""
-        error = failure.error
-        logger.warning("%s; its rows are computed again", failure)
-        self._flight.forget()
-        self._num_failed_steps += 1
-        if is_out_of_memory(error):
-            error.__traceback__ = None
-            release_cached_memory(self._runner.device)
-        try:
-            self._runner.check_device()
-        except BaseException as lost:
-            raise _EngineLostError(f"{self._runner.device} failed: {describe(lost)}") from error
-        if self._num_failed_steps > _MAX_FAILED_STEPS:
-            raise _EngineLostError("one step after another fails") from error
-        plan = failure.plan
-        self._scheduler.abandon(failure.lost)
-        seq_ids = [row.seq_id for row in plan.rows]
-        if len(seq_ids) == 1 and not (plan.saves or plan.loads or plan.copies):
-            self._suspects.pass_group()
-            self._num_failed_steps = 0
-            self._fail_row(seq_ids[0], error)
-        else:
-            self._suspects.split(seq_ids)
-
-    def _finish_steps(self) -> None:
-        """Wait for the step in flight."""
-        try:
-            self._flight.collect()
-        except StepFailedError as failure:
-            self._recover(failure)
-
-    def _commit(self, plan: StepPlan, result: StepResult) -> None:
-        self._num_failed_steps = self._num_restarts = 0
-        self._reports.take()  # of a tower call before this step: what it cost, or that it failed
-        self._counts.add(plan)
-        if result.seconds is not None:
-            self._scheduler.observe_step(plan, result.seconds)
-        for seq_id, error in result.errors.items():
-            if seq_id in result.not_finite and seq_id in self._live:
-                self._counts.add_not_finite()
-                self._scheduler.forget_blocks(seq_id)
-            self._fail(seq_id, error)
-        self._requests.add_rows(result.rows)
-        logprobs = {row.seq_id: row.logprobs for row in result.rows}
-        for update in self._scheduler.commit_step(plan, result.token_ids):
-            request = self._live[update.seq.seq_id]
-            request.note_token()
-            if self._speculation is not None:
-                self._speculation.follow(request.request_id, update.token_ids)
-            self._deliver(request, update, logprobs.get(request.request_id, ()))
-
     # --- output ---------------------------------------------------------------------------------------------------
 
-    def _deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
-        """Take a sequence's new tokens, and hand them out unless they wait for the end."""
-        if request.sequence.params.pooling is not None:
-            # The token that ended the prompt's last row is dropped: the answer is the pooled state.
-            self._finish(request, "error" if update.error else "stop", error=update.error)
-            return
-        self._requests.add_tokens(request, update, logprobs)
-        if update.finish_reason is not None:
-            self._finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
+    def _drop(self, request_id: int) -> None:
+        """Free what is kept of a request that has ended."""
+        self.embeddings.drop(request_id)
+        self._grammars.drop(request_id)
+        self.steps.drop(request_id)
 
-    def _finish(
-        self,
-        request: LiveRequest,
-        reason: FinishReason,
-        *,
-        stop_token_id: int | None = None,
-        error: Exception | None = None,
-        failed_item: int | None = None,
-    ) -> None:
-        """Make the final output of a request that the scheduler no longer has."""
-        self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
-        self.embeddings.drop(request.request_id)
-        self._grammars.drop(request.request_id)
-        if self._speculation is not None:
-            self._speculation.drop(request.request_id)
+    @property
+    def _held(self) -> tuple[dict[int, LiveRequest], ...]:
+        """The requests that wait before the scheduler takes them, by what they wait for."""
+        return self._commands.held, self._grammars.held, self.adapters.places.memory.held
 
     def _send_outputs(self) -> None:
         """Hand out what a step or the inbox gave, in one call."""
@@ -498,119 +372,39 @@ class EngineLoop:
         self._outbox.give_up(fault)
         self.stop()
 
-    def _end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
-        """End a live request from outside of a step; nothing happens when it has ended."""
-        request = self._live.get(request_id)
-        for held in self._held:
-            request = request or held.pop(request_id, None)
-        if request is not None:
-            self._scheduler.finish(request_id, reason, error)
-            self._finish(request, reason, error=error)
-
-    def _fail_row(self, request_id: int, error: BaseException) -> None:
-        """End a request whose row cannot be computed, or let the tower's report do that."""
-        request = self._live.get(request_id)
-        if request is None or not self._reports.try_blame(request, error):
-            self._fail(request_id, error)
-
-    def _fail(self, request_id: int, error: BaseException) -> None:
-        self._end(request_id, "error", explain(error))
-
-    def _fail_item(self, request: LiveRequest, error: BaseException, failed_item: int | None) -> None:
-        self._finish(request, "error", error=explain(error), failed_item=failed_item)
-
     def _end_all(self, error: RequestError) -> None:
-        for request in list(self._iterate_held()):
-            self._end(request.request_id, "error", error)
+        for request in list(self._ends.iterate()):
+            self._ends.end(request.request_id, "error", error)
         self.embeddings.release(self._scheduler.take_released())
-
-    def _iterate_held(self) -> Iterator[LiveRequest]:
-        """Yield all requests that have not ended."""
-        return chain(self._live.values(), *(held.values() for held in self._held))
-
-    @property
-    def _held(self) -> tuple[dict[int, LiveRequest], ...]:
-        """The requests that wait before the scheduler takes them, by what they wait for."""
-        return self._commands.held, self._grammars.held, self.adapters.places.memory.held
 
     # --- commands -------------------------------------------------------------------------------------------------
 
-    def _admit(self, request: LiveRequest) -> None:
-        self._outbox.take(request.request_id)
-        if self._commands:
-            self._commands.held[request.request_id] = request
-            return
+    def _resume_soon(self, request_id: int, failure: BaseException | None) -> None:
+        self._intake.resume_soon(request_id, failure)
+
+    def _find_refusal(self, request: LiveRequest) -> RequestError | None:
         refusal = None if self.control is None else self.control.find_refusal()
         if not request.is_checked:  # what was held since goes on, though its adapter is to leave
             refusal = refusal or self.adapters.find_refusal(request)
             request.is_checked = True
-        if refusal is not None:
-            self.embeddings.forget([request.request_id])
-            self._finish(request, "error", error=refusal)
-            return
-        self.embeddings.note_arrival(request.request_id)
-        try:
-            if not self.adapters.places.memory.take(request) or not self._grammars.take(request):
-                return
-            self._requests.add(request)
-            self._scheduler.add(request.sequence)
-            if self._speculation is not None:
-                self._speculation.begin(request.sequence)
-        except Exception as error:
-            self._scheduler.finish(request.request_id, "error", error)  # where it was taken, and failed then
-            self._finish(request, "error", error=error)
-
-    def _resume(self, request_id: int, failure: BaseException | None) -> None:
-        """Admit a request that waited for its grammar, or end it if that could not be compiled, unless it has ended."""
-        request = self._grammars.held.pop(request_id, None)
-        if request is not None:
-            self._go_on(request, failure)
-
-    def _go_on(self, request: LiveRequest, failure: BaseException | None) -> None:
-        if failure is None:
-            self._admit(request)
-        else:
-            self._finish(request, "error", error=explain(failure))
+        return refusal
 
     def _release_held(self) -> bool:
         """Admit the requests whose adapters have come from their files. Returns whether there are any."""
         held = self.adapters.places.memory.held
-        others = (request for request in self._iterate_held() if request.request_id not in held)
+        others = (request for request in self._ends.iterate() if request.request_id not in held)
         released = self.adapters.places.release_held(others, partial(self._inbox.put, lambda: None))
         for request, failure in released:
-            self._go_on(request, failure)
+            self._intake.go_on(request, failure)
         return bool(released)
+
+    def _begin(self, request: LiveRequest) -> None:
+        """Note a request that the scheduler has now. A bound method of `steps` would keep the weights after `close`."""
+        self.steps.begin(request)
 
     @property
     def _is_asleep(self) -> bool:
         return self.control is not None and bool(self.control.status.asleep)
-
-    def _take_command(self, command: Command, done: Future[None]) -> None:
-        try:
-            if isinstance(command, ResetCaches):
-                self._scheduler.forget_prefixes()
-                self.embeddings.store.clear()
-                done.set_result(None)
-                return
-            self._commands.add(command, done)
-            if getattr(command, "running", None) == "abort":
-                for request_id in list(self._live):
-                    self._end(request_id, "abort")
-        except BaseException as error:
-            try:
-                self._commands.drop(done)
-            finally:
-                done.set_exception(error)
-            raise
-
-    def _change_adapters(
-        self, command: LoadAdapter | UnloadAdapter, adapter: ReadAdapter | None, done: Future[None]
-    ) -> None:
-        leaving = self.adapters.take(command, adapter, done)
-        if leaving is not None:
-            for request in list(self._iterate_held()):
-                if request.sequence.adapter_id == leaving:
-                    self._end(request.request_id, "abort")
 
     def _run_commands(self) -> bool:
         """Run the commands that wait, if no request is alive, and admit the requests that came behind them. Returns
@@ -618,26 +412,20 @@ class EngineLoop:
         if not self._commands or self._live:
             return False
         if not self._is_asleep:
-            self._finish_steps()
+            self.steps.finish()
             self._runner.apply(self._scheduler.plan_step())  # it learns which sequences have ended
             self.embeddings.release(self._scheduler.take_released())
         self._pacer.rest()
         held = self._commands.run(self.control)
         for request in held:
-            self._admit(request)
+            self._intake.admit(request)
         return bool(held)
-
-    def _refuse(self, request_id: int, error: RequestError) -> None:
-        """End a request that could not even be made live."""
-        self._outbox.take(request_id)
-        self.embeddings.note_arrival(request_id)
-        self._requests.refuse(request_id, error)
 
     def _take_features(self, request_id: int, item_index: int, features: Features | RequestError) -> None:
         if request_id not in self._live:  # it ended meanwhile; another request was asked then
             return
         if isinstance(features, RequestError):
-            self._end(request_id, "error", features)
+            self._ends.end(request_id, "error", features)
         else:
             self.embeddings.take_features(request_id, item_index, features)
 

@@ -103,7 +103,7 @@ def test_refused_tokens_are_computed_again_and_others_are_not(monkeypatch: pytes
 
 def test_sequences_take_each_others_blocks_where_there_are_few(expected: dict[str, list[Any]]) -> None:
     with load(speculative=own_draft(num_speculative_tokens=3), block_size=16) as pipe:
-        draft = pipe.engine.core._speculation._draft  # type: ignore[attr-defined]
+        draft = pipe.engine.core.steps.speculation._draft  # type: ignore[attr-defined]
         draft._free = draft._free[:9]
         for name, config in CONFIGS.items():
             assert ask(pipe, config) == expected[name], name
@@ -129,6 +129,6 @@ def test_a_model_of_another_vocabulary_is_refused(tmp_path: Path, monkeypatch: p
 def test_closing_an_engine_frees_both_models() -> None:
     with load(speculative=own_draft()) as pipe:
         loop: Any = loop_of(pipe.engine)
-        models = [weakref.ref(loop._runner), weakref.ref(loop._speculation._draft)]
+        models = [weakref.ref(loop._runner), weakref.ref(loop.steps.speculation._draft)]
     gc.collect()
     assert [model() for model in models] == [None, None]

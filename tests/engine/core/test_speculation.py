@@ -135,7 +135,7 @@ def test_rejected_tokens_are_in_no_prefix_cache() -> None:
 
 def lie(pipe: Pipeline) -> None:
     """Have rows propose tokens that are hardly ever right."""
-    speculation = pipe.engine.core._speculation  # type: ignore[attr-defined]
+    speculation = pipe.engine.core.steps.speculation  # type: ignore[attr-defined]
 
     def propose(num_rows: int) -> dict[int, tuple[int, ...]]:
         return dict.fromkeys(speculation._texts, (300, 301, 302, 303, 304))

@@ -1,0 +1,76 @@
+"""Ends requests, wherever they are: computed, or held before they begin. Used by the loop's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+
+from seesay.engine.core.live_request import LiveRequest
+from seesay.engine.core.live_requests import LiveRequests
+from seesay.engine.failures import explain
+from seesay.llm.scheduling.scheduler import Scheduler
+from seesay.llm.scheduling.step_commit import SequenceUpdate
+from seesay.values import FinishReason
+
+
+class RequestEnds:
+    """Each request gets one final output, when the scheduler no longer has it."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        requests: LiveRequests,
+        find_holders: Callable[[], Sequence[dict[int, LiveRequest]]],
+        drop: Callable[[int], None],
+    ) -> None:
+        """`find_holders`: the requests, by id, that wait for something before they begin. `drop` frees what else is
+        kept of a request."""
+        self._scheduler = scheduler
+        self._requests = requests
+        self._find_holders = find_holders
+        self._drop = drop
+
+    def iterate(self) -> Iterator[LiveRequest]:
+        """Yield all requests that have not ended."""
+        holders = [self._requests.by_id, *self._find_holders()]
+        return chain.from_iterable(holder.values() for holder in holders)
+
+    def deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
+        """Take a sequence's new tokens, and hand them out unless they wait for the end."""
+        if request.sequence.params.pooling is not None:
+            # The token that ended the prompt's last row is dropped: the answer is the pooled state.
+            self.finish(request, "error" if update.error else "stop", error=update.error)
+            return
+        self._requests.add_tokens(request, update, logprobs)
+        if update.finish_reason is not None:
+            self.finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
+
+    def finish(
+        self,
+        request: LiveRequest,
+        reason: FinishReason,
+        *,
+        stop_token_id: int | None = None,
+        error: Exception | None = None,
+        failed_item: int | None = None,
+    ) -> None:
+        """Make the final output of a request that the scheduler no longer has."""
+        self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
+        self._drop(request.request_id)
+
+    def end(self, request_id: int, reason: FinishReason, error: Exception | None = None) -> None:
+        """End a request from outside of a step; nothing happens when it has ended."""
+        request = self._requests.by_id.get(request_id)
+        for held in self._find_holders():
+            request = request or held.pop(request_id, None)
+        if request is not None:
+            self._scheduler.finish(request_id, reason, error)
+            self.finish(request, reason, error=error)
+
+    def fail(self, request_id: int, error: BaseException) -> None:
+        """End a request with an error, unless it has ended."""
+        self.end(request_id, "error", explain(error))
+
+    def fail_item(self, request: LiveRequest, error: BaseException, failed_item: int | None) -> None:
+        """End a live request whose picture or video cannot be encoded."""
+        self.finish(request, "error", error=explain(error), failed_item=failed_item)
