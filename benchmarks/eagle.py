@@ -45,7 +45,8 @@ class Oracle:
         self._seen: list[Any] = []
         self._answers: dict[tuple[int, ...], list[int]] = {}
         core: Any = pipe.engine.core
-        self._propose, core._speculation._draft.propose = core._speculation._draft.propose, self._replace_all
+        draft = core.steps.speculation._draft
+        self._propose, draft.propose = draft.propose, self._replace_all
 
     def learn(self) -> None:
         """Take the answers since the last call as the right ones, and begin to draw anew."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from llm.backbones import VOCAB
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
 from seesay.demo import CHECKPOINT
-from seesay.engine.core.speculation.speculation import SpeculationRule, TextSpeculation, can_propose
+from seesay.engine.core.speculation.speculation import ModelSpeculation, SpeculationRule, TextSpeculation, can_propose
 from seesay.errors import ConfigError
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.llm.scheduling.sequence import Sequence
@@ -158,6 +158,27 @@ def make_speculation(most: int = 7, most_tokens: int = 64, least_saved: float = 
 
 
 REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]
+
+
+class Draft:
+    """Proposes the same for each sequence."""
+
+    states = None
+
+    def propose(self, seqs: list[Sequence], most: int) -> dict[int, tuple[int, ...]]:
+        return {seq.seq_id: (1, 2, 3)[:most] for seq in seqs}
+
+
+def test_a_model_proposes_nothing_while_no_row_runs() -> None:
+    """All sequences may have given their blocks away."""
+    rule = SpeculationRule(most=3, most_tokens=64, least_saved=0.25)
+    speculation = ModelSpeculation(rule, cast(Any, Draft()), vocab_size=VOCAB)
+    seq = make_sequence(0, REPEATED)
+    speculation.begin(seq)
+    seq.append(1)
+    speculation.follow(0, [1])
+    assert speculation.is_wanted(1) and speculation.propose(1) == {0: (1, 2, 3)}
+    assert not speculation.is_wanted(0) and speculation.propose(0) == {}
 
 
 def grow(speculation: TextSpeculation, seq: Sequence, token_ids: list[int]) -> None:

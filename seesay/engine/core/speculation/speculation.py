@@ -222,8 +222,8 @@ class ModelSpeculation:
         return found
 
     def _find_willing(self, num_rows: int) -> list[_Proposals]:
-        """Return the sequences for which it is worth while to propose."""
-        if not self._live or 2 * num_rows > self._rule.most_tokens:
+        """Return the sequences for which it is worth while to propose; none where all of them wait for blocks."""
+        if not num_rows or not self._live or 2 * num_rows > self._rule.most_tokens:
             return []
         willing = [one for one in self._live.values() if not one.pause and one.seq.num_generated > 0]
         saved = sum(one.rate for one in willing) * self._rule.most
