@@ -1,8 +1,7 @@
 """Triton kernels that add products of low rank, B A x, to rows of a matrix, each row with the factors in its slot.
 
 Rows of one slot are computed together, in tiles. The first kernel makes A x, each program from a part of the inputs;
-the second one sums up the parts and adds B A x, and may compute the gate of a gated layer in the same pass. One row has
-kernels of its own, which norm x and make B A x, for the product that it is added to (`few_row_kernels`). Sums are in
+the second one sums up the parts and adds B A x, and may compute the gate of a gated layer in the same pass. Sums are in
 float32, and A x is rounded as a matrix product of its own would be. All read what the tiles, the rows and the ranks
 are from the device, so that a CUDA graph of them stays valid while these change.
 """
@@ -27,8 +26,6 @@ _MAX_RANK_TILE = 64
 _INPUT_BYTES = 256
 """Inputs of a row that are multiplied at once; of few rows twice as many."""
 _MIN_PART, _MAX_PARTS = 512, 16
-_ROW_PART = 1024
-"""Inputs that a program of one row's kernel multiplies."""
 _MAX_WAITING_TILES = 8
 """Most tiles for whose kernels it is worth starting before the kernel before has ended."""
 _WANTED_PROGRAMS = 256
@@ -73,7 +70,7 @@ class SlotProducts(NamedTuple):
 
 
 @triton.jit
-def _wait(IS_DEPENDENT: tl.constexpr):
+def wait(IS_DEPENDENT: tl.constexpr):
     """Wait for the kernel before. All programs do, so that none of the next kernel begins before that one has ended."""
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
@@ -81,7 +78,7 @@ def _wait(IS_DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def _load_span(spans_ptr, number, COLUMNS: tl.constexpr, IS_ALIGNED: tl.constexpr):
+def load_span(spans_ptr, number, COLUMNS: tl.constexpr, IS_ALIGNED: tl.constexpr):
     """Return the source of a span, its outputs [1, COLUMNS], and which of them it has."""
     source = tl.load(spans_ptr + number * 3)
     start, stop = tl.load(spans_ptr + number * 3 + 1), tl.load(spans_ptr + number * 3 + 2)
@@ -92,95 +89,10 @@ def _load_span(spans_ptr, number, COLUMNS: tl.constexpr, IS_ALIGNED: tl.constexp
 
 
 @triton.jit
-def _load_b(b_ptr, start, rank, is_column, num_outputs, RANKS: tl.constexpr):
+def load_b(b_ptr, start, rank, is_column, num_outputs, RANKS: tl.constexpr):
     """Return RANKS components of B from `start` on, for b_ptr [1, columns], where the first one is."""
     components = start + tl.arange(0, RANKS)[:, None]
     return tl.load(b_ptr + components * num_outputs, mask=(components < rank) & is_column, other=0.0)
-
-
-@triton.jit
-def shrink_row_kernel(
-    x_ptr,
-    norm_ptr,
-    a_ptr,
-    ranks_ptr,
-    tiles_ptr,
-    made_ptr,
-    slot_stride,
-    ranks_stride,
-    eps,
-    SIZE: tl.constexpr,
-    PADDED_SIZE: tl.constexpr,
-    SOURCES: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    INPUTS: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
-):
-    """Make RANKS components of A x of one row from INPUTS inputs: [parts, SOURCES · MAX_RANK]. HAS_NORM: of its RMS
-    norm, as `one_row_kernel` computes it. The kernel starts while the one before runs, and reads its factors."""
-    index, number = tl.program_id(0), tl.program_id(1)
-    slot = tl.load(tiles_ptr).to(tl.int64)
-    RANK_TILES: tl.constexpr = (MAX_RANK + RANKS - 1) // RANKS
-    source = index // RANK_TILES
-    components = (index % RANK_TILES) * RANKS + tl.arange(0, RANKS)
-    rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
-    inputs = number * INPUTS + tl.arange(0, INPUTS)
-    is_input = inputs < SIZE
-    own = a_ptr + slot * slot_stride + (source * MAX_RANK + components)[:, None].to(tl.int64) * SIZE
-    a = tl.load(own + inputs[None, :], mask=(components < rank)[:, None] & is_input[None, :], other=0.0)
-    _wait(IS_DEPENDENT)
-    x = tl.load(x_ptr + inputs, mask=is_input, other=0.0)
-    if HAS_NORM:
-        everywhere = tl.arange(0, PADDED_SIZE)
-        whole = tl.load(x_ptr + everywhere, mask=everywhere < SIZE, other=0.0).to(tl.float32)
-        scale = 1.0 / tl.sqrt(tl.sum(whole * whole, axis=0) / SIZE + eps)
-        weight = tl.load(norm_ptr + inputs, mask=is_input, other=0.0).to(tl.float32)
-        x = (x.to(tl.float32) * scale * weight).to(x.dtype)
-    made = tl.sum(a.to(tl.float32) * x.to(tl.float32)[None, :], axis=1)
-    places = made_ptr + (number * SOURCES + source) * MAX_RANK + components
-    tl.store(places, made, mask=components < MAX_RANK)
-
-
-@triton.jit
-def expand_row_kernel(
-    made_ptr,
-    b_ptr,
-    ranks_ptr,
-    tiles_ptr,
-    spans_ptr,
-    out_ptr,
-    num_outputs,
-    slot_stride,
-    ranks_stride,
-    MADE: tl.constexpr,
-    MAX_RANK: tl.constexpr,
-    RANKS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr,
-    PADDED_PARTS: tl.constexpr,
-    IS_ALIGNED: tl.constexpr,
-    IS_DEPENDENT: tl.constexpr,
-):
-    """Write a span of B A x of one row to out float32 [num_outputs], for A x [PARTS, MADE]. The kernel starts while the
-    one before runs, and reads its first factors."""
-    slot = tl.load(tiles_ptr).to(tl.int64)
-    source, columns, is_column = _load_span(spans_ptr, tl.program_id(0), COLUMNS, IS_ALIGNED)
-    rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
-    own = b_ptr + slot * slot_stride + columns
-    b = _load_b(own, 0, rank, is_column, num_outputs, RANKS)
-    _wait(IS_DEPENDENT)
-    parts = tl.arange(0, PADDED_PARTS)[:, None]
-    total = tl.zeros((COLUMNS,), dtype=tl.float32)
-    for start in range(0, rank, RANKS):
-        if start > 0:
-            b = _load_b(own, start, rank, is_column, num_outputs, RANKS)
-        components = start + tl.arange(0, RANKS)[None, :]
-        places = made_ptr + parts * MADE + source * MAX_RANK + components
-        inner = tl.sum(tl.load(places, mask=(parts < PARTS) & (components < rank), other=0.0), axis=0)
-        total += tl.sum(inner.to(b.dtype).to(tl.float32)[:, None] * b.to(tl.float32), axis=0)
-    tl.store(out_ptr + columns, total[None, :], mask=is_column)
 
 
 @triton.jit(do_not_specialize=["part_stride", "ranks_stride", "part"])
@@ -218,7 +130,7 @@ def shrink_kernel(
     rows = tl.arange(0, ROWS)
     is_row = rows < count
     tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
-    _wait(IS_DEPENDENT)
+    wait(IS_DEPENDENT)
     if tl.max(is_used.to(tl.int32)) > 0:
         own = a_ptr + slot * slot_stride + components[:, None].to(tl.int64) * num_inputs
         places = x_ptr + tokens[:, None] * x_stride
@@ -257,7 +169,7 @@ def _expand(
     for number in tl.static_range(1, PARTS):
         part = made_ptr + number * part_stride + components
         inner += tl.load(part, mask=is_there & (number < num_parts), other=0.0)
-    b = _load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
+    b = load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
     return tl.dot(inner.to(b.dtype), b, input_precision="ieee")
 
 
@@ -296,13 +208,13 @@ def expand_kernel(
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
-    source, columns, is_column = _load_span(spans_ptr, index, COLUMNS, IS_ALIGNED)
+    source, columns, is_column = load_span(spans_ptr, index, COLUMNS, IS_ALIGNED)
     is_adapted = (count > 0) & (slot >= 0)
     rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=is_adapted, other=0)
     if GATE is not None:
         up_source = source + SOURCES // 2
         up_rank = tl.load(ranks_ptr + slot * ranks_stride + up_source, mask=is_adapted, other=0)
-    _wait(IS_DEPENDENT)
+    wait(IS_DEPENDENT)
     if (rank > 0) | ((GATE is not None) & (count > 0)):
         rows = tl.arange(0, ROWS)[:, None]
         is_row = rows < count
@@ -344,57 +256,6 @@ def expand_kernel(
                     )
             gated = multiply_gate(y.to(kind).to(tl.float32), up.to(kind).to(tl.float32), GATE)
             tl.store(out_ptr + tokens * half + columns, gated.to(kind), mask=is_inside)
-
-
-def multiply_row(x: torch.Tensor, products: SlotProducts, norm: tuple[torch.Tensor, float] | None) -> torch.Tensor:
-    """Return B A x, float32 [out], for x [1, in], or for its RMS norm (weight [in], eps)."""
-    products.check(x)
-    size, is_dependent = x.shape[1], has_dependent_launch(x.get_device())
-    num_parts, num_made, max_rank = -(-size // _ROW_PART), products.num_sources * products.max_rank, products.max_rank
-    made = torch.empty(num_parts, num_made, dtype=torch.float32, device=x.device)
-    out = torch.empty(products.b.shape[2], dtype=torch.float32, device=x.device)
-    options = {
-        "MAX_RANK": max_rank,
-        "RANKS": MULTIPLE,
-        "IS_DEPENDENT": is_dependent,
-        "num_warps": 4,
-        **nvidia_options(launch_pdl=is_dependent),
-    }
-    shrink_row_kernel[(num_made // MULTIPLE, num_parts)](
-        x,
-        x if norm is None else norm[0],
-        products.a,
-        products.ranks,
-        products.tiles,
-        made,
-        products.a.stride(0),
-        products.ranks.stride(0),
-        0.0 if norm is None else norm[1],
-        SIZE=size,
-        PADDED_SIZE=power_of_2_from(size),
-        SOURCES=products.num_sources,
-        INPUTS=_ROW_PART,
-        HAS_NORM=norm is not None,
-        **options,
-    )
-    expand_row_kernel[(len(products.spans),)](
-        made,
-        products.b,
-        products.ranks,
-        products.tiles,
-        products.spans,
-        out,
-        len(out),
-        products.b.stride(0),
-        products.ranks.stride(0),
-        MADE=num_made,
-        COLUMNS=products.columns,
-        PARTS=num_parts,
-        PADDED_PARTS=power_of_2_from(num_parts),
-        IS_ALIGNED=products.is_aligned,
-        **options,
-    )
-    return out
 
 
 def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> torch.Tensor:

@@ -13,6 +13,7 @@ from triton_cases import DEVICE, IS_INTERPRETED, ON_GPU
 pytestmark = pytest.mark.skipif(not (IS_INTERPRETED or ON_GPU), reason="needs Triton's interpreter or a GPU")
 if IS_INTERPRETED or ON_GPU:
     from seesay.llm.ops import checked_ops
+    from seesay.llm.ops.triton_low_rank import TritonLowRank
     from seesay.llm.ops.triton_ops import TritonOps
 
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
@@ -36,21 +37,22 @@ def test_all_that_are_right_are_used(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_each_operation_is_checked_or_left_to_torch() -> None:
-    found = {name for name, value in vars(TritonOps).items() if inspect.isfunction(value)}
+    found = {name for name, value in vars(TritonOps).items() if inspect.isfunction(value)} | {"low_rank"}
     checked = {name for check in checked_ops._CHECKS for name in check.methods}
     assert checked | set(checked_ops._UNCHECKED) == found and not checked & set(checked_ops._UNCHECKED)
 
 
 @pytest.mark.parametrize("fault", ["differs", "fails"])
 @pytest.mark.parametrize(
-    "name", ["rms_norm", "act_and_mul", "attend", "attend_latent", "rotate_and_write", "splice", "add_low_rank"]
+    "name", ["rms_norm", "act_and_mul", "attend", "attend_latent", "rotate_and_write", "splice", "low_rank"]
 )
 def test_one_that_is_wrong_is_left_out(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    right = getattr(TritonOps, name)
+    owner, method = (TritonLowRank, "add") if name == "low_rank" else (TritonOps, name)
+    right = getattr(owner, method)
 
-    def wrong(self: TritonOps, *args: torch.Tensor, **options: object) -> torch.Tensor | None:
+    def wrong(self: object, *args: torch.Tensor, **options: object) -> torch.Tensor | None:
         if fault == "fails":
             raise RuntimeError("no such instruction")
         found: torch.Tensor | None = right(self, *args, **options)
@@ -60,10 +62,10 @@ def test_one_that_is_wrong_is_left_out(
 
     uses = [check for check in checked_ops._CHECKS if name in check.methods]
     monkeypatch.setattr(checked_ops, "_CHECKS", (checked_ops._CHECKS[0], uses[0], uses[-1]))  # the others take time
-    monkeypatch.setattr(TritonOps, name, wrong)
+    monkeypatch.setattr(owner, method, wrong)
     ops = checked_ops.make_checked_ops(DEVICE, DTYPE)
     assert f"torch computes {', '.join(uses[0].methods)}: Triton's kernel" in caplog.text
     assert (fault if fault == "fails" else "differs by") in caplog.text
     replaced = {each for each in vars(ops) if not each.startswith(("needs", "takes"))}
     assert replaced == {*uses[0].methods, *checked_ops._UNCHECKED}
-    assert all(getattr(ops, each).__module__ != TritonOps.__module__ for each in replaced)
+    assert not any("triton" in getattr(ops, each).__module__ for each in replaced)

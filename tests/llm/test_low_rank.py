@@ -89,7 +89,7 @@ def check(ops: Ops, case: Case, slots: npt.NDArray[np.int64], rows: SlotRows) ->
     x = random(len(slots), case.num_inputs + 8, dtype=dtype, seed=1)[:, : case.num_inputs]
     y = random(len(slots), factors.bounds[-1], dtype=dtype, seed=2)
     exact, before = add_exactly(case, slots, x, y), y.clone()
-    ops.add_low_rank(y, x, rows, factors)
+    ops.low_rank.add(y, x, rows, factors)
     assert_close(y, exact, 2.0)
     untouched = slots < 0
     assert torch.equal(y[untouched], before[untouched])
@@ -183,7 +183,7 @@ def test_the_gate_of_the_sum(
     x = random(num_tokens, 200, dtype=dtype, seed=1) / 8
     y = random(num_tokens, 2 * half, dtype=dtype, seed=2)
     exact = TorchOps().act_and_mul(add_exactly(case, slots, x, y), activation)
-    assert_close(ops.add_and_gate(y, x, make_rows(slots), case.factors, activation), exact, 3.0)
+    assert_close(ops.low_rank.add_and_gate(y, x, make_rows(slots), case.factors, activation), exact, 3.0)
 
 
 @runs_here
@@ -211,7 +211,7 @@ def test_the_product_of_one_row_adds_it(
     if "add_to" in along:
         exact = exact + target.double()
     options: dict[str, Any] = {"norm": (factor, 1e-6), "activation": "silu", "add_to": target}
-    products = TritonOps().find_products(make_rows(slots), case.factors)
+    products = TritonOps.low_rank.find_products(make_rows(slots), case.factors)
     found = multiply(x, weight, None, products=products, **{name: options[name] for name in along})
     assert_close(found, exact, 3.0)
 

@@ -37,7 +37,7 @@ Compute: TypeAlias = "Callable[[Ops, torch.Tensor], list[torch.Tensor]]"
 
 
 class _Check(NamedTuple):
-    """A computation to compare Triton's operations with torch's by, and the methods that it uses."""
+    """A computation to compare Triton's operations with torch's by, and the methods and groups of them that it uses."""
 
     methods: tuple[str, ...]
     compute: Compute
@@ -113,8 +113,8 @@ def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
     """Rows of two slots and of none, with two sources of which a slot has one, and the gate of one by the other."""
     bounds, rank, ranks = (0, _HIDDEN // 2, _HIDDEN), 16, np.array([[16, 8], [0, 3]], dtype=np.int32)
     factors = SlotFactors(
-        a=_draw(2, 2 * rank, 256, like=like),
-        b=_draw(2, rank, _HIDDEN, like=like),
+        a=_draw(2, 2 * rank, 256, like=like) / 16,
+        b=_draw(2, rank, _HIDDEN, like=like) / 4,
         ranks=torch.from_numpy(ranks).to(like.device),
         host_ranks=ranks,
         bounds=bounds,
@@ -128,8 +128,8 @@ def _add_low_rank(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
         runs=found.runs,
     )
     x, y = _draw(7, 256, like=like), _draw(7, _HIDDEN, like=like)
-    gated = [ops.add_and_gate(y.clone(), x, rows, factors, activation) for activation in get_args(Activation)]
-    ops.add_low_rank(y, x, rows, factors)
+    gated = [ops.low_rank.add_and_gate(y.clone(), x, rows, factors, activation) for activation in get_args(Activation)]
+    ops.low_rank.add(y, x, rows, factors)
     return [y, *gated]
 
 
@@ -213,7 +213,7 @@ _CHECKS = (
     _Check(("rms_norm",), _add_and_norm),
     _Check(("act_and_mul",), _activate),
     _Check(("splice",), _splice),
-    _Check(("add_low_rank", "add_and_gate", "find_products"), _add_low_rank),
+    _Check(("low_rank",), _add_low_rank),
     _Check(_ATTENTION, _Attention()),
     _Check(_ATTENTION, _Attention(window=24)),
     _Check(_ATTENTION, _Attention(window=Chunk(24), has_more=True)),

@@ -61,15 +61,33 @@ class DecodeRows:
     block_table: torch.Tensor
 
 
+class LowRankOps(Protocol):
+    """Products of low rank that are added to outputs y [T, out] of a layer, for its inputs x [T, in]."""
+
+    def add(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
+        """Add B A x of each token's slot to y in place (Hu et al. 2021). A x is rounded to the type of x. Other tokens
+        stay as they are."""
+
+    def add_and_gate(
+        self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors, activation: Activation
+    ) -> torch.Tensor:
+        """Return the activation of the first half times the second half of the sum, [T, out / 2]. y may be changed. The
+        outputs have halves (see `SlotOutputs`)."""
+
+    def find_products(self, rows: SlotRows, factors: SlotFactors) -> SlotProducts | None:
+        """Return what is added in the form that kernels of the product of one row take; None where there are none."""
+
+
 class Ops(Protocol):
     """The operations. `plan_attention` runs once per step; what it returns is its own and goes to `attend`.
 
     needs_clean_blocks: whether `attend` reads what lies behind a row's last token in its last block, which then must be
         finite. takes_device_rows: whether `plan_attention` takes `DecodeRows`, and all operations of a decode step may
         be captured in a graph. most_tokens_alone: the largest number of tokens for which `mix_experts` takes a norm at
-        no cost.
+        no cost. low_rank: those on products of low rank.
     """
 
+    low_rank: ClassVar[LowRankOps]
     needs_clean_blocks: ClassVar[bool]
     takes_device_rows: ClassVar[bool]
     most_tokens_alone: ClassVar[int]
@@ -173,16 +191,3 @@ class Ops(Protocol):
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:
         """Write embeddings [R, hidden] over the rows `rows` int64 [R] of hidden [T, hidden], in place."""
-
-    def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
-        """Add B A x of each token's slot to y [T, out] in place, for x [T, in] (Hu et al. 2021). A x is rounded to the
-        type of x. Other tokens stay as they are."""
-
-    def add_and_gate(
-        self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors, activation: Activation
-    ) -> torch.Tensor:
-        """Return the activation of the first half times the second half of what `add_low_rank` makes of y, [T, out/2].
-        y may be changed. The outputs have halves (see `SlotOutputs`)."""
-
-    def find_products(self, rows: SlotRows, factors: SlotFactors) -> SlotProducts | None:
-        """Return what is added in the form that kernels of the product of one row take; None where there are none."""

@@ -126,7 +126,7 @@ def count_tiles(num_tokens: int, num_slots: int, tile_rows: int = SMALL_TILE) ->
 
 
 def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
-    """Do `Ops.add_low_rank` with operations of torch."""
+    """Do `LowRankOps.add` with operations of torch."""
     runs = rows.runs
     if runs is None:
         tiles = rows.tiles.tolist()

@@ -21,12 +21,13 @@ from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.norm import rms_norm
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops import low_rank, torch_experts
+from seesay.llm.ops import torch_experts
+from seesay.llm.ops.activations import act_and_mul
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
-from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
+from seesay.llm.ops.interface import Activation, DecodeRows, LowRankOps, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
-from seesay.llm.ops.low_rank import SlotFactors, SlotRows
 from seesay.llm.ops.slopes import find_bias
+from seesay.llm.ops.torch_low_rank import TorchLowRank
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window, find_first_seen, find_size
 
@@ -84,25 +85,12 @@ class TorchOps:
     needs_clean_blocks: ClassVar[bool] = True
     takes_device_rows: ClassVar[bool] = False
     most_tokens_alone: ClassVar[int] = 0
-    add_low_rank = staticmethod(low_rank.add_low_rank)
+    low_rank: ClassVar[LowRankOps] = TorchLowRank()
+    act_and_mul = staticmethod(act_and_mul)
     choose_experts = staticmethod(torch_experts.choose_experts)
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
-
-    def add_and_gate(
-        self,
-        y: torch.Tensor,
-        x: torch.Tensor,
-        rows: SlotRows,
-        factors: SlotFactors,
-        activation: Activation,
-    ) -> torch.Tensor:
-        self.add_low_rank(y, x, rows, factors)
-        return self.act_and_mul(y, activation)
-
-    def find_products(self, rows: SlotRows, factors: SlotFactors) -> None:
-        del rows, factors
 
     def rms_norm(
         self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, residual: torch.Tensor | None = None
@@ -114,15 +102,6 @@ class TorchOps:
         dim = cos.shape[-1]
         rotated = x if dim == x.shape[-1] else x[..., :dim]
         torch.addcmul(rotated * cos, rotated.roll(dim // 2, -1), sin, out=rotated)
-
-    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        if activation == "silu":
-            return F.silu(gate).mul_(up)
-        if activation == "clamped_silu":
-            gate = gate.clamp(max=7.0)
-            return (gate * 1.702).sigmoid_().mul_(gate).mul_(up.clamp(-7.0, 7.0).add_(1.0))
-        return F.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none").mul_(up)
 
     def quantize_norm(
         self, x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float, form: RowFormat

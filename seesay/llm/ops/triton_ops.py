@@ -11,13 +11,13 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
-from seesay.kernels import low_rank, quantize, rotary, token_kernels
+from seesay.kernels import quantize, rotary, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
-from seesay.llm.ops.interface import Activation, DecodeRows, RowLayout
-from seesay.llm.ops.low_rank import SPAN, SlotFactors, SlotRows
+from seesay.llm.ops.interface import Activation, DecodeRows, LowRankOps, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
+from seesay.llm.ops.triton_low_rank import TritonLowRank
 from seesay.llm.plans.routing import Routing
 from seesay.llm.plans.window import Window
 
@@ -25,6 +25,7 @@ from seesay.llm.plans.window import Window
 class TritonOps:
     """See `Ops` for what each does."""
 
+    low_rank: ClassVar[LowRankOps] = TritonLowRank()
     needs_clean_blocks: ClassVar[bool] = False
     takes_device_rows: ClassVar[bool] = True
     most_tokens_alone: ClassVar[int] = MAX_ALONE
@@ -89,28 +90,6 @@ class TritonOps:
             faults,
             num_kv_heads=cache.layout.num_kv_heads,
             format=triton_attention.describe_format(cache.layout),
-        )
-
-    def add_low_rank(self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
-        low_rank.add_low_rank(y, x, self.find_products(rows, factors))
-
-    def add_and_gate(
-        self, y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors, activation: Activation
-    ) -> torch.Tensor:
-        return low_rank.add_and_gate(y, x, self.find_products(rows, factors), activation)
-
-    def find_products(self, rows: SlotRows, factors: SlotFactors) -> low_rank.SlotProducts:
-        spans, _, is_aligned = factors.outputs
-        return low_rank.SlotProducts(
-            factors.a,
-            factors.b,
-            factors.ranks,
-            spans,
-            rows.tokens,
-            rows.tiles,
-            rows.tile_rows,
-            columns=SPAN,
-            is_aligned=is_aligned,
         )
 
     def splice(self, hidden: torch.Tensor, rows: torch.Tensor, embeddings: torch.Tensor) -> None:

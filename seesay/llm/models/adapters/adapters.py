@@ -8,25 +8,20 @@ All are in host memory, each as one tensor that is laid out like a slot.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from seesay.device.linear.adapted import Adaptation
 from seesay.device.streams import on_stream
 from seesay.device.transfers import upload
 from seesay.llm.models.adapters.adapted_ends import AdaptedEnds
+from seesay.llm.models.adapters.adapted_step import AdaptedStep
 from seesay.llm.models.adapters.adapter_reader import AdapterReader, HostAdapter, Site
 from seesay.llm.models.adapters.magnitudes import Magnitudes
-from seesay.llm.ops import Activation, Ops, SlotFactors, SlotRows
+from seesay.llm.ops import Ops, SlotFactors, SlotRows
 from seesay.llm.ops.low_rank import SlotOutputs
 from seesay.llm.plans.step_plan import AdapterLoad
-
-if TYPE_CHECKING:
-    from seesay.kernels.low_rank import SlotProducts
 
 
 class Adapters:
@@ -45,19 +40,19 @@ class Adapters:
     ) -> None:
         """sum_ranks: sums a tensor over all ranks."""
         self.reader = reader
-        self._ops, self._device = ops, device
+        self._device = device
         self._slots = torch.zeros(num_slots, reader.size, dtype=dtype, device=device)
         self._ranks = torch.zeros(num_slots, reader.num_sources, dtype=torch.int32, device=device)
         self._host_ranks = np.zeros((num_slots, reader.num_sources), dtype=np.int32)
         self._adapters: dict[int, HostAdapter] = {}
         self._in_slot: dict[int, int] = {}  # ids, by slot
-        self._rows: SlotRows | None = None
         self._is_there = False  # in the layers
         self.ends = AdaptedEnds(self._in_slot, tokens=reader.ends.tokens, is_base=reader.ends.is_base, device=device)
         self.magnitudes = Magnitudes(ops, self._in_slot, sum_ranks=sum_ranks, device=device, dtype=dtype)
-        self._has_magnitudes = False  # this step
+        self._step = AdaptedStep(ops, self.magnitudes)
         outputs: dict[tuple[int, ...], SlotOutputs] = {}
-        self._adaptations = {site.path: self._adapt(site, self._make_factors(site, outputs)) for site in reader.sites}
+        factors = ((site, self._make_factors(site, outputs)) for site in reader.sites)
+        self._adaptations = {site.path: self._step.adapt(site, own) for site, own in factors}
 
     def add(self, adapter: HostAdapter) -> None:
         """Take an adapter; nothing happens where it is there already. Raises `torch.OutOfMemoryError`."""
@@ -116,8 +111,7 @@ class Adapters:
 
     def begin(self, rows: SlotRows | None) -> None:
         """Let the layers compute a step whose `rows` have adapters."""
-        self._rows = rows
-        self._has_magnitudes = self.magnitudes.begin(rows)
+        self._step.begin(rows)
         if (rows is not None) == self._is_there:
             return
         self._is_there = rows is not None
@@ -127,35 +121,6 @@ class Adapters:
     def take_graphs(self, slots: npt.NDArray[np.int64] | None) -> bool:
         """Return whether CUDA graphs compute steps with the adapters in these slots."""
         return not self.ends.are_changed(slots) and not self.magnitudes.are_used(slots)
-
-    def _adapt(self, site: Site, factors: SlotFactors) -> Adaptation:
-        return Adaptation(
-            add=partial(self._add, site, factors),
-            gate=partial(self._gate, site, factors) if factors.outputs.has_halves else None,
-            find_products=partial(self._find_products, factors),
-        )
-
-    def _add(self, site: Site, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor) -> None:
-        self._ops.add_low_rank(y, x, self._adapted_rows, factors)
-        if self._has_magnitudes:
-            self.magnitudes.scale(site.path, site.linear, factors, x, y)
-
-    def _gate(
-        self, site: Site, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor, activation: str
-    ) -> torch.Tensor:
-        kind = cast(Activation, activation)
-        if not self._has_magnitudes:
-            return self._ops.add_and_gate(y, x, self._adapted_rows, factors, kind)
-        self._add(site, factors, x, y)
-        return self._ops.act_and_mul(y, kind)
-
-    def _find_products(self, factors: SlotFactors) -> SlotProducts | None:
-        return None if self._has_magnitudes else self._ops.find_products(self._adapted_rows, factors)
-
-    @property
-    def _adapted_rows(self) -> SlotRows:
-        assert self._rows is not None
-        return self._rows
 
     def _make_factors(self, site: Site, outputs: dict[tuple[int, ...], SlotOutputs]) -> SlotFactors:
         a, b = site.split(self._slots, self.reader.max_rank)

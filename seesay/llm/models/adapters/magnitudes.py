@@ -109,7 +109,7 @@ class Magnitudes:
     def _multiply(self, linear: Linear, factors: SlotFactors, x: torch.Tensor, rows: SlotRows) -> torch.Tensor:
         """Return x (W + B A)ᵀ, with the factors of all rows."""
         y = linear.multiply(x)
-        self._ops.add_low_rank(y, x, rows, factors)
+        self._ops.low_rank.add(y, x, rows, factors)
         return y
 
     def _measure(self, linear: Linear, factors: SlotFactors, slot: int) -> torch.Tensor:

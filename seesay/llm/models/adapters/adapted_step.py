@@ -1,0 +1,59 @@
+"""What the layers of a decoder add in a step for the adapters of its tokens."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import torch
+
+from seesay.device.linear.adapted import Adaptation
+from seesay.llm.models.adapters.adapter_reader import Site
+from seesay.llm.models.adapters.magnitudes import Magnitudes
+from seesay.llm.ops import Activation, Ops, SlotFactors, SlotRows
+
+if TYPE_CHECKING:
+    from seesay.kernels.low_rank import SlotProducts
+
+
+class AdaptedStep:
+    """The step that the layers compute. `begin` comes before each; layers are adapted once."""
+
+    def __init__(self, ops: Ops, magnitudes: Magnitudes) -> None:
+        self._ops, self._magnitudes = ops, magnitudes
+        self._rows: SlotRows | None = None
+        self._has_magnitudes = False
+
+    def begin(self, rows: SlotRows | None) -> None:
+        """Let the layers compute a step whose `rows` have adapters."""
+        self._rows, self._has_magnitudes = rows, self._magnitudes.begin(rows)
+
+    def adapt(self, site: Site, factors: SlotFactors) -> Adaptation:
+        """Return what a layer adds in each step, with the factors of its site."""
+        return Adaptation(
+            add=partial(self._add, site, factors),
+            gate=partial(self._gate, site, factors) if factors.outputs.has_halves else None,
+            find_products=partial(self._find_products, factors),
+        )
+
+    @property
+    def _known_rows(self) -> SlotRows:
+        assert self._rows is not None
+        return self._rows
+
+    def _add(self, site: Site, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor) -> None:
+        self._ops.low_rank.add(y, x, self._known_rows, factors)
+        if self._has_magnitudes:
+            self._magnitudes.scale(site.path, site.linear, factors, x, y)
+
+    def _gate(
+        self, site: Site, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor, activation: str
+    ) -> torch.Tensor:
+        kind = cast(Activation, activation)
+        if not self._has_magnitudes:
+            return self._ops.low_rank.add_and_gate(y, x, self._known_rows, factors, kind)
+        self._add(site, factors, x, y)
+        return self._ops.act_and_mul(y, kind)
+
+    def _find_products(self, factors: SlotFactors) -> SlotProducts | None:
+        return None if self._has_magnitudes else self._ops.low_rank.find_products(self._known_rows, factors)
