@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from adapter_folders import RANK, read_weights, write_adapter, write_folder
-from asking import make_picture
+from asking import loop_of, make_picture
 from llm.eager_graphs import record_eagerly
 from safetensors.torch import load_file
 from waiting import wait_until
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.models.decoder import ModelInput
 
 TEXTS: list[Any] = ["the game is in the frame", "what is it? the thing of the other", "go on"]
 OPTIONS = GenerationConfig(max_new_tokens=8, ignore_eos=True, temperature=0.0)
@@ -250,3 +251,27 @@ def test_what_does_not_fit_is_refused(checkpoint: Path, tmp_path: Path, tiny_che
         write_folder(tmp_path / "adapter", make(name.removesuffix(".weight")))
         with pytest.raises(ConfigError, match="adapters: "):
             load(path, adapters={"own": tmp_path / "adapter"})
+
+
+def test_padding_of_a_step_is_among_the_tokens_without_adapter(checkpoint: Path, adapters: dict[str, Path]) -> None:
+    """Kernels that add an adapter and compute a gate in one pass write all rows."""
+    name, path = next(iter(adapters.items()))
+    seen: list[ModelInput] = []
+    with load(checkpoint, adapters={name: path}, max_batch_size=3, max_prefill_token_num=64) as pipe:
+        runner: Any = loop_of(pipe.engine)._runner
+        runner.warm_up()  # as on a GPU
+        decoder, forward = runner.decoder, runner.decoder.forward
+
+        def compute(inputs: ModelInput, *args: Any) -> torch.Tensor:
+            seen.append(inputs)
+            found: torch.Tensor = forward(inputs, *args)
+            return found
+
+        decoder.forward = compute
+        ask(pipe, [name, None, name])
+    adapted = [inputs for inputs in seen if inputs.adapters is not None]
+    assert any(not inputs.is_valid.all() for inputs in adapted if inputs.is_valid is not None), "nothing is filled up"
+    for inputs in adapted:
+        assert inputs.adapters is not None
+        assert sorted(inputs.adapters.tokens.tolist()) == [*range(len(inputs.input_ids))]
+        assert int(inputs.adapters.tiles[:, 2].sum()) == len(inputs.input_ids)

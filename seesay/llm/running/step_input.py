@@ -246,7 +246,7 @@ def make_step_input(
         arrays["is_valid"] = np.arange(num_tokens) < first
     if step.seen:
         arrays["seeing"] = find_seeing(step.seen, layout.cu_seqlens_q)
-    adapted = _find_adapted(step)
+    adapted = _find_adapted(step, num_tokens)
     if adapted is not None:
         arrays |= {"adapted_tokens": adapted.tokens, "adapter_tiles": adapted.tiles}
     if traits.length_scaling is not None:
@@ -293,11 +293,13 @@ def make_step_input(
     return StepInput(model, there["sampled"], there["sampling_slots"])
 
 
-def _find_adapted(step: StepRows) -> SlotTiles | None:
-    """Return the tokens that adapters change, by the slots of these."""
+def _find_adapted(step: StepRows, num_tokens: int) -> SlotTiles | None:
+    """Return the tokens that adapters change, by the slots of these, and behind them all others."""
     if step.adapter_slots is None:
         return None
-    return sort_by_slot(np.repeat(step.adapter_slots, step.stops - step.starts))
+    slots = np.full(num_tokens, -1)
+    slots[: step.num_tokens] = np.repeat(step.adapter_slots, step.stops - step.starts)
+    return sort_by_slot(slots)
 
 
 def _split_rows(
