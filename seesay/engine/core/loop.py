@@ -282,7 +282,8 @@ class EngineLoop:
         self._grammars.close()
         self.adapters.close()
         device = self._runner.device
-        del self._runner, self.steps, self._flight  # with the weights and the KV cache
+        self.steps.close()
+        del self._runner, self._flight  # with the weights and the KV cache
         self.control = None
         release_cached_memory(device)
 

@@ -73,6 +73,11 @@ class StepMaker:
             fail=self._fail_row,
         )
 
+    def close(self) -> None:
+        """Let go of the models and their caches, whose memory is freed then and there."""
+        self.speculation = None
+        del self._runner, self._faults, self.flight  # the last two refer to this object
+
     def begin(self, request: LiveRequest) -> None:
         """Note a request that the scheduler has now."""
         if self.speculation is not None:
