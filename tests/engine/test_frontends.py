@@ -25,9 +25,9 @@ from seesay.config.plain import as_plain
 from seesay.engine.commands import ModelStatus, Sleep, WakeUp
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.process import origin
-from seesay.engine.process import remote_core as process_core
 from seesay.engine.process.kinds import ToFrontend
 from seesay.engine.process.listener import Connection, open_listener
+from seesay.engine.process.remote import silence_watch
 from seesay.engine.process.remote.ledger import Ledger
 from seesay.engine.process.remote_core import ProcessCore
 from seesay.engine.token_messages import TokenRequest
@@ -118,7 +118,7 @@ def test_an_owner_with_a_name_is_the_same_for_all_frontends() -> None:
 def test_the_starter_hears_at_once_that_others_are_answered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that dies before it has computed anything is started twice more, and then no longer. What it computes
     for others counts, also when it dies before its next heartbeat."""
-    monkeypatch.setattr(process_core, "BEAT_S", 1000.0)
+    monkeypatch.setattr(silence_watch, "BEAT_S", 1000.0)
     listener, address = open_listener()
     options = as_plain("backend_config", CONFIG), as_plain("vision_config", VisionConfig())
     with listener, closing(ProcessCore.load(path, *options, listener=listener)) as core, enter(path, address) as one:
