@@ -232,7 +232,7 @@ class World:
         for one in self.asked.values():
             one.is_left |= getattr(command, "running", None) == "abort"
         loop: Any = self.loop
-        loop._inbox.put(partial(loop._take_command, command, done))
+        loop._inbox.put(partial(loop._command_runner._take, command, done))
         self.commands.append(done)
 
     # --- what comes back ----------------------------------------------------------------------------------------------
