@@ -147,8 +147,10 @@ def test_steps_are_timed(expected: list[list[int]]) -> None:
 
 def test_blocks_come_back_from_the_host(expected: list[list[int]]) -> None:
     with open_engine("npu", num_gpu_blocks=32, num_cpu_blocks=120) as pipe:
-        for _ in range(3):
+        for _ in range(10):  # which blocks are on the host depends on which requests meet
             assert ask(pipe) == expected
+            if pipe.engine.stats().total_host_kv_loads:
+                break
         assert pipe.engine.stats().total_host_kv_loads > 0
 
 
