@@ -330,7 +330,8 @@ def test_a_head_in_the_form_of_speculators_is_read_alike(tmp_path: Path) -> None
     ):
         seen: list[dict[int, tuple[int, ...]]] = []
         with load(speculative=use(write_head(tmp_path / folder, described, own))) as pipe:
-            draft: Any = loop_of(pipe.engine).steps.speculation._draft
+            loop: Any = loop_of(pipe.engine)
+            draft = loop.steps.speculation._draft
             propose = draft.propose
             draft.propose = lambda seqs, most, propose=propose, seen=seen: seen.append(propose(seqs, most)) or seen[-1]
             pipe(PROMPTS[0], gen_config=CONFIGS["greedy"])
