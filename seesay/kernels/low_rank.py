@@ -35,7 +35,7 @@ _STAGES = 3
 
 
 class SlotProducts(NamedTuple):
-    """What is added to which rows.
+    """Products of low rank, and the rows that they are added to.
 
     a [slots, sources · R, in] and b [slots, R, out]: of each slot, A of each source, one below the other, and B, whose
     columns belong to one source each. ranks int32 [slots, sources]: the components that are used; 0: none. spans int32

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """What is added to the output of a layer.
+    """An addition to the output of a layer.
 
     add(x, y): add it for inputs x [N, in] to outputs y [N, out] in place. gate(x, y, activation): return the
     activation of the first half times the second half of the sum, and change y at will; None where no kernel does both.

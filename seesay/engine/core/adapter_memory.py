@@ -16,7 +16,7 @@ Read = TypeVar("Read")
 
 @dataclass(frozen=True, slots=True)
 class AdapterMoves(Generic[Read]):
-    """What is to be done with adapters in host memory, in this order: `leaving` are dropped, `come` were read and are
+    """Changes to the adapters in host memory, in this order: `leaving` are dropped, `come` were read and are
     added."""
 
     leaving: tuple[int, ...]

@@ -15,7 +15,7 @@ from seesay.grammars.schemas.schema_fields import SchemaObject
 ROOT_KEYWORDS = ("anyOf", "oneOf", "allOf", "$ref", "not", "if")
 """Keywords that say what the root is, where arguments are to be an object with named properties."""
 ANSWER = "answer"
-"""What errors call the schema of an answer."""
+"""The name of an answer's schema in errors."""
 _OWN_PLACE = re.compile(r"^response_format: schema at \$")
 
 

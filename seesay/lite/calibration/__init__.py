@@ -1,3 +1,3 @@
-"""What a run is calibrated on: texts, conversations and pictures, the prompts made of them, their hidden states."""
+"""Calibration data of a run: texts, conversations and pictures, the prompts made of them, their hidden states."""
 
 from __future__ import annotations

@@ -22,5 +22,5 @@ class LayerStates:
 
     @property
     def states(self) -> torch.Tensor:
-        """What was taken, side by side: [T, number of places · hidden]."""
+        """The states that were taken, side by side: [T, number of places · hidden]."""
         return torch.cat([self._taken[place] for place in self._order], dim=-1)

@@ -45,7 +45,7 @@ class DeltaNetSpec:
 
     @property
     def state(self) -> tuple[StateTensor, ...]:
-        """What a layer keeps of a sequence."""
+        """The state that a layer keeps of a sequence."""
         matrices = StateTensor((self.num_value_heads, self.key_dim, self.value_dim), is_exact=True)
         return StateTensor((self.num_taps - 1, self.conv_size)), matrices
 
@@ -101,7 +101,7 @@ class ConvolutionSpec:
 
     @property
     def state(self) -> tuple[StateTensor, ...]:
-        """What a layer keeps of a sequence."""
+        """The state that a layer keeps of a sequence."""
         return (StateTensor((self.num_taps - 1, self.size)),)
 
 
@@ -158,7 +158,7 @@ class StateSpaceSpec:
 
     @property
     def state(self) -> tuple[StateTensor, ...]:
-        """What a layer keeps of a sequence."""
+        """The state that a layer keeps of a sequence."""
         matrices = StateTensor((self.num_groups, self.state_size, self.value_size // self.num_groups), is_exact=True)
         return StateTensor((self.num_taps - 1, self.conv_size)), matrices
 

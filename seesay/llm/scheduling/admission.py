@@ -22,7 +22,7 @@ _MAX_FOUND_BLOCKS = 4096
 
 @dataclass(slots=True)
 class _Found:
-    """What one plan has looked up of waiting sequences: cached blocks, sequences that wait for something, and those
+    """Look-ups of one plan among waiting sequences: cached blocks, sequences that wait for something, and those
     that begin."""
 
     num_blocks: int = 0

@@ -1,4 +1,4 @@
-"""What the layers of a decoder add in a step for the adapters of its tokens."""
+"""The additions of a decoder's layers for the adapters of a step's tokens."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from seesay.checkpoint import Checkpoint
 
 LAYER = "layers.0"
-"""What the layer of a head is called."""
+"""The name of a head's layer."""
 _TABLE, _TOKENS, _IDS = "embed_tokens.weight", "d2t", "eagle_aux_hidden_state_layer_ids"
 _SPECULATORS = "transformer_layer_config"
 _UNREAD = (_TOKENS, "t2d")

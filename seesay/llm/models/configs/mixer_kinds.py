@@ -1,4 +1,4 @@
-"""What layers have in the place of attention: how each configuration calls its options."""
+"""Mixers in the place of attention: how each configuration calls its options."""
 
 from __future__ import annotations
 

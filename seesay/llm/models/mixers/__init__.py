@@ -1,3 +1,3 @@
-"""What mixes the positions of a text: attention of several kinds, layers with states."""
+"""Layers that mix the positions of a text: attention of several kinds, layers with states."""
 
 from __future__ import annotations
