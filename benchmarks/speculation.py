@@ -1,70 +1,183 @@
-"""How many steps and milliseconds a token takes with speculation and without.
+"""What speculation saves where a given share of what is proposed is right, and what it costs where nothing is.
 
-    python benchmarks/speculation.py MODEL_DIR [--drafts 7] [--scale 1.0]
+    python benchmarks/speculation.py MODEL_DIR [--method ngram|eagle3|mtp|draft] [--batches 1,32] [--drafts 7]
+        [--rate 0.97] [--proposer FOLDER] [--tokens 256] [--rounds 3] [--unrepeated 256]
 
-*single*: milliseconds per token, and steps per token, of one greedy answer of 512 tokens; a model with random weights
-soon repeats itself, so that nearly all of what is proposed is accepted: `accepted_share` says how much. *text*:
-requests per second of the workload of h200.py, whose answers are drawn at temperature 1 and do not repeat themselves.
-Prints a line `RESULT {JSON}` with `ngram`, and one without speculation.
+*copied* (`ngram`): greedy answers that are their prompts again, but for a share of 1 - `--rate` of the tokens, as edits
+of a code or pages that are read. A model with random weights repeats nothing; see copied_text.py for how it is made to.
+What is proposed, and whether it is accepted, is as in real use. *forced* (`eagle3`, `mtp`, `draft`): random weights
+propose nothing that is right, so what they propose is replaced before it is verified: each token is the right one with
+probability `--rate`. Prompts come at once, so that rounds are alike. Both print `ms_per_token` behind the first one,
+`accepted_share` of all proposed tokens, `tokens_per_step`, and `ratio`, milliseconds per token by those without
+speculation.
+
+*unrepeated*: requests per second of so many answers at once, drawn at temperature 1, that do not repeat themselves, and
+`ratio`, by those without speculation; 0 leaves it out.
+
+`--proposer` is the folder of a head or a smaller model; without it, a random head of the published shape is written for
+`eagle3`. Prints a line `RESULT {JSON}` per figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from copied_text import CopyingModel, count_changed
+from forced_proposals import Oracle, write_random_head
 from h200 import open_pipeline, report
 
-from seesay import GenerationConfig, Pipeline, SpeculativeConfig
+from seesay import GenerationConfig, Pipeline, Response, SpeculativeConfig
 from seesay.bench import workload
+from seesay.offline.ordered_answers import collect_answers
+from seesay.values.requests import GenerationRequest
 
-NUM_TOKENS, NUM_ROUNDS = 512, 3
+NUM_FIRST_ROUNDS = 2
+"""Rounds before those that are measured; an `Oracle` knows the answers behind them."""
+
+Ask = Callable[[Pipeline, int, int], list[Response]]
+"""Gives a number of greedy answers of a number of tokens each, all at once."""
 
 
 def count_steps(pipe: Pipeline) -> int:
     return sum(number for _, number in pipe.engine.stats().step_sizes)
 
 
-def measure(pipe: Pipeline, scale: float) -> dict[str, float]:
-    """Return the figures of an engine."""
-    [request] = workload.text_requests(1)
-    greedy = GenerationConfig(do_sample=False, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, ignore_eos=True)
-    rounds, num_steps, num_accepted, num_rejected = list[float](), 0, 0, 0
-    for _ in range(1 + NUM_ROUNDS):
-        before, started_s = count_steps(pipe), time.perf_counter()
-        answer = pipe(request.text, gen_config=greedy)
-        rounds.append(1e3 * (time.perf_counter() - started_s) / NUM_TOKENS)
-        num_steps = count_steps(pipe) - before
-        assert answer.usage is not None, answer.error
-        num_accepted += answer.usage.accepted_prediction_tokens
-        num_rejected += answer.usage.rejected_prediction_tokens
-    requests = workload.text_requests(max(1, int(512 * scale)))
-    configs = [
-        GenerationConfig(do_sample=True, top_k=0, max_new_tokens=n, min_new_tokens=n, ignore_eos=True, random_seed=seed)
-        for seed, n in enumerate(request.num_output_tokens for request in requests)
-    ]
-    started_s = time.perf_counter()
-    pipe([request.text for request in requests], gen_config=configs)
+def make_greedy(num_tokens: int) -> GenerationConfig:
+    return GenerationConfig(do_sample=False, max_new_tokens=num_tokens, min_new_tokens=num_tokens, ignore_eos=True)
+
+
+def ask_texts(pipe: Pipeline, count: int, num_tokens: int) -> list[Response]:
+    texts = [request.text for request in workload.text_requests(count)]
+    return pipe(texts, gen_config=make_greedy(num_tokens))
+
+
+def make_copies(copying: CopyingModel, text_tokens: int) -> Ask:
+    """Return what asks for texts of which prompts have `text_tokens`."""
+
+    def ask(pipe: Pipeline, count: int, num_tokens: int) -> list[Response]:
+        prompts, expected = copying.make_prompts(count, text_tokens)
+        config = make_greedy(num_tokens)
+        requests = [GenerationRequest(prompt=tuple(prompt), gen_config=config) for prompt in prompts]
+        answers = collect_answers(pipe.engine, requests, use_tqdm=False)
+        changed = count_changed([answer.token_ids for answer in answers], [text[:num_tokens] for text in expected])
+        assert not changed, f"{changed} of {count} answers are not the texts of their prompts"
+        return answers
+
+    return ask
+
+
+def measure_once(pipe: Pipeline, ask: Ask, count: int, num_tokens: int) -> dict[str, float]:
+    """Return figures of a round of answers."""
+    num_steps, started_s = count_steps(pipe), time.perf_counter()
+    answers = ask(pipe, count, num_tokens)
     seconds = time.perf_counter() - started_s
+    usages = [answer.usage for answer in answers if answer.usage is not None]
+    assert len(usages) == count, answers[0].error
+    accepted = sum(usage.accepted_prediction_tokens for usage in usages)
+    rejected = sum(usage.rejected_prediction_tokens for usage in usages)
     return {
-        "single_tpot_ms": round(min(rounds[1:]), 3),
-        "steps_per_token": round(num_steps / NUM_TOKENS, 3),
-        "accepted_share": round(num_accepted / max(1, num_accepted + num_rejected), 3),
-        "req_per_s": round(len(requests) / seconds, 2),
+        "seconds": seconds,
+        "accepted_share": round(accepted / max(1, accepted + rejected), 3),
+        "tokens_per_step": round(num_tokens / (count_steps(pipe) - num_steps), 3),
     }
+
+
+def measure(
+    pipe: Pipeline, ask: Ask, count: int, args: argparse.Namespace, learn: Callable[[], None] = lambda: None
+) -> dict[str, float]:
+    """Return the figures of the fastest round. learn: is called behind each of them."""
+    rounds = []
+    for _ in range(NUM_FIRST_ROUNDS + args.rounds):
+        rounds.append(measure_once(pipe, ask, count, args.tokens))
+        learn()
+    first_s = min(measure_once(pipe, ask, count, 1)["seconds"] for _ in range(args.rounds))
+    best = min(rounds[NUM_FIRST_ROUNDS:], key=lambda figures: figures["seconds"])
+    return {"ms_per_token": round(1e3 * (best.pop("seconds") - first_s) / (args.tokens - 1), 3), **best}
+
+
+def measure_unrepeated(pipe: Pipeline, args: argparse.Namespace) -> float:
+    """Return requests per second, of the fastest round."""
+    texts = [request.text for request in workload.text_requests(args.unrepeated)]
+    configs = [
+        GenerationConfig(
+            do_sample=True, top_k=0, max_new_tokens=args.tokens, min_new_tokens=args.tokens, ignore_eos=True,
+            random_seed=seed,
+        )
+        for seed in range(len(texts))
+    ]  # fmt: skip
+
+    def run() -> float:
+        started_s = time.perf_counter()
+        answers = pipe(texts, gen_config=configs)
+        assert all(answer.error is None for answer in answers), answers[0].error
+        return len(texts) / (time.perf_counter() - started_s)
+
+    return round(max([run() for _ in range(1 + args.rounds)][1:]), 3)
+
+
+class Benchmark:
+    """Measures a model without speculation, then with each number of proposed tokens."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._batches = [int(number) for number in args.batches.split(",")]
+        self._copying = CopyingModel(args.model, edits=1 - args.rate) if args.method == "ngram" else None
+        self._ask = ask_texts if self._copying is None else make_copies(self._copying, args.tokens)
+        self._plain: dict[int, dict[str, float]] = {}
+        self._plain_unrepeated = 0.0
+
+    def run(self, drafts: int, proposer: str) -> None:
+        """Measure and report with up to `drafts` proposed tokens, 0: without speculation, which comes first."""
+        args, config = self._args, None
+        if drafts:
+            config = SpeculativeConfig(method=args.method, model=proposer, num_speculative_tokens=drafts)
+        common = {"method": args.method, "drafts": drafts}
+        with open_pipeline(args.model, speculative=config, engine_process=False, enable_prefix_caching=False) as pipe:
+            if args.unrepeated:
+                per_s = measure_unrepeated(pipe, args)
+                self._plain_unrepeated = self._plain_unrepeated or per_s
+                ratio = round(per_s / self._plain_unrepeated, 4)
+                report(what="unrepeated", **common, answers=args.unrepeated, req_per_s=per_s, ratio=ratio)
+            if self._copying is not None:
+                self._copying.apply(pipe)
+            oracle = Oracle(pipe, args.rate) if drafts and self._copying is None else None
+            what = "forced" if self._copying is None else "copied"
+            for count in self._batches:
+                figures = measure(pipe, self._ask, count, args, *([oracle.learn] if oracle else []))
+                plain = self._plain.setdefault(count, figures)
+                ratio = round(figures["ms_per_token"] / plain["ms_per_token"], 3)
+                report(what=what, **common, batch=count, **figures, ratio=ratio)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("--drafts", type=int, default=7, help="most tokens that are proposed at once")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the requests of the workload text")
+    parser.add_argument("--method", choices=("ngram", "eagle3", "mtp", "draft"), default="ngram")
+    parser.add_argument("--batches", default="1,32", help="numbers of answers at once")
+    parser.add_argument("--drafts", help="most tokens that are proposed at once: 7 with ngram, else 3,5")
+    parser.add_argument("--rate", type=float, help="share of right tokens: 0.97 with ngram, else 0.7")
+    parser.add_argument("--proposer", default="", help="folder of a head or a smaller model")
+    parser.add_argument("--tokens", type=int, default=256, help="tokens of an answer")
+    parser.add_argument("--rounds", type=int, default=3, help="measured rounds of answers")
+    parser.add_argument("--unrepeated", type=int, help="answers that do not repeat themselves: 256 with ngram, else 0")
     args = parser.parse_args(argv)
-    for method in ("ngram", "none"):
-        config = SpeculativeConfig(method="ngram", num_speculative_tokens=args.drafts) if method == "ngram" else None
-        with open_pipeline(args.model, speculative=config) as pipe:
-            report(what="speculation", method=method, **measure(pipe, args.scale))
+    is_ngram = args.method == "ngram"
+    args.rate = (0.97 if is_ngram else 0.7) if args.rate is None else args.rate
+    args.unrepeated = (256 if is_ngram else 0) if args.unrepeated is None else args.unrepeated
+    drafts = args.drafts or ("7" if is_ngram else "3,5")
+    if args.method == "draft" and not args.proposer:
+        parser.error("--method draft needs --proposer FOLDER")
+    benchmark = Benchmark(args)
+    with tempfile.TemporaryDirectory() as folder:
+        proposer = args.proposer
+        if args.method == "eagle3" and not proposer:
+            proposer = str(write_random_head(Path(folder) / "head", args.model))
+        for number in (0, *map(int, drafts.split(","))):
+            benchmark.run(number, proposer)
 
 
 if __name__ == "__main__":
