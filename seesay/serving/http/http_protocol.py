@@ -10,10 +10,9 @@ from http import HTTPStatus
 from socket import SO_ERROR, SOL_SOCKET
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.context import choose_id
+from seesay.serving.http.offers import OfferlessProtocol
 
 MAX_HEAD_BYTES = 64 << 10  # request line and headers together
 HEAD_TIMEOUT_S = 20.0
@@ -30,7 +29,7 @@ _PROBE = b"HTTP/1.1 102 Processing\r\n\r\n"
 _PROBE_LOOKS_S = (0.05, 0.2, 1.0, 5.0)
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
+class BoundedHttpProtocol(OfferlessProtocol):
     """Answer 431 to a head of more than `MAX_HEAD_BYTES`, and 400 to one without one valid Host. Close a connection
     whose head is not complete `HEAD_TIMEOUT_S` after its first byte, and answer 408 to a body that only drips. A client
     that shuts its side down behind a request still gets the answer."""
@@ -82,6 +81,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise ValueError("the Host header is not a host")
         super().on_headers_complete()
         self._num_body_bytes = 0
+        self._stop_body_timer()
         self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
 
     def on_body(self, body: bytes) -> None:

@@ -54,6 +54,40 @@ def test_a_half_closed_client_gets_its_answer(server: LiveServer, version: bytes
     assert answer.startswith(b"HTTP/1.1 200 " if version == b"1.0" else b"HTTP/1.1 ")
 
 
+OFFER = (b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c", b"HTTP2-Settings: AAEAAEAAAAIAAAAB")
+"""What Java's `HttpClient` says in its first request."""
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+def test_an_offer_of_http2_is_not_taken(server: LiveServer, streams: bool) -> None:
+    """Its parser leaves the body out: the answer was a 400. What follows on the connection is answered, too."""
+    asked = post(BODY % (5, b', "stream": true' if streams else b""), *OFFER)
+    answer = ask(server, asked + asked + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", shuts_down=True)
+    assert answer.count(b"HTTP/1.1 200 ") == 3 and b"upgrade" not in answer.lower()
+    assert answer.count(b"data: [DONE]" if streams else b'"finish_reason":"length"') == 2 and b'"version"' in answer
+
+
+@pytest.mark.parametrize("size", [1, 7, 60, 150])
+def test_an_offer_comes_in_pieces(server: LiveServer, size: int) -> None:
+    body = BODY % (5, b"")
+    data = post(b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body), *OFFER, b"Transfer-Encoding: chunked")
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(60)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start in range(0, len(data), size):
+            client.sendall(data[start : start + size])
+        answer = client.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_what_offers_and_is_no_request_is_refused(server: LiveServer) -> None:
+    fields = b"\r\n".join(OFFER)
+    assert ask(server, b"GET /version HTTP/1.1\r\n" + fields + b"\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+    large = post(BODY % (5, b""), *OFFER, b"X-Large: " + b"x" * 70_000)
+    assert ask(server, large).startswith(b"HTTP/1.1 431 ")
+    assert ask(server, b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+
 def test_requests_sent_ahead_are_answered_behind_the_end_too(server: LiveServer) -> None:
     answer = ask(server, post(BODY % (5, b"")) + b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n", shuts_down=True)
     assert answer.count(b"HTTP/1.1 200 ") == 2 and b'"version"' in answer
