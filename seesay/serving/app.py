@@ -29,6 +29,7 @@ from seesay.serving.openai import batches, chat, completions, conversations, emb
 from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.operating import adapters, admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
+from seesay.serving.operating.simple_schemas import add_simple_document
 from seesay.serving.requests.state import ServerState
 from seesay.serving.settings import ServerSettings
 from seesay.serving.traffic.admission import AdmissionMiddleware
@@ -100,6 +101,7 @@ def create_app(
         app.include_router(router)
     add_error_handlers(app, state.envelopes)
     publish_schemas(app, state)
+    add_simple_document(app)
     return app
 
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 
 DOCS_PATHS = frozenset({"/", "/openapi.json", "/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"})
+SIMPLE_DOCUMENT = "/openapi-simple.json"
 
 _FOLDER = Path(__file__).parent / "swagger"
 _OPTIONS = {

@@ -52,7 +52,7 @@ KEEPS_NOTHING = {
     ("POST", "/v1/load_lora_adapter"), ("POST", "/v1/unload_lora_adapter"),
     ("POST", "/abort_request"), ("POST", "/terminate"),
     ("GET", "/health"), ("GET", "/ready"), ("GET", "/version"), ("GET", "/metrics"), ("GET", "/"),
-    ("GET", "/openapi.json"),
+    ("GET", "/openapi.json"), ("GET", "/openapi-simple.json"),
     ("GET", "/ping"), ("POST", "/ping"), ("GET", "/live"), ("GET", "/load"), ("GET", "/get_model_info"),
     ("POST", "/flush_cache"),
     ("POST", "/v1/responses/input_tokens"), ("POST", "/api/chat"), ("POST", "/api/generate"), ("GET", "/api/tags"),

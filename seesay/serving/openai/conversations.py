@@ -33,14 +33,14 @@ _MAX_ITEMS = 20
 Items = SkipValidation[Annotated[list[AnyInput], Field(max_length=_MAX_ITEMS)]]
 
 
-class NewConversation(RequestModel):
+class ConversationRequest(RequestModel):
     """`POST /v1/conversations`."""
 
     items: Items | None = Field(None, description="the first items, as in the `input` of /v1/responses")
     metadata: Metadata | None = None
 
 
-class NewMetadata(RequestModel):
+class MetadataRequest(RequestModel):
     """`POST /v1/conversations/{conversation_id}`."""
 
     metadata: Metadata
@@ -77,7 +77,7 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse(stored.body)
 
     @router.post("/v1/conversations", response_model=Conversation)
-    async def create_conversation(body: NewConversation, http: Request) -> Response:
+    async def create_conversation(body: ConversationRequest, http: Request) -> Response:
         """Begin a conversation, which responses with its id continue."""
         if not state.settings.max_stored_responses:
             raise bad_request("conversations are not stored: this server has max_stored_responses=0")
@@ -91,7 +91,7 @@ def make_router(state: ServerState) -> APIRouter:
         return JSONResponse((await find(http, conversation_id)).body)
 
     @router.post("/v1/conversations/{conversation_id}", response_model=Conversation)
-    async def update_conversation(conversation_id: str, body: NewMetadata, http: Request) -> Response:
+    async def update_conversation(conversation_id: str, body: MetadataRequest, http: Request) -> Response:
         """Replace the metadata of a conversation."""
         stored = await find(http, conversation_id)
         return await store(http, replace(stored, body={**stored.body, "metadata": body.metadata}))

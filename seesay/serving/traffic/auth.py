@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from seesay.serving.docs_page import DOCS_PATHS
+from seesay.serving.docs_page import DOCS_PATHS, SIMPLE_DOCUMENT
 from seesay.serving.errors import ApiError
 
 # Load balancers, browsers and client generators read these without a key. None of them reveals anything of a request.
@@ -24,7 +24,7 @@ ADMIN_PATHS = frozenset(
         "/v1/unload_lora_adapter",
     ]
 )
-_OPEN_PATHS = DOCS_PATHS | {"/health", "/live", "/ping", "/ready", "/version"}
+_OPEN_PATHS = DOCS_PATHS | {SIMPLE_DOCUMENT, "/health", "/live", "/ping", "/ready", "/version"}
 _MAX_KEYS = 4  # in one request
 
 
