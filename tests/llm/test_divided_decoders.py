@@ -38,16 +38,12 @@ QUANTIZED = {**SIZES, "hidden_size": 128, "head_dim": 128, "intermediate_size": 
 """Three groups of 128 and one of 32; 13 groups of 32."""
 FUSED = (
     "llama", "gemma2", "starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon-groups", "falcon-alibi", "mpt",
-    "mixtral", "qwen2-moe", "glm4-moe",
-)  # fmt: skip
-WITH_STATES = (
-    "bamba", "falcon-h1", "falcon-h1-normed", "granite-hybrid", "jamba", "jamba-dense", "lfm2", "lfm2-bias",
-    "qwen3-next", "qwen3.5", "qwen3.5-moe",
+    "mixtral", "qwen2-moe", "glm4-moe", "qwen3.5", "qwen3-next", "granite-hybrid", "falcon-h1", "jamba", "lfm2-bias",
 )  # fmt: skip
 OTHERS = [
     name
     for name in backbones.BACKBONES
-    if name not in (*FUSED, *WITH_STATES, "qwen3")  # which has three key heads
+    if name not in (*FUSED, "qwen3")  # which has three key heads
 ]
 ORDERED = [form for form in PACKED_FORMS if "order" in form]
 FORMATS = FORMS | {form: each for form, each in PACKED_FORMS.items() if form not in ORDERED}

@@ -62,7 +62,8 @@ class Chain:
         self.device, self.dtype, self.config = CPU, torch.float32, config
         parts = [stage.traits.kv_shapes for stage in self._stages]
         self.counts = [*map(len, parts)]
-        self.traits = replace(self._stages[0].traits, kv_shapes=parts[0] + parts[1])
+        states = self._stages[0].traits.state_shapes + self._stages[1].traits.state_shapes
+        self.traits = replace(self._stages[0].traits, kv_shapes=parts[0] + parts[1], state_shapes=states)
         self.logits = self._stages[0].logits
 
     def forward(

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
+from seesay.llm.memory.state_cache import StateCache
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.decoder import ModelInput, RowSplit
 from seesay.llm.ops import RowLayout
@@ -30,7 +31,10 @@ class Steps(NamedTuple):
 def compute_steps(decoder: ComposedDecoder) -> Steps:
     traits = decoder.traits
     layouts = make_layouts(traits.kv_shapes, block_size=32, dtype=decoder.dtype)
-    caches = [KVCache(layouts, num_blocks=1, device=decoder.device).layers for _ in range(2)]
+    caches, shapes = [], traits.state_shapes
+    for _ in range(2):
+        states = StateCache(shapes, num_slots=1, dtype=decoder.dtype, device=decoder.device) if shapes else None
+        caches.append(KVCache(layouts, num_blocks=1, device=decoder.device, states=states).layers)
     generator = torch.Generator().manual_seed(5)
     num_added = decoder.config.num_added_tokens
     ids = torch.randint(traits.vocab_size + num_added, (LENGTH + sum(NEXT),), generator=generator)
@@ -76,5 +80,6 @@ def _make_input(traits: Any, ids: torch.Tensor, start: int, media: dict[str, Any
         slot_mapping=places,
         layout=layout,
         faults=torch.zeros(len(ids)),
+        state_slots=torch.zeros(1, dtype=torch.int64) if traits.has_states else None,
         **(media or {}),
     )

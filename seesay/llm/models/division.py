@@ -66,9 +66,13 @@ class Division:
         """Whether this rank adds what is added once, such as the bias behind a product whose inputs are divided."""
         return self.place.rank == 0
 
+    def evenly(self, count: int) -> range:
+        """Return this rank's part of `count` things, which all ranks have equally many of."""
+        return _cut_evenly(count, self.place)
+
     def heads(self, config: DecoderConfig) -> range:
         """Return the query heads of this rank."""
-        return _cut_evenly(config.num_heads, self.place)
+        return self.evenly(config.num_heads)
 
     def kv_heads(self, config: DecoderConfig) -> range:
         """Return the key-value heads that those query heads need: with fewer heads than ranks, several have one."""
@@ -125,17 +129,15 @@ def make_division(
         if expert_parallel:
             raise ConfigError("expert_parallel needs tp of 2 or more")
         return WHOLE
-    _refuse_undivided(config, size, expert_parallel=expert_parallel)
+    _refuse_undivided(config, expert_parallel=expert_parallel)
     division = Division(ranks=ranks, grain=Grain.of(quantization), has_whole_experts=expert_parallel)
     if not _divides(config, size, division):
         raise _make_size_error(config, size, division)
     return division
 
 
-def _refuse_undivided(config: DecoderConfig, size: int, *, expert_parallel: bool) -> None:
+def _refuse_undivided(config: DecoderConfig, *, expert_parallel: bool) -> None:
     """Raise `ConfigError` for a decoder that no number of ranks can divide."""
-    if config.num_taps:
-        raise ConfigError(f"tp={size}: layers with a state are not divided: use tp=1")
     if expert_parallel and not any(layer.feed_forward.experts for layer in config.layers):
         raise ConfigError("expert_parallel: this model has no experts")
     if any(layer.attends_media for layer in config.layers):
@@ -149,10 +151,11 @@ def _make_size_error(config: DecoderConfig, size: int, division: Division) -> Co
     *others, last = map(str, sizes)
     advice = f"can be divided among {', '.join(others)} or {last} ranks" if others else "cannot be divided: use tp=1"
     grouped = f", stored in groups of {max(grain)}," if max(grain) > 1 else ""
+    states = " and layers with states" if config.num_taps else ""
     inner = min(spec.size for spec in _kinds(config))
     return ConfigError(
         f"tp={size}: {config.num_heads} query heads and {config.num_kv_heads} KV heads of size {config.head_dim} with "
-        f"inner layers of {inner}{grouped} {advice}"
+        f"inner layers of {inner}{states}{grouped} {advice}"
     )
 
 
@@ -172,6 +175,8 @@ def _divides(config: DecoderConfig, size: int, division: Division) -> bool:
     grain = division.grain
     num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
     if num_heads % size or (num_kv_heads % size and size % num_kv_heads):
+        return False
+    if not all(layer.other is None or layer.other.divides(size) for layer in config.layers):
         return False
     width, kv_width = (config.head_dim * max(1, count // size) for count in (num_heads, num_kv_heads))
     if size > 1 and (width % math.lcm(*grain) or kv_width % grain.outputs):

@@ -152,7 +152,7 @@ class HybridLayer(SequentialLayer):
     def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
         super().__init__(config, index, ops, division)
         assert self._spec.beside is not None
-        self._beside = StateSpace(config, index, self._spec.beside)
+        self._beside = StateSpace(config, index, self._spec.beside, division)
         self.linears = {
             **self.linears,
             **{f"{self._name}.{path}": linear for path, linear in self._beside.linears.items()},
@@ -259,10 +259,10 @@ def make_mixer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
     if isinstance(spec, LatentSpec):
         return LatentAttention(config, index, spec, ops, division)
     if isinstance(spec, ConvolutionSpec):
-        return ShortConvolution(config, index, spec)
+        return ShortConvolution(config, index, spec, division)
     if isinstance(spec, StateSpaceSpec):
-        return StateSpace(config, index, spec)
-    return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec)
+        return StateSpace(config, index, spec, division)
+    return Attention(config, index, ops, division) if spec is None else DeltaNet(config, index, spec, division)
 
 
 def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) -> Layer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self
 
 from seesay.llm.plans.traits import NO_KV, KVShape, StateTensor
 
@@ -20,6 +20,15 @@ class DeltaNetSpec:
     value_dim: int
     num_taps: int
     is_grouped: bool = False
+
+    def divides(self, num_ranks: int) -> bool:
+        """Return whether each of so many ranks can have the same share."""
+        return not self.num_key_heads % num_ranks
+
+    def divide(self, num_ranks: int) -> Self:
+        """Return the share of each of so many ranks."""
+        heads = self.num_key_heads // num_ranks, self.num_value_heads // num_ranks
+        return replace(self, num_key_heads=heads[0], num_value_heads=heads[1])
 
     @property
     def key_size(self) -> int:
@@ -66,6 +75,16 @@ class LatentSpec:
     num_taps: ClassVar[int] = 0
     state: ClassVar[tuple[StateTensor, ...]] = ()
 
+    def divides(self, num_ranks: int) -> bool:
+        """Each rank has the rows of all tokens, and some of the heads that attend to them."""
+        del num_ranks
+        return True
+
+    def divide(self, num_ranks: int) -> Self:
+        """See `DeltaNetSpec`."""
+        del num_ranks
+        return self
+
     @property
     def row_size(self) -> int:
         """Components of a token's row."""
@@ -89,6 +108,14 @@ class ConvolutionSpec:
     size: int
     num_taps: int
     has_bias: bool
+
+    def divides(self, num_ranks: int) -> bool:
+        """See `DeltaNetSpec`."""
+        return not self.size % num_ranks
+
+    def divide(self, num_ranks: int) -> Self:
+        """See `DeltaNetSpec`."""
+        return replace(self, size=self.size // num_ranks)
 
     @property
     def kv_shape(self) -> KVShape:
@@ -128,6 +155,14 @@ class StateSpaceSpec:
     step_limits: tuple[float, float] = (0.0, math.inf)
     step_rank: int = 0
     in_scales: tuple[float, ...] = ()
+
+    def divides(self, num_ranks: int) -> bool:
+        """Each rank has whole groups, or a part of the only one."""
+        return not self.num_heads % num_ranks and (self.num_groups == 1 or not self.num_groups % num_ranks)
+
+    def divide(self, num_ranks: int) -> Self:
+        """See `DeltaNetSpec`."""
+        return replace(self, num_heads=self.num_heads // num_ranks, num_groups=max(1, self.num_groups // num_ranks))
 
     @property
     def value_size(self) -> int:

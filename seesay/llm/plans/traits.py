@@ -99,7 +99,7 @@ class DecoderTraits:
     @property
     def has_states(self) -> bool:
         """Whether layers keep something of whole sequences."""
-        return any(self.state_shapes)
+        return bool(self.state_shapes)
 
     @property
     def has_runs(self) -> bool:

@@ -4,7 +4,7 @@ and a matrix per head that each token changes. It keeps both of a sequence, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
@@ -14,6 +14,7 @@ from seesay.checkpoint.parts import Axis, Part, Source, Weight, plain_weight
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.mixer_spec import DeltaNetSpec
 from seesay.llm.models.mixers.attention import AttentionStep
@@ -22,20 +23,22 @@ from seesay.llm.ops import states
 
 
 class DeltaNet:
-    """See `Mixer`."""
+    """A rank's heads; see `Mixer`."""
 
-    def __init__(self, config: DecoderConfig, index: int, spec: DeltaNetSpec) -> None:
-        self._spec, name = spec, f"layers.{index}.linear_attn"
-        self.window = spec
-        self.qkv = SplitLinear(
-            "linear_attn.in_proj", config.hidden_size, bias=False, sources=_make_sources(spec), media=None
+    def __init__(self, config: DecoderConfig, index: int, spec: DeltaNetSpec, division: Division) -> None:
+        name, count = f"layers.{index}.linear_attn", spec.num_value_heads
+        self._spec = self.window = spec.divide(division.place.size)
+        heads, keys, values = map(division.evenly, (count, spec.key_size, spec.value_size))
+        mixed = shift((keys, keys, values), (0, spec.key_size, 2 * spec.key_size))
+        sources = _make_grouped(spec, division) if spec.is_grouped else _make_sources(spec, mixed, values, heads)
+        self.qkv = SplitLinear("linear_attn.in_proj", config.hidden_size, bias=False, sources=sources, media=None)
+        self.out = SplitLinear(
+            "linear_attn.out_proj", spec.value_size, config.hidden_size, bias=False, inputs=values, media=None
         )
-        self.out = SplitLinear("linear_attn.out_proj", spec.value_size, config.hidden_size, bias=False, media=None)
         self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears}
-        heads = spec.num_value_heads
-        self._taps = make_taps(f"{name}.conv1d.weight", spec.conv_size, spec.num_taps)
-        self._log_rate = plain_weight(f"{name}.A_log", heads, dtype=torch.float32)
-        self._rate_bias = plain_weight(f"{name}.dt_bias", heads, dtype=torch.float32)
+        self._taps = make_taps(f"{name}.conv1d.weight", spec.conv_size, spec.num_taps, mixed)
+        self._log_rate = pick_weight(f"{name}.A_log", count, (heads,), dtype=torch.float32)
+        self._rate_bias = pick_weight(f"{name}.dt_bias", count, (heads,), dtype=torch.float32)
         self._norm = plain_weight(f"{name}.norm.weight", spec.value_dim)
         self._eps = config.norm.eps
         self.norms: tuple[Weight, ...] = (self._taps, self._log_rate, self._rate_bias, self._norm)
@@ -65,32 +68,49 @@ class DeltaNet:
         return gated.to(qkv.dtype).reshape(count, -1)
 
 
-def make_taps(tensor: str, size: int, num_taps: int) -> Weight:
-    """Return the weight [size, 1, num_taps] of a convolution of single components."""
-    axes = (Axis(dim=0, size=size), Axis(dim=1, size=1), Axis(dim=2, size=num_taps))
+def make_taps(tensor: str, size: int, num_taps: int, picks: tuple[range, ...]) -> Weight:
+    """Return the weight [n, 1, num_taps] of a convolution of single components, of `size` these n."""
+    axes = (Axis(dim=0, size=size, picks=picks), Axis(dim=1, size=1), Axis(dim=2, size=num_taps))
     return Weight(parts=(Part(tensor=tensor, axes=axes),))
 
 
-def _make_sources(spec: DeltaNetSpec) -> list[Source]:
-    """Return where queries, keys, values, gates, learning rates and decays are stored, in this order."""
+def pick_weight(
+    tensor: str, size: int, picks: tuple[range, ...], *others: int, dtype: torch.dtype | None = None
+) -> Weight:
+    """Return the weight [n, *others] that has these n rows of a tensor of `size`."""
+    axes = (Axis(dim=0, size=size, picks=picks), *(Axis(dim=1 + n, size=other) for n, other in enumerate(others)))
+    return Weight(parts=(Part(tensor=tensor, axes=axes),), dtype=dtype)
+
+
+def shift(parts: Sequence[range], firsts: Sequence[int]) -> tuple[range, ...]:
+    """Return each part, counted from where its first element is."""
+    return tuple(range(first + part.start, first + part.stop) for part, first in zip(parts, firsts, strict=True))
+
+
+def _make_sources(spec: DeltaNetSpec, mixed: tuple[range, ...], values: range, heads: range) -> list[Source]:
+    """Return where a rank's queries, keys, values, gates, learning rates and decays are stored, in this order."""
+    return [
+        Source(module="in_proj_qkv", num_outputs=spec.conv_size, picks=mixed),
+        Source(module="in_proj_z", num_outputs=spec.value_size, picks=(values,)),
+        Source(module="in_proj_b", num_outputs=spec.num_value_heads, picks=(heads,)),
+        Source(module="in_proj_a", num_outputs=spec.num_value_heads, picks=(heads,)),
+    ]
+
+
+def _make_grouped(spec: DeltaNetSpec, division: Division) -> list[Source]:
+    """Return the same where what belongs to a key head is together."""
     keys, values = spec.key_size, spec.value_size
-    if not spec.is_grouped:
-        return [
-            Source(module="in_proj_qkv", num_outputs=spec.conv_size),
-            Source(module="in_proj_z", num_outputs=values),
-            Source(module="in_proj_b", num_outputs=spec.num_value_heads),
-            Source(module="in_proj_a", num_outputs=spec.num_value_heads),
-        ]
-    groups, own_values = spec.num_key_heads, values // spec.num_key_heads
+    own, groups = division.evenly(spec.num_key_heads), spec.num_key_heads
+    own_values = values // groups
     own_heads = spec.num_value_heads // groups
     wide = partial(Source, module="in_proj_qkvz", num_outputs=2 * keys + 2 * values)
     narrow = partial(Source, module="in_proj_ba", num_outputs=2 * spec.num_value_heads)
     lengths = [spec.key_dim, spec.key_dim, own_values, own_values]
     parts = [
-        wide(picks=_pick(groups, sum(lengths), sum(lengths[:number]), length)) for number, length in enumerate(lengths)
+        wide(picks=_pick(own, sum(lengths), sum(lengths[:number]), length)) for number, length in enumerate(lengths)
     ]
-    return parts + [narrow(picks=_pick(groups, 2 * own_heads, first, own_heads)) for first in (0, own_heads)]
+    return parts + [narrow(picks=_pick(own, 2 * own_heads, first, own_heads)) for first in (0, own_heads)]
 
 
-def _pick(num_groups: int, stride: int, first: int, length: int) -> tuple[range, ...]:
-    return tuple(range(group * stride + first, group * stride + first + length) for group in range(num_groups))
+def _pick(groups: range, stride: int, first: int, length: int) -> tuple[range, ...]:
+    return tuple(range(group * stride + first, group * stride + first + length) for group in groups)

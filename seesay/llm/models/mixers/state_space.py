@@ -9,31 +9,44 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from seesay.checkpoint.parts import Weight, plain_weight
+from seesay.checkpoint.parts import Source, Weight, plain_weight
 from seesay.device.linear.linear import Linear
 from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.models.division import Division
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.mixer_spec import StateSpaceSpec
 from seesay.llm.models.mixers.attention import AttentionStep
-from seesay.llm.models.mixers.delta_net import make_taps
+from seesay.llm.models.mixers.delta_net import make_taps, pick_weight, shift
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import states
 
 
 class StateSpace:
-    """See `Mixer`."""
+    """A rank's heads; see `Mixer`."""
 
-    def __init__(self, config: DecoderConfig, index: int, spec: StateSpaceSpec) -> None:
-        self._spec, name, size = spec, f"layers.{index}.mamba", config.hidden_size
-        self.window = spec
-        self.qkv = SplitLinear("mamba.in_proj", size, spec.in_size, bias=spec.has_bias, media=None)
-        self.out = SplitLinear("mamba.out_proj", spec.value_size, size, bias=spec.has_output_bias, media=None)
-        self._taps = make_taps(f"{name}.conv1d.weight", spec.conv_size, spec.num_taps)
-        self._bias = plain_weight(f"{name}.conv1d.bias", spec.conv_size) if spec.has_conv_bias else None
-        self._own = _PerElement(config, name, spec) if spec.step_rank else _PerHead(name, spec)
-        self._norm = None if spec.norm == "none" else plain_weight(f"{name}.norm.weight", spec.value_size)
-        self._eps = config.norm.eps
+    def __init__(self, config: DecoderConfig, index: int, spec: StateSpaceSpec, division: Division) -> None:
+        name, size = f"layers.{index}.mamba", config.hidden_size
+        self._spec = self.window = spec.divide(division.place.size)
+        values, mixed, stored = _pick_outputs(spec, division)
+        source = Source(module="in_proj", num_outputs=spec.in_size, picks=stored)
+        self.qkv = SplitLinear("mamba.in_proj", size, bias=spec.has_bias, sources=[source], media=None)
+        self.out = SplitLinear(
+            "mamba.out_proj",
+            spec.value_size,
+            size,
+            bias=spec.has_output_bias,
+            has_own_bias=division.is_first,
+            inputs=values,
+            media=None,
+        )
+        self._taps = make_taps(f"{name}.conv1d.weight", spec.conv_size, spec.num_taps, mixed)
+        self._bias = pick_weight(f"{name}.conv1d.bias", spec.conv_size, mixed) if spec.has_conv_bias else None
+        make_own = _PerElement if spec.step_rank else _PerHead
+        self._own = make_own(config, name, spec, division)
+        self._norm = None if spec.norm == "none" else pick_weight(f"{name}.norm.weight", spec.value_size, (values,))
+        self._eps, self._group_size = config.norm.eps, spec.value_size // spec.num_groups
+        self._ranks = division.ranks if spec.num_groups == 1 else None
         found = (self._taps, self._bias, self._norm, *self._own.weights)
         self.norms: tuple[Weight, ...] = tuple(weight for weight in found if weight is not None)
         self.linears: Mapping[str, Linear] = {**self.qkv.linears, **self.out.linears, **self._own.linears}
@@ -77,7 +90,10 @@ class StateSpace:
     def _normalize(self, output: torch.Tensor) -> torch.Tensor:
         assert self._norm is not None
         grouped = output.view(len(output), self._spec.num_groups, -1)
-        grouped = grouped * (grouped.square().mean(dim=-1, keepdim=True) + self._eps).rsqrt_()
+        squares = grouped.square().sum(dim=-1, keepdim=True)
+        if self._ranks is not None and len(squares):
+            squares = self._ranks.sum(squares.view(-1, 1)).view_as(squares)
+        grouped = grouped * (squares / self._group_size + self._eps).rsqrt_()
         return grouped.view_as(output).mul_(self._norm.data.float())
 
     def _find_scales(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,15 +106,30 @@ class StateSpace:
         return self._scales
 
 
+def _pick_outputs(spec: StateSpaceSpec, division: Division) -> tuple[range, tuple[range, ...], tuple[range, ...]]:
+    """Return a rank's values, and what it has of the convolution, and of the outputs of the first product."""
+    values, size = division.evenly(spec.value_size), spec.value_size
+    if spec.step_rank:
+        return values, (values,), shift((values, values), (0, size))
+    keys = range(spec.key_size) if spec.num_groups == 1 else division.evenly(spec.key_size)
+    mixed = shift((values, keys, keys), (0, size, size + spec.key_size))
+    rates = shift((division.evenly(spec.num_heads),), (size + spec.conv_size,))
+    return values, mixed, (values, *shift(mixed, (size,) * 3), *rates)
+
+
 class _PerHead:
     """Mamba-2: values, keys and queries come out of the convolution, and heads have one rate each."""
 
     linears: Mapping[str, Linear] = {}
 
-    def __init__(self, name: str, spec: StateSpaceSpec) -> None:
-        self._sizes = [spec.value_size, spec.key_size, spec.key_size]
-        parts = ("A_log", "dt_bias", "D")
-        self.weights = tuple(plain_weight(f"{name}.{part}", spec.num_heads, dtype=torch.float32) for part in parts)
+    def __init__(self, config: DecoderConfig, name: str, spec: StateSpaceSpec, division: Division) -> None:
+        del config
+        own, heads = spec.divide(division.place.size), division.evenly(spec.num_heads)
+        self._sizes = [own.value_size, own.key_size, own.key_size]
+        self.weights = tuple(
+            pick_weight(f"{name}.{part}", spec.num_heads, (heads,), dtype=torch.float32)
+            for part in ("A_log", "dt_bias", "D")
+        )
 
     @property
     def space(self) -> states.SpaceWeights:
@@ -113,15 +144,17 @@ class _PerHead:
 class _PerElement:
     """Mamba as Jamba has it: values come out of the convolution, and all else is a product of them, and normed."""
 
-    def __init__(self, config: DecoderConfig, name: str, spec: StateSpaceSpec) -> None:
+    def __init__(self, config: DecoderConfig, name: str, spec: StateSpaceSpec, division: Division) -> None:
         size, own = spec.value_size, ("dt_layernorm", "b_layernorm", "c_layernorm")
+        values, self._ranks = division.evenly(size), division.ranks
         self._sizes, self._eps = [spec.step_rank, spec.state_size, spec.state_size], config.norm.eps
-        self._keys = Linear(size, sum(self._sizes), bias=False)
-        self._steps = Linear(spec.step_rank, size, bias=False)
+        self._keys = Linear(size, sum(self._sizes), bias=False, inputs=values)
+        steps = Source(module="dt_proj", num_outputs=size, picks=(values,))
+        self._steps = Linear(spec.step_rank, bias=False, sources=[steps])
         self.linears: Mapping[str, Linear] = {"mamba.x_proj": self._keys, "mamba.dt_proj": self._steps}
-        self._log_rate = plain_weight(f"{name}.A_log", size, spec.state_size, dtype=torch.float32)
+        self._log_rate = pick_weight(f"{name}.A_log", size, (values,), spec.state_size, dtype=torch.float32)
         self._bias, self._skip = (
-            plain_weight(f"{name}.{part}", size, dtype=torch.float32) for part in ("dt_proj.bias", "D")
+            pick_weight(f"{name}.{part}", size, (values,), dtype=torch.float32) for part in ("dt_proj.bias", "D")
         )
         self._norms = tuple(plain_weight(f"{name}.{n}.weight", s) for n, s in zip(own, self._sizes, strict=True))
         self.weights = (self._log_rate, self._bias, self._skip, *self._norms)
@@ -132,7 +165,10 @@ class _PerElement:
 
     def split(self, mixed: torch.Tensor, _rate: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """See `_PerHead`."""
-        parts = torch.split(self._keys(mixed), self._sizes, dim=-1)
+        made = self._keys(mixed)
+        if self._ranks is not None and len(made):
+            made = self._ranks.sum(made)
+        parts = torch.split(made, self._sizes, dim=-1)
         steps, key, query = (
             rms_norm(part.contiguous(), norm.data, self._eps) for part, norm in zip(parts, self._norms, strict=True)
         )
