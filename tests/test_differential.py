@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from differential import Asked, Question, Setup, World, check_answers, make_ques
 from faults import RATES, Faults
 from llm.backbones import Backbone, make_backbone
 
-DEFAULT_REQUESTS = 1500
+DEFAULT_REQUESTS = 2000
 NUM_QUESTIONS = 120
 OF_TOWER = {"encode": 0.5, "slow tower": 0.3, "late message": 0.3}
 """Faults of the tower alone: a step that fails on one of several ranks ends the model."""
@@ -65,19 +66,43 @@ SETUPS = {
         chunk=16,
         embedding_bytes=2000,
     ),
+    "delta net, host": Setup(
+        backbone="qwen3.5", adapter_slots=1, num_blocks=24, num_host_slots=40, chunk=16, num_states=5
+    ),
+    "delta net, ahead, graphs": Setup(
+        backbone="qwen3.5", adapter_slots=2, is_ahead=True, eager_graphs=True, num_blocks=20, max_live=3, num_states=3
+    ),
+    "delta net, ranks": Setup(backbone="qwen3-next", num_ranks=2, num_blocks=30, chunk=24, rates=OF_TOWER),
+    "state space, ahead, host": Setup(
+        backbone="granite-hybrid", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, num_states=6
+    ),
+    "state space beside, ahead": Setup(backbone="falcon-h1", is_ahead=True, num_blocks=20, chunk=24, num_states=9),
+    "first state space, ahead": Setup(backbone="jamba", is_ahead=True, num_blocks=30, chunk=24),
+    "convolution, ahead, host": Setup(backbone="lfm2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16),
+    "latent rows, ahead, host": Setup(
+        backbone="deepseek-v2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=5
+    ),
 }
-SLOW_SETUPS = ("process",)
-"""The other engine process does more of this at once."""
+SLOW_SETUPS = ("process", "state space beside, ahead", "first state space, ahead")
+"""The other engine process does more of this at once, and the other state space runs through the same code."""
+WITH_ADAPTERS = tuple(dict.fromkeys(setup.backbone for setup in SETUPS.values() if setup.adapter_slots))
 cuda = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 )
 
 
 @pytest.fixture(scope="module")
-def backbone(tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    made = make_backbone("qwen2", tmp_path_factory.mktemp("qwen2"))
-    write_adapters(made.path)
-    return made
+def get_backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Backbone]:
+    """Return a backbone by its name. Each is made once."""
+
+    @cache
+    def get(name: str) -> Backbone:
+        made = make_backbone(name, tmp_path_factory.mktemp("backbone"))
+        if name in WITH_ADAPTERS:
+            write_adapters(made.path)
+        return made
+
+    return get
 
 
 @pytest.fixture(scope="module")
@@ -91,16 +116,25 @@ def device(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def alone(backbone: Backbone, questions: list[Question], device: str) -> dict[Question, Asked]:
-    """Each question's answer when nothing else is there, nothing is cached, nothing fails, and each step computes one
-    token."""
-    world = World(backbone, Setup(device=device, caching=False, max_live=1, jumps=False, adapter_slots=1), Faults())
-    try:
-        asked = world.ask([(question, None) for question in questions], random.Random(0))
-        world.check_idle()
-    finally:
-        world.close()
-    return {one.question: one for one in asked.values()}
+def ask_alone(
+    get_backbone: Callable[[str], Backbone], questions: list[Question], device: str
+) -> Callable[[str], dict[Question, Asked]]:
+    """Return each question's answer of a backbone when nothing else is there, nothing is cached, nothing fails, and
+    each step computes one token."""
+
+    @cache
+    def ask(name: str) -> dict[Question, Asked]:
+        slots = int(name in WITH_ADAPTERS)
+        setup = Setup(backbone=name, device=device, caching=False, max_live=1, jumps=False, adapter_slots=slots)
+        world = World(get_backbone(name), setup, Faults())
+        try:
+            asked = world.ask([(question, None) for question in questions if setup.takes(question)], random.Random(0))
+            world.check_idle()
+        finally:
+            world.close()
+        return {one.question: one for one in asked.values()}
+
+    return ask
 
 
 @pytest.fixture
@@ -120,9 +154,9 @@ def quick_threads() -> Iterator[None]:
 def test_answers_equal_those_of_the_request_alone(
     name: str,
     device: str,
-    backbone: Backbone,
+    get_backbone: Callable[[str], Backbone],
     questions: list[Question],
-    alone: dict[Question, Asked],
+    ask_alone: Callable[[str], dict[Question, Asked]],
     pytestconfig: pytest.Config,
 ) -> None:
     if SETUPS[name].own_process:
@@ -134,7 +168,12 @@ def test_answers_equal_those_of_the_request_alone(
     seed = list(SETUPS).index(name)
     rng = random.Random(seed)
     faults = Faults(rates=SETUPS[name].rates, seed=seed)
-    world = World(backbone, Setup(**{**vars(SETUPS[name]), "device": device, "has_tenants": True}), faults)
+    alone = ask_alone(SETUPS[name].backbone)
+    world = World(
+        get_backbone(SETUPS[name].backbone),
+        Setup(**{**vars(SETUPS[name]), "device": device, "has_tenants": True}),
+        faults,
+    )
     possible = [question for question in questions if world.setup.takes(question)]
     asked_for = [rng.choice(possible)]
     while len(asked_for) < num_requests:  # several answers to one question now and then

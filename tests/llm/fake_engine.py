@@ -130,7 +130,7 @@ class FakeEngine:
         self.draft = draft
         self.in_flight: tuple[StepPlan, dict[int, tuple[int, ...]]] | None = None
         self.scheduler = Scheduler(config, pool, resume_points=resume_points, states=states)
-        self.states = [-1] * (states.pool.num_blocks if states else 0)
+        self.states = [-1] * (states.pool.num_blocks + states.pool.host.num_slots if states else 0)  # host: from behind
         self.pool = pool
         self.rows = RowTable()
         self.kv = [0] * (pool.num_blocks * pool.block_size)

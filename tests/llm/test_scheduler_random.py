@@ -105,7 +105,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         states = None
         if num_states:
             places = SnapshotPlaces(block_size, spacing * block_size)
-            states = StateSlots(num_states, places, enable_prefix_caching=caching)
+            num_host_states = -(-num_host_slots // spacing)
+            states = StateSlots(num_states, places, enable_prefix_caching=caching, num_host_slots=num_host_states)
         self.engine = FakeEngine(config, pool, is_ahead=is_ahead, jump=jump, draft=draft, states=states)
         self.num_added = 0
         self.last: dict[int, tuple[MultimodalInput, str, bytes]] = {}  # by group, what its last member came with

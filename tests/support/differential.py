@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from adapter_folders import write_adapter
 from faults import RATES, Faults, Injected, inject_into
-from llm.backbones import VOCAB, Backbone, decoder_name
+from llm.backbones import VOCAB, Backbone, names_of
 from llm.eager_graphs import record_eagerly
 from llm.fake_engine import check_row_table
 from thread_followers import ThreadFollowers, make_led_runner
@@ -51,6 +51,7 @@ from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.scheduling.block_pool import BlockPool
 from seesay.llm.scheduling.scheduler import Scheduler
 from seesay.llm.scheduling.scheduler_config import SchedulerConfig
+from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
 from seesay.llm.scheduling.step_policy import StepPolicy, TimedSteps
 from seesay.values import MediaItem, Modality, MultimodalInput
 from seesay.values.prompt_logprobs import PromptLogprobs
@@ -219,7 +220,8 @@ class Setup:
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
     questions a cache of their own. jumps: forced text is computed several tokens at a time. drafts: most tokens that a
     row proposes, of which many are wrong. num_ranks: so many threads compute the decoder together; no step may fail in
-    them. adapter_slots: adapters that may be in use at a time; 0: no question has one."""
+    them. adapter_slots: adapters that may be in use at a time; 0: no question has one. backbone: a name of `BACKBONES`.
+    num_states: slots of states, where its layers have any; 0: as many as the runner chooses."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -242,6 +244,8 @@ class Setup:
     drafts: int = 0
     num_ranks: int = 1
     adapter_slots: int = 0
+    backbone: str = "qwen2"
+    num_states: int = 0
 
     def takes(self, question: Question) -> bool:
         fits = question.num_tokens <= min(self.num_blocks * self.block_size, SESSION_LEN)
@@ -335,7 +339,7 @@ class Engine:
             return ComposedDecoder.load(
                 checkpoint,
                 decoder_config,
-                decoder_name=decoder_name,
+                decoder_name=names_of(checkpoint),
                 device=device,
                 dtype=torch.float32,
                 ranks=ranks,
@@ -378,7 +382,7 @@ class Engine:
         if setup.max_step_s is not None:
             times = StepTimes(self.runner.measure_step_costs())
             policy = TimedSteps(times=times, max_step_s=setup.max_step_s, least_tokens=2)
-        self.scheduler = Scheduler(limits, pool, policy=policy)
+        self.scheduler = Scheduler(limits, pool, policy=policy, states=self._make_states())
         self.tower = FakeTower(device, faults)
         adapters = AdapterControl(AdapterStore(self.runner), self.scheduler)
         load_adapters(adapters, folders)
@@ -406,6 +410,18 @@ class Engine:
                 end()
 
             self.loop.close = close_all  # type: ignore[method-assign]
+
+    def _make_states(self) -> StateSlots | None:
+        """Slots of states, with snapshots behind every second block."""
+        runner, setup = self.runner, self.setup
+        if not runner.num_states:
+            return None
+        return StateSlots(
+            setup.num_states or runner.num_states,
+            SnapshotPlaces(setup.block_size, 2 * setup.block_size),
+            enable_prefix_caching=setup.caching,
+            num_host_slots=runner.num_host_states,
+        )
 
     def inject(self) -> None:
         """Let faults happen, once the loop was started."""

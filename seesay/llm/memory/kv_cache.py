@@ -47,7 +47,7 @@ class KVCache:
         """Copy blocks; all are read before one is written. Copy states, one after another."""
         if self.states is not None:
             self.states.copy(state_copies)
-        if not copies:
+        if not copies or not self.pools:
             return
         device = self.pools[0].device
         sources, targets = (torch.tensor(ids, dtype=torch.int64, device=device) for ids in zip(*copies, strict=True))

@@ -57,7 +57,7 @@ class BlockCopy(NamedTuple):
 
 
 class CopiedBlock(NamedTuple):
-    """A copy of a KV block of the device into another one, with which a sequence goes on."""
+    """A copy of a KV block, or of a state, into another one. Of states, `-1 - s` is slot s of the host."""
 
     source: int
     target: int

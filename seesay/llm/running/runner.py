@@ -21,14 +21,13 @@ from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stre
 from seesay.device.transfers import HostCopy, upload
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
-from seesay.llm.memory.state_cache import StateCache
 from seesay.llm.models.adapters.adapters import Adapters
 from seesay.llm.models.decoder import Decoder
 from seesay.llm.plans.step_plan import StepPlan, TokenMasks
 from seesay.llm.plans.step_times import StepCosts
 from seesay.llm.running.begun_forward import BegunForward, is_plain
 from seesay.llm.running.blank_input import build_warm_up_inputs
-from seesay.llm.running.cache_size import choose_num_blocks, choose_num_states
+from seesay.llm.running.cache_size import CacheSize, choose_cache_size, make_cache
 from seesay.llm.running.decode_graphs import DecodeGraphs
 from seesay.llm.running.device_rows import DeviceRows, make_draws
 from seesay.llm.running.greatest import find_any_greatest, find_greatest
@@ -74,7 +73,8 @@ class ModelRunner:
         self.kept_states: KeptStates | None = None
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
-        self._num_blocks = self._num_host_slots = self.num_states = 0
+        self._num_blocks = self._num_host_slots = self.num_states = self.num_host_states = 0
+        self.cache_size = CacheSize(0)
         self._graphs: DecodeGraphs | None = None
         self.has_graphs = False
         self._padding: StepPadding | None = None
@@ -120,17 +120,26 @@ class ModelRunner:
         """
         if self.device.type == "cpu":
             return 0
-        peaks = measure_peaks(self.decoder, self._make_cache(1), self.limits)
+        peaks = measure_peaks(self.decoder, make_cache(self, 1), self.limits)
         return max(peaks) + (peaks[-1] if records_graphs else 0)
 
-    def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
-        """Allocate the KV cache and return its number of blocks (see `choose_num_blocks`; `reserved_bytes` is what
+    def allocate_cache(
+        self,
+        *,
+        num_blocks: int,
+        share: float,
+        reserved_bytes: int = 0,
+        num_host_slots: int = 0,
+        size: Sequence[int] | None = None,
+    ) -> int:
+        """Allocate the KV cache and return its number of blocks (see `choose_cache_size`; `reserved_bytes` is what
         `profile` and the encoder's own trial returned), and so many slots in host memory. Where it holds less than the
-        longest sequence, `limits.session_len` is lowered to that."""
-        self.num_states = choose_num_states(self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes)
-        num_blocks = choose_num_blocks(
-            self, num_blocks=num_blocks, share=share, reserved_bytes=reserved_bytes, num_host_slots=num_host_slots
-        )
+        longest sequence, `limits.session_len` is lowered to that. size: the `CacheSize` on which several ranks agreed.
+        """
+        size = size or choose_cache_size(self, num_blocks, share, reserved_bytes, num_host_slots)
+        self.cache_size = CacheSize(*size)
+        self.num_host_states = self.cache_size.count_host_states(num_host_slots)
+        num_blocks, self.num_states = self.cache_size.num_blocks, self.cache_size.num_states
         self._num_blocks, self._num_host_slots = num_blocks, num_host_slots
         self.limits = replace(
             self.limits, session_len=min(self.limits.session_len, num_blocks * self.limits.block_size)
@@ -155,7 +164,7 @@ class ModelRunner:
     def restore_cache(self) -> None:
         """Allocate the KV cache, with the size that was settled, an empty row table on the device, and the slots of
         adapters if they were freed. Raises `torch.OutOfMemoryError`; then nothing is allocated."""
-        cache = self._make_cache(self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
+        cache = make_cache(self, self._num_blocks + 1)  # the last one is scratch, for what steps are filled up with
         with on_stream(self.stream):
             rows = DeviceRows(
                 num_slots=self.limits.max_batch_size,
@@ -167,7 +176,7 @@ class ModelRunner:
             )
         if self.adapters is not None:
             self.adapters.restore_slots()
-        if self._num_host_slots:
+        if self._num_host_slots and cache.pools:
             self._host_cache = HostCache(cache.pools, self._num_host_slots)
         self._cache, self._device_rows = cache, rows
 
@@ -232,11 +241,6 @@ class ModelRunner:
                 session_len=self.limits.session_len,
                 stream=self.stream,
             )
-
-    def _make_cache(self, num_blocks: int) -> KVCache:
-        shapes = self.decoder.traits.state_shapes
-        states = StateCache(shapes, num_slots=self.num_states + 1, dtype=self.dtype, device=self.device)
-        return KVCache(self.kv_layouts, num_blocks=num_blocks, device=self.device, states=states if shapes else None)
 
     def copy_blocks(self, plan: StepPlan) -> None:
         """Make the plan's copies of blocks: once, before its rows are launched. On a GPU they are queued. After an

@@ -2,8 +2,9 @@
 
 A running sequence has a slot, which each of its rows changes. Where a row begins at the end of a block, and others may
 want to go on there, the slot is copied first: to one that nobody writes to, and that is found by the key of that block
-until its place is needed. So the states of sequences and their snapshots share one pool, whose rules are those of KV
-blocks; a sequence begins with a copy of the last snapshot behind its cached blocks.
+until its place is needed; then it moves to the host, where there are slots. So the states of sequences and their
+snapshots share one pool, whose rules are those of KV blocks; a sequence begins with a copy of the last snapshot behind
+its cached blocks.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Sequence as Values
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from seesay.llm.plans.step_plan import CopiedBlock
 from seesay.llm.scheduling.block_pool import BlockPool
+from seesay.llm.scheduling.copied_slots import CopiedSlots
 
 if TYPE_CHECKING:
     from seesay.llm.plans.block_key import BlockKey
+    from seesay.llm.plans.step_plan import CopiedBlock
     from seesay.llm.scheduling.sequence import Sequence
 
 
@@ -44,19 +46,21 @@ class SnapshotPlaces:
 
 
 class StateSlots:
-    """`num_slots` slots; `places` says where snapshots are taken. They are the resume points of the layers
-    (`ResumePoints`). pool: running sequences use some of its blocks, and snapshots are cached in others."""
+    """`num_slots` slots, and `num_host_slots` for snapshots on the host; `places` says where snapshots are taken. They
+    are the resume points of the layers (`ResumePoints`). pool: running sequences use some of its blocks, and snapshots
+    are cached in others."""
 
-    def __init__(self, num_slots: int, places: SnapshotPlaces, *, enable_prefix_caching: bool = True) -> None:
-        self.pool = BlockPool(num_slots, 1, enable_prefix_caching)
-        self._copies: list[CopiedBlock] = []
+    def __init__(
+        self, num_slots: int, places: SnapshotPlaces, *, enable_prefix_caching: bool = True, num_host_slots: int = 0
+    ) -> None:
+        self.pool = BlockPool(num_slots, 1, enable_prefix_caching, num_host_slots)
+        self._slots = CopiedSlots(self.pool)
         self.places = places
         self.total_snapshots = 0
 
     def reset(self) -> None:
         """Let all slots be free."""
-        self.pool.reset()
-        self._copies.clear()
+        self._slots.reset()
 
     @property
     def has_room(self) -> bool:
@@ -73,16 +77,20 @@ class StateSlots:
         """Give `seq` a slot, with the state behind its first `num_tokens` tokens, of which there is a snapshot."""
         assert seq.state_slot < 0, seq
         if not num_tokens:
-            [seq.state_slot] = self.pool.allocate(1)
+            seq.state_slot = self._slots.take()
             return
         key = seq.block_keys[num_tokens // self.places.block_size - 1]
-        held = self.pool.acquire(self.pool.find((key,)))
+        places = self.pool.find((key,))
+        held = self._slots.acquire(places)
+        if held != places:  # it comes from the host: this is a copy
+            [seq.state_slot] = held
+            return
         if not self.has_room:  # the snapshot is the only slot that is left: it becomes the state
             self.pool.forget(held)
             [seq.state_slot] = held
             return
-        [seq.state_slot] = self.pool.allocate(1)
-        self._copies.append(CopiedBlock(held[0], seq.state_slot))
+        seq.state_slot = self._slots.take()
+        self._slots.copy(held[0], seq.state_slot)
         self.pool.release(held)
 
     def end(self, seq: Sequence) -> None:
@@ -95,17 +103,18 @@ class StateSlots:
         """Keep the state of `seq`, which is behind `place` tokens, for others, as far as there is room. `block_keys`
         has the keys of its blocks up to there. The one before in its answer is kept no more."""
         key = seq.block_keys[place // self.places.block_size - 1]
-        if self.pool.find((key,)):
-            self.pool.release(self.pool.acquire(self.pool.find((key,))))  # used once more
+        if found := self.pool.find((key,)):
+            if found[0] < self.pool.num_blocks:
+                self.pool.release(self.pool.acquire(found))  # used once more
             return
         if seq.last_snapshot is not None:
             self.forget((seq.last_snapshot,))
         if not self.has_room:
             return
-        [slot] = taken = self.pool.allocate(1)
+        slot = self._slots.take()
         self.pool.register(slot, key)
-        self._copies.append(CopiedBlock(seq.state_slot, slot))
-        self.pool.release(taken)
+        self._slots.copy(seq.state_slot, slot)
+        self.pool.release((slot,))
         self.total_snapshots += 1
         is_between = place > seq.num_prompt_tokens and place % self.places.spacing
         seq.last_snapshot = key if is_between else None
@@ -113,21 +122,20 @@ class StateSlots:
     def forget(self, keys: Iterable[BlockKey]) -> None:
         """Let nobody find the snapshots behind these blocks any more."""
         for key in keys:
-            self.pool.forget(self.pool.find((key,)))
+            self._slots.forget(self.pool.find((key,)))
 
     def forget_copies(self, copies: Iterable[CopiedBlock]) -> None:
         """The copies of a plan that is lost were not made, or it is not known whether they were: what was to be there
         is nowhere."""
-        self.pool.forget(copy.target for copy in copies)
+        self._slots.forget(self._slots.place_of(copy.target) for copy in copies)
 
     def forget_all(self) -> None:
         """Let nobody find any snapshot any more."""
-        self.pool.forget(range(self.pool.num_blocks))
+        self._slots.forget(range(self.pool.num_blocks + self.pool.host.num_slots))
 
     def take_copies(self) -> tuple[CopiedBlock, ...]:
         """The copies since the last call, to be made one after another."""
-        copies, self._copies = tuple(self._copies), []
-        return copies
+        return self._slots.take_copies()
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Assert all invariants. `sequences`: those that run."""

@@ -17,10 +17,9 @@ from seesay.errors import ConfigError
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"num_cpu_blocks": 8}, "num_cpu_blocks: states"),
         ({"speculative": {"method": "ngram"}}, "speculative: a wrong token"),
     ],
-    ids=["host memory", "speculation"],
+    ids=["speculation"],
 )
 def test_options_that_states_do_not_go_with_are_refused(
     options: dict[str, Any], word: str, tiny_checkpoint: Callable[[str], Path]

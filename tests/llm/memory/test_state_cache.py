@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import KVCache, bytes_per_block, make_layouts
 from seesay.llm.memory.state_cache import StateCache, bytes_per_state
 from seesay.llm.plans.step_plan import CopiedBlock
@@ -45,6 +46,20 @@ def test_copies_are_made_one_after_another() -> None:
     for layer, old in zip(cache.layers, before, strict=True):
         for tensor, was in zip(layer, old, strict=True):
             assert torch.equal(tensor, was[[3, 0, 0, 3]])
+
+
+def test_slots_of_the_host_are_negative_numbers() -> None:
+    cache = StateCache(SHAPES, num_slots=2, dtype=torch.bfloat16, device=torch.device("cpu"), num_host_slots=2)
+    for pool in cache.pools:
+        pool.copy_(torch.randn(pool.shape))
+    before = [pool.clone() for pool in cache.pools]
+    cache.copy([CopiedBlock(0, -1), CopiedBlock(1, -2), CopiedBlock(-2, 0), CopiedBlock(-1, 1)])
+    assert all(torch.equal(pool, was[[1, 0]]) for pool, was in zip(cache.pools, before, strict=True))
+
+
+def test_more_states_than_the_host_has_memory_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match="num_cpu_blocks: beside so many blocks, 1099511627776 states"):
+        StateCache(SHAPES, num_slots=2, dtype=torch.float32, device=torch.device("cpu"), num_host_slots=1 << 40)
 
 
 def test_sequences_begin_with_zeros() -> None:

@@ -16,9 +16,13 @@ from seesay.values import MultimodalInput
 BLOCK, SPACING = 4, 12
 
 
-def make_engine(num_states: int, *, is_ahead: bool = False, budget: int = 16, caching: bool = True) -> FakeEngine:
+def make_engine(
+    num_states: int, *, is_ahead: bool = False, budget: int = 16, caching: bool = True, num_on_host: int = 0
+) -> FakeEngine:
     config = SchedulerConfig(max_batch_size=4, max_prefill_token_num=budget, session_len=40, num_adapter_slots=2)
-    states = StateSlots(num_states, SnapshotPlaces(BLOCK, SPACING), enable_prefix_caching=caching)
+    states = StateSlots(
+        num_states, SnapshotPlaces(BLOCK, SPACING), enable_prefix_caching=caching, num_host_slots=num_on_host
+    )
     return FakeEngine(config, BlockPool(60, BLOCK, caching), is_ahead=is_ahead, states=states)
 
 
@@ -108,6 +112,37 @@ def test_one_slot_is_enough_to_go_on_with_a_snapshot() -> None:
     engine.add(second := make_sequence(3, 30))
     engine.drain()
     assert first.num_cached_tokens == 0 and second.num_cached_tokens == 28
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_snapshots_move_to_the_host_and_back(is_ahead: bool) -> None:
+    """The engine compares the state that comes back with that of all tokens before it."""
+    engine = make_engine(2, is_ahead=is_ahead, num_on_host=12)
+    prompts = [make_sequence(seq_id, 30, first=seq_id, max_new_tokens=2) for seq_id in range(4)]
+    for seq in prompts:
+        answer(engine, seq)
+    assert slots_of(engine).pool.num_cached <= 2 and slots_of(engine).pool.host.num_used > 6
+    again = [answer(engine, make_sequence(10 + n, 30, first=n)) for n in range(4)]
+    assert [seq.num_cached_tokens for seq in again] == [28] * 4
+    assert slots_of(engine).pool.host.total_loads > 2
+    slots_of(engine).forget_all()
+    assert answer(engine, make_sequence(20, 30, first=1)).num_cached_tokens == 0
+
+
+def test_states_on_the_host_are_lost_with_the_steps_that_move_them() -> None:
+    engine = make_engine(2, budget=9, num_on_host=4)
+    for seq_id in range(6):
+        engine.add(make_sequence(seq_id, 14 + seq_id, first=seq_id % 2, max_new_tokens=3))
+    has_moved = False
+    for _ in range(40):
+        if engine.scheduler.has_work:
+            engine.step()
+            lost = engine.lose(with_the_one_before=False, spoils=True)
+            has_moved = has_moved or any(min(copy) < 0 for copy in lost.state_copies)
+            while engine.scheduler.is_behind(ids := [row.seq_id for row in lost.rows]):
+                engine.step(only=ids)
+    engine.drain()
+    assert has_moved
 
 
 def test_without_the_prefix_cache_nothing_is_kept() -> None:

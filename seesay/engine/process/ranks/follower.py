@@ -18,7 +18,7 @@ from seesay.engine.process.ranks import messages
 from seesay.engine.process.ranks.followers import MEETINGS
 from seesay.engine.process.ranks.led_adapters import FollowedAdapters
 from seesay.llm.plans.plan_codec import decode_plan
-from seesay.llm.running.cache_size import choose_num_blocks
+from seesay.llm.running.cache_size import choose_cache_size
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.splices import place_splices
 
@@ -48,9 +48,9 @@ class PlanFollower(ModelRunner):
         self._reserved_bytes = super().profile(records_graphs=records_graphs)
         return self._reserved_bytes
 
-    def choose_num_blocks(self, **options: Any) -> int:
-        """Return how many blocks this rank has room for, beside what its own trial took."""
-        return choose_num_blocks(self, reserved_bytes=self._reserved_bytes, **options)
+    def choose_cache_size(self, **options: Any) -> list[int]:
+        """Return the `CacheSize` that this rank has room for, beside what its own trial took."""
+        return list(choose_cache_size(self, reserved_bytes=self._reserved_bytes, **options))
 
     def learn(self, collected: messages.Collected) -> None:
         """Let the row table know the tokens of a step."""
@@ -115,7 +115,7 @@ class Follower:
         self.activity = Activity()
         self._calls: Mapping[str, Callable[..., Any]] = {
             "profile": runner.profile,
-            "choose_num_blocks": runner.choose_num_blocks,
+            "choose_cache_size": runner.choose_cache_size,
             "allocate_cache": runner.allocate_cache,
             "drop_cache": runner.drop_cache,
             "restore_cache": runner.restore_cache,

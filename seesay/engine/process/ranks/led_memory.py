@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from seesay.llm.running.cache_size import choose_num_blocks
+from seesay.llm.running.cache_size import choose_cache_size
 from seesay.llm.running.runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -37,13 +37,22 @@ class LedMemory(ModelRunner):
         )
         return own
 
-    def allocate_cache(self, *, num_blocks: int, share: float, reserved_bytes: int = 0, num_host_slots: int = 0) -> int:
+    def allocate_cache(
+        self,
+        *,
+        num_blocks: int,
+        share: float,
+        reserved_bytes: int = 0,
+        num_host_slots: int = 0,
+        size: Sequence[int] | None = None,
+    ) -> int:
+        del size  # the ranks agree on it here
         if self.device.type == "cpu":  # all ranks take of the same memory
             share /= self._place.size
         options: dict[str, Any] = {"num_blocks": num_blocks, "share": share, "num_host_slots": num_host_slots}
-        choose = partial(choose_num_blocks, self, reserved_bytes=reserved_bytes, **options)
-        own, others = self._lead("choose_num_blocks", choose, **options)
-        options["num_blocks"] = min(own, *others)
+        choose = partial(choose_cache_size, self, reserved_bytes=reserved_bytes, **options)
+        own, others = self._lead("choose_cache_size", choose, **options)
+        options["size"] = list(map(min, zip(own, *others, strict=True)))
         allocated, _ = self._lead("allocate_cache", partial(super().allocate_cache, **options), **options)
         return allocated
 
