@@ -23,15 +23,18 @@ from seesay.kernels.token_kernels import multiply_gate
 MULTIPLE = 16
 """The least size of a tile of tensor cores: the largest rank is a multiple of it."""
 _MAX_RANK_TILE = 64
-_INPUT_BYTES = 256
-"""Inputs of a row that are multiplied at once; of few rows twice as many."""
+_EXPAND_TILINGS = {2: (128, 3), 4: (64, 1)}
+"""Outputs that a program of the second kernel computes at once, and how many times as many are under way, by the bytes
+of an output."""
+_EXPAND_WARPS = 8
 _MIN_PART, _MAX_PARTS = 512, 16
 _MAX_WAITING_TILES = 8
 """Most tiles for whose kernels it is worth starting before the kernel before has ended."""
 _WANTED_PROGRAMS = 256
 """Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
-_STAGES = 3
-"""Spans of inputs that a program of the first kernel has under way."""
+_FEW_COMPONENTS, _FEW_TILING, _MANY_TILING = 32, (512, 2), (256, 3)
+"""Bytes of a row's inputs that the first kernel multiplies at once, and how many spans of them are under way, for up to
+32 components and for more."""
 
 
 class SlotProducts(NamedTuple):
@@ -39,9 +42,9 @@ class SlotProducts(NamedTuple):
 
     a [slots, sources · R, in] and b [slots, R, out]: of each slot, A of each source, one below the other, and B, whose
     columns belong to one source each. ranks int32 [slots, sources]: the components that are used; 0: none. spans int32
-    [S, 3]: at most `columns` outputs of one source: the source, the first, and the one behind the last. tokens int32
-    [N]: rows of x; tiles int32 [M, 3]: a slot, -1 for none, and the first and the number of its tokens, at most
-    `tile_rows`; 0: none. is_aligned: whether spans begin and end at multiples of 16.
+    [S, 3]: at most `span` outputs of one source: the source, the first, and the one behind the last. tokens int32 [N]:
+    rows of x; tiles int32 [M, 3]: a slot, -1 for none, and the first and the number of its tokens, at most `tile_rows`;
+    0: none. is_aligned: whether spans begin and end at multiples of 16.
     """
 
     a: torch.Tensor
@@ -51,7 +54,7 @@ class SlotProducts(NamedTuple):
     tokens: torch.Tensor
     tiles: torch.Tensor
     tile_rows: int
-    columns: int
+    span: int
     is_aligned: bool
 
     @property
@@ -78,14 +81,13 @@ def wait(IS_DEPENDENT: tl.constexpr):
 
 
 @triton.jit
-def load_span(spans_ptr, number, COLUMNS: tl.constexpr, IS_ALIGNED: tl.constexpr):
-    """Return the source of a span, its outputs [1, COLUMNS], and which of them it has."""
+def load_span(spans_ptr, number, IS_ALIGNED: tl.constexpr):
+    """Return the source of a span, its first output, and the one behind its last."""
     source = tl.load(spans_ptr + number * 3)
     start, stop = tl.load(spans_ptr + number * 3 + 1), tl.load(spans_ptr + number * 3 + 2)
     if IS_ALIGNED:
         start, stop = tl.multiple_of(start, 16), tl.multiple_of(stop, 16)
-    columns = start + tl.arange(0, COLUMNS)[None, :]
-    return source, columns, columns < stop
+    return source, start, stop
 
 
 @triton.jit
@@ -148,29 +150,41 @@ def shrink_kernel(
 
 
 @triton.jit
+def _sum_parts(made_ptr, start, rank, is_row, part_stride, num_parts, RANKS: tl.constexpr):
+    """Return RANKS components of A x from `start` on, for made_ptr [rows, 1]: where each row is in the first part."""
+    components = start + tl.arange(0, RANKS)[None, :]
+    is_there = is_row & (components < rank)
+    inner = tl.load(made_ptr + components, mask=is_there, other=0.0)
+    for number in range(1, num_parts):
+        inner += tl.load(made_ptr + number * part_stride + components, mask=is_there, other=0.0)
+    return inner
+
+
+@triton.jit
 def _expand(
+    y_ptr,
+    inner,
     made_ptr,
     b_ptr,
-    start,
     rank,
     is_row,
     is_column,
     num_outputs,
     part_stride,
     num_parts,
+    MAX_RANK: tl.constexpr,
     RANKS: tl.constexpr,
-    PARTS: tl.constexpr,
 ):
-    """Return RANKS components of B A x from `start` on. made_ptr [rows, 1]: where A x of each row is in the first part;
+    """Return y + B A x, for y_ptr [rows, columns] and RANKS components of A x. made_ptr: see `_sum_parts`;
     b_ptr [1, columns]: where the first component of B is."""
-    components = start + tl.arange(0, RANKS)[None, :]
-    is_there = is_row & (components < rank)
-    inner = tl.load(made_ptr + components, mask=is_there, other=0.0)
-    for number in tl.static_range(1, PARTS):
-        part = made_ptr + number * part_stride + components
-        inner += tl.load(part, mask=is_there & (number < num_parts), other=0.0)
-    b = load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
-    return tl.dot(inner.to(b.dtype), b, input_precision="ieee")
+    y = tl.load(y_ptr, mask=is_row & is_column, other=0.0).to(tl.float32)
+    y = tl.dot(inner, load_b(b_ptr, 0, rank, is_column, num_outputs, RANKS), y, input_precision="ieee")
+    if MAX_RANK > RANKS:
+        for start in range(RANKS, rank, RANKS):
+            more = _sum_parts(made_ptr, start, rank, is_row, part_stride, num_parts, RANKS).to(inner.dtype)
+            b = load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
+            y = tl.dot(more, b, y, input_precision="ieee")
+    return y
 
 
 @triton.jit(do_not_specialize=["part_stride", "ranks_stride", "num_parts"])
@@ -194,7 +208,7 @@ def expand_kernel(
     RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    PARTS: tl.constexpr,
+    STAGES: tl.constexpr,
     GATE: tl.constexpr,
     IS_ALIGNED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
@@ -204,11 +218,11 @@ def expand_kernel(
     GATE, if given: the spans are those of the first half of the outputs, and this activation of the first half times
     the second half is written to out [T, num_outputs / 2]; y stays as it is.
     """
-    tile, index = tl.program_id(0), tl.program_id(1)
+    tile = tl.program_id(0)
     slot = tl.load(tiles_ptr + tile * 3).to(tl.int64)
     first = tl.load(tiles_ptr + tile * 3 + 1)
     count = tl.load(tiles_ptr + tile * 3 + 2)
-    source, columns, is_column = load_span(spans_ptr, index, COLUMNS, IS_ALIGNED)
+    source, start, stop = load_span(spans_ptr, tl.program_id(1), IS_ALIGNED)
     is_adapted = (count > 0) & (slot >= 0)
     rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=is_adapted, other=0)
     if GATE is not None:
@@ -220,42 +234,52 @@ def expand_kernel(
         is_row = rows < count
         tokens = tl.load(tokens_ptr + first + rows, mask=is_row, other=0).to(tl.int64)
         made = made_ptr + (first + rows) * (SOURCES * MAX_RANK)
+        own, b = made + source * MAX_RANK, b_ptr + slot * slot_stride
         kind = y_ptr.dtype.element_ty
-        is_inside = is_row & is_column
-        y_ptrs = y_ptr + tokens * y_stride + columns
-        b = b_ptr + slot * slot_stride + columns
-        own = made + source * MAX_RANK
-        y = tl.load(y_ptrs, mask=is_inside, other=0.0).to(tl.float32)
-        y += _expand(own, b, 0, rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS)
-        if MAX_RANK > RANKS:
-            for start in range(RANKS, rank, RANKS):
-                y += _expand(own, b, start, rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS)
-        if GATE is None:
-            tl.store(y_ptrs, y.to(kind), mask=is_inside)
-        else:
-            half = num_outputs // 2
-            own = made + up_source * MAX_RANK
-            up = tl.load(y_ptrs + half, mask=is_inside, other=0.0).to(tl.float32)
-            up += _expand(
-                own, b + half, 0, up_rank, is_row, is_column, num_outputs, part_stride, num_parts, RANKS, PARTS
+        inner = _sum_parts(own, 0, rank, is_row, part_stride, num_parts, RANKS).to(kind)
+        half = num_outputs // 2
+        if GATE is not None:
+            up_own = made + up_source * MAX_RANK
+            up_inner = _sum_parts(up_own, 0, up_rank, is_row, part_stride, num_parts, RANKS).to(kind)
+        for place in tl.range(start, stop, COLUMNS, num_stages=STAGES):
+            if IS_ALIGNED:
+                place = tl.multiple_of(place, 16)
+            columns = place + tl.arange(0, COLUMNS)[None, :]
+            is_column = columns < stop
+            places = y_ptr + tokens * y_stride + columns
+            y = _expand(
+                places,
+                inner,
+                own,
+                b + columns,
+                rank,
+                is_row,
+                is_column,
+                num_outputs,
+                part_stride,
+                num_parts,
+                MAX_RANK,
+                RANKS,
             )
-            if MAX_RANK > RANKS:
-                for start in range(RANKS, up_rank, RANKS):
-                    up += _expand(
-                        own,
-                        b + half,
-                        start,
-                        up_rank,
-                        is_row,
-                        is_column,
-                        num_outputs,
-                        part_stride,
-                        num_parts,
-                        RANKS,
-                        PARTS,
-                    )
-            gated = multiply_gate(y.to(kind).to(tl.float32), up.to(kind).to(tl.float32), GATE)
-            tl.store(out_ptr + tokens * half + columns, gated.to(kind), mask=is_inside)
+            if GATE is None:
+                tl.store(places, y.to(kind), mask=is_row & is_column)
+            else:
+                up = _expand(
+                    places + half,
+                    up_inner,
+                    up_own,
+                    b + half + columns,
+                    up_rank,
+                    is_row,
+                    is_column,
+                    num_outputs,
+                    part_stride,
+                    num_parts,
+                    MAX_RANK,
+                    RANKS,
+                )
+                gated = multiply_gate(y.to(kind).to(tl.float32), up.to(kind).to(tl.float32), GATE)
+                tl.store(out_ptr + tokens * half + columns, gated.to(kind), mask=is_row & is_column)
 
 
 def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> torch.Tensor:
@@ -263,7 +287,8 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
     products.check(x)
     num_made, num_tiles, num_inputs = products.num_sources * products.max_rank, len(products.tiles), x.shape[1]
     tile = min(_MAX_RANK_TILE, power_of_2_from(num_made))
-    inputs = _INPUT_BYTES // x.itemsize * (2 if products.tile_rows * tile <= MULTIPLE * MULTIPLE else 1)
+    size, stages = _FEW_TILING if tile <= _FEW_COMPONENTS else _MANY_TILING
+    inputs = size // x.itemsize
     num_rank_tiles = -(-num_made // tile)
     num_parts = max(1, min(_WANTED_PROGRAMS // (num_tiles * num_rank_tiles), num_inputs // _MIN_PART, _MAX_PARTS))
     part = -(-num_inputs // (num_parts * inputs)) * inputs
@@ -287,7 +312,7 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
         RANKS=tile,
         ROWS=products.tile_rows,
         INPUTS=inputs,
-        STAGES=_STAGES,
+        STAGES=stages,
         IS_DEPENDENT=is_dependent,
         num_warps=4,
         **nvidia_options(launch_pdl=is_dependent),
@@ -303,6 +328,7 @@ def _add(
     is_dependent = len(tiles) <= _MAX_WAITING_TILES and has_dependent_launch(x.get_device())
     out = y if gate is None else y.new_empty(len(y), y.shape[1] // 2)
     made = _shrink(x, products, is_dependent=is_dependent)
+    columns, stages = _EXPAND_TILINGS[y.itemsize]
     expand_kernel[(len(tiles), len(spans))](
         made,
         b,
@@ -322,12 +348,12 @@ def _add(
         MAX_RANK=products.max_rank,
         RANKS=min(_MAX_RANK_TILE, power_of_2_from(products.max_rank)),
         ROWS=products.tile_rows,
-        COLUMNS=products.columns,
-        PARTS=power_of_2_from(len(made)),
+        COLUMNS=columns,
+        STAGES=stages,
         GATE=gate,
         IS_ALIGNED=products.is_aligned,
         IS_DEPENDENT=is_dependent,
-        num_warps=4,
+        num_warps=_EXPAND_WARPS,
         **nvidia_options(launch_pdl=is_dependent),
     )
     return out

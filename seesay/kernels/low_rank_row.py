@@ -14,8 +14,9 @@ from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.low_rank import MULTIPLE, SlotProducts, load_b, load_span, wait
 from seesay.kernels.sizes import power_of_2_from
 
-_ROW_PART = 1024
-"""Inputs that a program of one row's kernel multiplies."""
+_ROW_PART, _ROW_COLUMNS = 512, 64
+"""Inputs, and outputs, that a program of one row's kernels multiplies."""
+_WARPS = 2
 
 
 @triton.jit
@@ -83,10 +84,12 @@ def expand_row_kernel(
     IS_ALIGNED: tl.constexpr,
     IS_DEPENDENT: tl.constexpr,
 ):
-    """Write a span of B A x of one row to out float32 [num_outputs], for A x [PARTS, MADE]. The kernel starts while the
-    one before runs, and reads its first factors."""
+    """Write COLUMNS of a span of B A x of one row to out float32 [num_outputs], for A x [PARTS, MADE]. The kernel
+    starts while the one before runs, and reads its first factors."""
     slot = tl.load(tiles_ptr).to(tl.int64)
-    source, columns, is_column = load_span(spans_ptr, tl.program_id(0), COLUMNS, IS_ALIGNED)
+    source, start, stop = load_span(spans_ptr, tl.program_id(0), IS_ALIGNED)
+    columns = start + tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    is_column = columns < stop
     rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
     own = b_ptr + slot * slot_stride + columns
     b = load_b(own, 0, rank, is_column, num_outputs, RANKS)
@@ -114,7 +117,7 @@ def multiply_row(x: torch.Tensor, products: SlotProducts, norm: tuple[torch.Tens
         "MAX_RANK": max_rank,
         "RANKS": MULTIPLE,
         "IS_DEPENDENT": is_dependent,
-        "num_warps": 4,
+        "num_warps": _WARPS,
         **nvidia_options(launch_pdl=is_dependent),
     }
     shrink_row_kernel[(num_made // MULTIPLE, num_parts)](
@@ -134,7 +137,7 @@ def multiply_row(x: torch.Tensor, products: SlotProducts, norm: tuple[torch.Tens
         HAS_NORM=norm is not None,
         **options,
     )
-    expand_row_kernel[(len(products.spans),)](
+    expand_row_kernel[(len(products.spans), products.span // _ROW_COLUMNS)](
         made,
         products.b,
         products.ranks,
@@ -145,7 +148,7 @@ def multiply_row(x: torch.Tensor, products: SlotProducts, norm: tuple[torch.Tens
         products.b.stride(0),
         products.ranks.stride(0),
         MADE=num_made,
-        COLUMNS=products.columns,
+        COLUMNS=_ROW_COLUMNS,
         PARTS=num_parts,
         PADDED_PARTS=power_of_2_from(num_parts),
         IS_ALIGNED=products.is_aligned,

@@ -446,12 +446,12 @@ def call_low_rank(dtype: torch.dtype) -> None:
     """Adapters of the largest and of the usual rank, in steps of few and of many tokens."""
     from seesay.kernels.low_rank import SlotProducts, add_and_gate, add_low_rank
 
-    for max_rank, tile_rows, num_tiles in ((16, 16, 3), (16, 64, 300), (64, 64, 20), (512, 16, 3)):
+    for max_rank, tile_rows, num_tiles in ((16, 16, 3), (16, 32, 300), (64, 32, 20), (512, 16, 3)):
         x, y = empty(40, HIDDEN, dtype=dtype), empty(40, 2 * INNER, dtype=dtype)
         a, b = empty(2, 2 * max_rank, HIDDEN, dtype=dtype), empty(2, max_rank, 2 * INNER, dtype=dtype)
         ranks, spans = empty(2, 2, dtype=int32), empty(2, 3, dtype=int32)
         rows = empty(40, dtype=int32), empty(num_tiles, 3, dtype=int32), tile_rows
-        products = SlotProducts(a, b, ranks, spans, *rows, columns=128, is_aligned=tile_rows == 16)
+        products = SlotProducts(a, b, ranks, spans, *rows, span=512, is_aligned=tile_rows == 16)
         add_low_rank(y, x, products)
         add_and_gate(y, x, products, "silu")
 
@@ -465,7 +465,7 @@ def call_low_rank_of_a_row(dtype: torch.dtype) -> None:
     a, b = empty(2, 32, HIDDEN, dtype=dtype), empty(2, 16, 2 * INNER, dtype=dtype)
     ranks, spans = empty(2, 2, dtype=int32), empty(2, 3, dtype=int32)
     rows = empty(1, dtype=int32), empty(1, 3, dtype=int32), 16
-    products = SlotProducts(a, b, ranks, spans, *rows, columns=128, is_aligned=True)
+    products = SlotProducts(a, b, ranks, spans, *rows, span=512, is_aligned=True)
     multiply(x, weight, None, norm=(empty(HIDDEN, dtype=dtype), 1e-6), activation="silu", products=products)
     multiply(x, weight, None, add_to=empty(1, 2 * INNER, dtype=dtype), products=products)
 

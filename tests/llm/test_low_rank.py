@@ -216,9 +216,9 @@ def test_the_product_of_one_row_adds_it(
     assert_close(found, exact, 3.0)
 
 
-def test_outputs_whose_halves_share_a_span() -> None:
+def test_outputs_whose_halves_have_spans_alike() -> None:
     """The kernel computes the gate span by span."""
-    halves = {(0, 100, 200): True, (0, 256): True, (0, 200): False, (0, 101): False, (0, 60, 200): False}
+    halves = {(0, 100, 200): True, (0, 256): True, (0, 200): True, (0, 101): False, (0, 60, 200): False}
     for bounds, has_halves in halves.items():
         assert SlotOutputs.make(bounds, torch.device("cpu")).has_halves is has_halves
 

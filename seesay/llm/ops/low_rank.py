@@ -14,14 +14,14 @@ import torch
 
 from seesay.device.transfers import upload
 
-SMALL_TILE, LARGE_TILE = 16, 64
+SMALL_TILE, LARGE_TILE = 16, 32
 """Tokens of one slot that are computed together: large tiles where there are many."""
 _MANY_TOKENS = 512
 _MOST_GROUPED, _MOST_FILLING = 128, 2
 """Tokens of several slots, with filling, that torch computes at once rather than one slot after another: at most so
 many, and at most so many times as many as without filling."""
-SPAN = 128
-"""Most outputs that a program of a kernel computes at once."""
+SPAN = 512
+"""Most outputs that a program of a kernel computes."""
 
 
 class SlotRun(NamedTuple):
@@ -67,8 +67,9 @@ class SlotFactors:
 class SlotOutputs(NamedTuple):
     """The outputs of sources on the device.
 
-    spans: int32 [S, 3]: at most `SPAN` outputs of one source: the source, the first, and the one behind the last.
-    has_halves: whether no span has outputs of both halves, so that the gate of a gated layer is computed span by span.
+    spans: int32 [S, 3]: at most `SPAN` outputs of one source and one half of all: the source, the first, and the one
+    behind the last.
+    has_halves: whether both halves have spans alike, so that the gate of a gated layer is computed span by span.
     is_aligned: whether spans begin and end at multiples of 16.
     """
 
@@ -79,17 +80,19 @@ class SlotOutputs(NamedTuple):
     @classmethod
     def make(cls, bounds: tuple[int, ...], device: torch.device) -> SlotOutputs:
         """Return those of sources with these bounds (see `SlotFactors`)."""
+        half = bounds[-1] // 2
         spans = [
             (source, start, min(start + SPAN, stop))
-            for source, (first, stop) in enumerate(pairwise(bounds))
-            for start in range(first, stop, SPAN)
+            for source, (first, last) in enumerate(pairwise(bounds))
+            for begin, stop in ((first, min(last, half)), (max(first, half), last))
+            for start in range(begin, stop, SPAN)
         ]
         numbers = np.array(spans, dtype=np.int32)
         first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
-        moved = first + np.array([(len(bounds) - 1) // 2, bounds[-1] // 2, bounds[-1] // 2])
+        moved = first + np.array([(len(bounds) - 1) // 2, half, half])
         has_halves = not bounds[-1] % 2 and np.array_equal(moved, second)
         [there] = upload([numbers], device)
-        return cls(there, has_halves, is_aligned=not any(bound % 16 for bound in bounds))
+        return cls(there, has_halves, is_aligned=not (numbers[:, 1:] % 16).any())
 
 
 class SlotTiles(NamedTuple):

@@ -30,6 +30,6 @@ class TritonLowRank:
             rows.tokens,
             rows.tiles,
             rows.tile_rows,
-            columns=SPAN,
+            span=SPAN,
             is_aligned=factors.outputs.is_aligned,
         )
