@@ -1,52 +1,46 @@
-"""Proposals of which a given share is right, whatever the weights of what makes them."""
+"""Proposals of which a given share is accepted, whatever the weights of what makes them."""
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 from eagle_heads import describe_head, make_tensors, write_head
 
-from seesay import Pipeline
 from seesay.checkpoint.model_path import resolve_checkpoint
+from seesay.llm.plans.step_plan import Row
+from seesay.llm.running import launched_step
+from seesay.llm.running.launched_step import Sampled
 
 MOST_KNOWN = 32000
 
 
-class Oracle:
-    """Replaces what the model or layer that proposes in an engine in this process proposes, once it has seen the
-    answers. Each token is the right one with probability `rate`, and a wrong one otherwise."""
+class ForcedAcceptance:
+    """While it is open, engines of this process accept each proposed token behind accepted ones with probability
+    `rate`, whatever it is. What they answer, and all that they compute, is as without it."""
 
-    def __init__(self, pipe: Pipeline, rate: float) -> None:
+    def __init__(self, rate: float) -> None:
         self._rate, self._rng = rate, random.Random(1)
-        self._seen: list[Any] = []
-        self._answers: dict[tuple[int, ...], list[int]] = {}
-        core: Any = pipe.engine.core
-        draft = core.steps.speculation._draft
-        self._propose, draft.propose = draft.propose, self._replace_all
 
-    def learn(self) -> None:
-        """Take the answers since the last call as the right ones, and begin to draw anew."""
-        self._answers = {find_prompt(seq): seq.token_ids[seq.num_prompt_tokens :].tolist() for seq in self._seen}
-        self._seen, self._rng = [], random.Random(1)
+    def __enter__(self) -> None:
+        self._take = launched_step.take_choices
+        launched_step.take_choices = self._take_forced
 
-    def _replace_all(self, sequences: Sequence[Any], most: int) -> Mapping[int, tuple[int, ...]]:
-        self._seen += [seq for seq in sequences if not any(seq is other for other in self._seen)]
-        found = self._propose(sequences, most)
-        return {seq.seq_id: self._replace(seq, found[seq.seq_id]) for seq in sequences if seq.seq_id in found}
+    def __exit__(self, *_: object) -> None:
+        launched_step.take_choices = self._take
 
-    def _replace(self, seq: Any, proposed: tuple[int, ...]) -> tuple[int, ...]:
-        answer = self._answers.get(find_prompt(seq), [])
-        right = answer[seq.num_generated : seq.num_generated + len(proposed)]
-        return tuple(token if self._rng.random() < self._rate else token ^ 1 for token in right) or proposed
-
-
-def find_prompt(seq: Any) -> tuple[int, ...]:
-    return tuple(seq.token_ids[: seq.num_prompt_tokens].tolist())
+    def _take_forced(self, row: Row, choices: Iterator[Sampled]) -> Any:
+        if not row.drafts:
+            return self._take(row, choices)
+        taken = list(islice(choices, 1 + len(row.drafts)))
+        right = [-1 if choice.token_id is None else choice.token_id for choice in taken[:-1]]
+        drafts = tuple(token_id if self._rng.random() < self._rate else -1 for token_id in right)
+        return self._take(row._replace(drafts=drafts), iter(taken))
 
 
 def write_random_head(folder: Path, model: str) -> Path:

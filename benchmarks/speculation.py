@@ -6,7 +6,7 @@
 *copied* (`ngram`): greedy answers that are their prompts again, but for a share of 1 - `--rate` of the tokens, as edits
 of a code or pages that are read. A model with random weights repeats nothing; see copied_text.py for how it is made to.
 What is proposed, and whether it is accepted, is as in real use. *forced* (`eagle3`, `mtp`, `draft`): random weights
-propose nothing that is right, so what they propose is replaced before it is verified: each token is the right one with
+propose nothing that is right, so what they propose is accepted by lot: each token behind accepted ones with
 probability `--rate`. Prompts come at once, so that rounds are alike. Both print `ms_per_token` behind the first one,
 `accepted_share` of all proposed tokens, `tokens_per_step`, and `ratio`, milliseconds per token by those without
 speculation.
@@ -24,10 +24,11 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from copied_text import CopyingModel, count_changed
-from forced_proposals import Oracle, write_random_head
+from forced_proposals import ForcedAcceptance, write_random_head
 from h200 import open_pipeline, report
 
 from seesay import GenerationConfig, Pipeline, Response, SpeculativeConfig
@@ -35,8 +36,8 @@ from seesay.bench import workload
 from seesay.offline.ordered_answers import collect_answers
 from seesay.values.requests import GenerationRequest
 
-NUM_FIRST_ROUNDS = 2
-"""Rounds before those that are measured; an `Oracle` knows the answers behind them."""
+NUM_FIRST_ROUNDS = 1
+"""Rounds before those that are measured."""
 
 Ask = Callable[[Pipeline, int, int], list[Response]]
 """Gives a number of greedy answers of a number of tokens each, all at once."""
@@ -86,14 +87,11 @@ def measure_once(pipe: Pipeline, ask: Ask, count: int, num_tokens: int) -> dict[
     }
 
 
-def measure(
-    pipe: Pipeline, ask: Ask, count: int, args: argparse.Namespace, learn: Callable[[], None] = lambda: None
-) -> dict[str, float]:
-    """Return the figures of the fastest round. learn: is called behind each of them."""
+def measure(pipe: Pipeline, ask: Ask, count: int, args: argparse.Namespace) -> dict[str, float]:
+    """Return the figures of the fastest round."""
     rounds = []
     for _ in range(NUM_FIRST_ROUNDS + args.rounds):
         rounds.append(measure_once(pipe, ask, count, args.tokens))
-        learn()
     first_s = min(measure_once(pipe, ask, count, 1)["seconds"] for _ in range(args.rounds))
     best = min(rounds[NUM_FIRST_ROUNDS:], key=lambda figures: figures["seconds"])
     return {"ms_per_token": round(1e3 * (best.pop("seconds") - first_s) / (args.tokens - 1), 3), **best}
@@ -144,13 +142,13 @@ class Benchmark:
                 report(what="unrepeated", **common, answers=args.unrepeated, req_per_s=per_s, ratio=ratio)
             if self._copying is not None:
                 self._copying.apply(pipe)
-            oracle = Oracle(pipe, args.rate) if drafts and self._copying is None else None
-            what = "forced" if self._copying is None else "copied"
+            is_forced = self._copying is None
             for count in self._batches:
-                figures = measure(pipe, self._ask, count, args, *([oracle.learn] if oracle else []))
+                with ForcedAcceptance(args.rate) if is_forced else nullcontext():
+                    figures = measure(pipe, self._ask, count, args)
                 plain = self._plain.setdefault(count, figures)
                 ratio = round(figures["ms_per_token"] / plain["ms_per_token"], 3)
-                report(what=what, **common, batch=count, **figures, ratio=ratio)
+                report(what="forced" if is_forced else "copied", **common, batch=count, **figures, ratio=ratio)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
