@@ -31,6 +31,10 @@ class StateDecoder(ComposedDecoder):
         """Let the tokens of the next step take `states` [n, hidden], unless it brings others."""
         self._carried[: len(states)].copy_(states)
 
+    def carried(self, count: int) -> torch.Tensor:
+        """Return what the next step's first `count` tokens take, [count, hidden]: what this one's made."""
+        return self._carried[:count]
+
     def _find_states(self, inputs: ModelInput) -> torch.Tensor:
         """Return the state of each token: [T, hidden]."""
         count = len(inputs.input_ids)

@@ -9,7 +9,7 @@ there, so that a step that goes on like the one before takes nothing from the ho
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,8 @@ import torch
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.models.decoder import Decoder, ModelInput
 from seesay.llm.ops import DecodeRows
-from seesay.llm.running.device_rows import STATE, DeviceRows, begin_decode
+from seesay.llm.plans.traits import DecoderTraits
+from seesay.llm.running.device_rows import STATE, DecodeInput, DeviceRows, begin_decode
 from seesay.llm.running.graph_adapters import GraphAdapters
 from seesay.llm.running.row_table import RowState
 from seesay.llm.running.step_input import StepRows
@@ -45,6 +46,19 @@ Record = Callable[[Callable[[], DecodeOutput]], tuple[Callable[[], None], Decode
 class _Graph:
     replay: Callable[[], None]
     output: DecodeOutput
+
+
+def make_decode_input(given: DecodeInput, traits: DecoderTraits) -> ModelInput:
+    """Return the input of tokens that are rows of their own."""
+    return ModelInput(
+        input_ids=given.input_ids,
+        positions=given.positions if traits.num_position_axes > 1 else given.positions[0],
+        slot_mapping=given.slot_mapping,
+        layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
+        faults=given.faults,
+        stretches=None if traits.length_scaling is None else given.stretches,
+        is_valid=given.is_valid,
+    )
 
 
 class DecodeGraphs:
@@ -93,14 +107,8 @@ class DecodeGraphs:
             block_size=self._block_size,
             num_axes=traits.num_position_axes,
         )
-        inputs = ModelInput(
-            input_ids=given.input_ids,
-            positions=given.positions if traits.num_position_axes > 1 else given.positions[0],
-            slot_mapping=given.slot_mapping,
-            layout=DecodeRows(kv_lens=given.kv_lens, block_table=given.block_table),
-            faults=given.faults,
-            stretches=None if traits.length_scaling is None else given.stretches,
-            is_valid=given.is_valid,
+        inputs = replace(
+            make_decode_input(given, traits),
             state_slots=self._rows.state[self._rows.slots[:size], STATE] if traits.has_states else None,
             adapters=self._adapters.rows(size) if self._adapters is not None and is_adapted else None,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -62,18 +62,28 @@ class KeptStates:
         """Return the states [stop - start, hidden] of these positions, zeros for those that were not kept; None where
         none was. Those before `stop` are then forgotten. A position that was computed twice has its last one."""
         pieces = self._pieces.get(seq_id, [])
-        found = None
-        for piece in pieces:
-            first, end = max(start, piece.start), min(stop, piece.start + len(piece.states))
-            if first < end:
-                if found is None:
-                    found = piece.states.new_zeros(stop - start, piece.states.shape[1])
-                found[first - start : end - start] = piece.states[first - piece.start : end - piece.start]
+        found = _find(pieces, start, stop)
         left = [piece for piece in pieces if piece.start + len(piece.states) > stop]
         if seq_id in self._pieces:
             self._num_bytes -= sum(piece.states.nbytes for piece in pieces) - sum(one.states.nbytes for one in left)
             self._pieces[seq_id] = left
         return found
+
+
+def _find(pieces: Sequence[_Piece], start: int, stop: int) -> torch.Tensor | None:
+    """See `KeptStates.take`. What one piece has is not copied."""
+    found = None
+    for piece in pieces:
+        first, end = max(start, piece.start), min(stop, piece.start + len(piece.states))
+        if first < end:
+            own = piece.states[first - piece.start : end - piece.start]
+            if end - first == stop - start:
+                found = own
+                continue
+            whole = own.new_zeros(stop - start, own.shape[1]) if found is None else found.clone()
+            whole[first - start : end - start] = own
+            found = whole
+    return found
 
 
 def _keep_hidden(hidden: torch.Tensor) -> torch.Tensor:

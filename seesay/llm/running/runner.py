@@ -58,9 +58,9 @@ class ModelRunner:
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
     device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `kept_states` takes what
-    it makes of the hidden states of all tokens, if it is there. `has_graphs`: whether
-    CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled only when the next one
-    is launched, or none follows, as its hidden states come from elsewhere meanwhile.
+    it makes of the hidden states of all tokens, if it is there. `has_graphs`: whether CUDA graphs compute decode steps,
+    once the cache is there. `samples_late`: a step is sampled only when the next one is launched, or none follows, as
+    its hidden states come from elsewhere meanwhile.
     """
 
     samples_late = False
@@ -106,6 +106,12 @@ class ModelRunner:
     def num_blocks(self) -> int:
         """Number of KV blocks; 0 before `allocate_cache`."""
         return self._num_blocks
+
+    @property
+    def cache(self) -> KVCache:
+        """The KV cache of all layers."""
+        assert self._cache is not None, "allocate_cache comes before plans"
+        return self._cache
 
     @property
     def device_rows(self) -> DeviceRows:
@@ -188,12 +194,11 @@ class ModelRunner:
 
     def record_graphs(self) -> None:
         """Have decode steps computed by CUDA graphs. Only on a GPU."""
-        assert self._cache is not None
         self.has_graphs = True
         with torch.inference_mode(), on_stream(self.stream):
             self._graphs = DecodeGraphs(
                 self.decoder,
-                self._cache.layers,
+                self.cache.layers,
                 self.device_rows,
                 record=GraphRecorder(self.stream).record,
                 block_size=self.block_size,
@@ -204,8 +209,6 @@ class ModelRunner:
     def warm_up(self) -> None:
         """Use all kernels of steps of a few sizes, to which steps are filled up from now on, so that no request waits
         for one to be compiled or loaded. Of use on a GPU."""
-        assert self._cache is not None
-        device = self.decoder.device
         padding = StepPadding(
             scratch_block=self._num_blocks,
             scratch_state=self.num_states,
@@ -217,24 +220,24 @@ class ModelRunner:
                 padding,
                 block_size=self.block_size,
                 traits=self.decoder.traits,
-                device=device,
+                device=self.device,
                 dtype=self.dtype,
                 has_adapters=self.limits.num_adapter_slots > 0,
             ):
-                self.decoder.warm_up(inputs, self._cache.layers, wanted)
+                self.decoder.warm_up(inputs, self.cache.layers, wanted)
             make_draws(self.device_rows, self.device_rows.slots[:1], [0])
-        synchronize(device)
+        synchronize(self.device)
         self._padding = padding
 
     def measure_step_costs(self) -> StepCosts:
         """Return how long steps take: on a GPU by trying some, after `warm_up`; on the CPU a guess."""
         if self.device.type == "cpu":
             return StepCosts.guess(self.decoder.traits.flops_per_token)
-        assert self._cache is not None and self._padding is not None, "warm_up comes before measure_step_costs"
+        assert self._padding is not None, "warm_up comes before measure_step_costs"
         with torch.inference_mode(), on_stream(self.stream):
             return measure_step_costs(
                 self.decoder,
-                self._cache,
+                self.cache,
                 sizes=self._padding.token_sizes,
                 max_rows=self.limits.max_batch_size,
                 num_blocks=self._num_blocks,
@@ -251,8 +254,7 @@ class ModelRunner:
             if self._host_cache is not None and plan.saves:
                 self._host_cache.copy(plan.saves, ())
             if plan.copies or plan.state_copies:
-                assert self._cache is not None, "allocate_cache comes before plans"
-                self._cache.copy(plan.copies, plan.state_copies)
+                self.cache.copy(plan.copies, plan.state_copies)
             if self._host_cache is not None and plan.loads:
                 self._host_cache.copy((), plan.loads)
 
@@ -278,12 +280,11 @@ class ModelRunner:
         """Begin to compute the plan's rows; on a GPU that goes on while the host does other things. `splices` are those
         of `find_splices`, which found no error in any of these rows. Rows may begin at a token that the step launched
         before samples. `sample` must follow before the next launch."""
-        device = self.decoder.device
         with (
             torch.inference_mode(),
             cpu_threads(self._threads_for(plan)),
             on_stream(self.stream),
-            traced("step", device),
+            traced("step", self.device),
         ):
             stopwatch = Stopwatch(self.stream)
             launched = self._launch(plan, splices)
@@ -359,16 +360,15 @@ class ModelRunner:
         return 1 if is_small else self._num_threads
 
     def _launch(self, plan: StepPlan, splices: Mapping[int, Splices]) -> LaunchedStep:
-        assert self._cache is not None, "allocate_cache comes before launch"
         block_size = self.block_size
         self.rows.take_drafts(plan)
         step = arrange_rows(plan, self.rows, splices, block_size=block_size)
         if not step.rows:
             return LaunchedStep(step=step, dtype=self.dtype)
         if self.decoder.needs_clean_blocks and (fresh := step.fresh_blocks(block_size)):
-            self._cache.clear(fresh)
+            self.cache.clear(fresh)
         if self.decoder.traits.has_states:
-            self._cache.clear_states(step.fresh_states)
+            self.cache.clear_states(step.fresh_states)
         if (graphs := self._find_graphs(step)) is not None:
             output = graphs.run(step)
             if self.kept_states is not None:
@@ -392,7 +392,7 @@ class ModelRunner:
             padding=self._padding,
         )
         begun = BegunForward.make(step, step_input, keeps_all=self.kept_states is not None)
-        return self._compute(begun, self._cache.layers)
+        return self._compute(begun, self.cache.layers)
 
     def _compute(self, begun: BegunForward, caches: Sequence[LayerCache]) -> LaunchedStep:
         """Launch the forward pass of a step that no graph computes."""

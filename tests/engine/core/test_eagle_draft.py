@@ -23,6 +23,7 @@ from seesay.engine.core.speculation.layer_draft import LayerDraft
 from seesay.engine.core.speculation.speculation import ModelSpeculation
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.running.kept_states import KeptStates
+from seesay.llm.running.proposal_chain import ProposalChain
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PROMPTS: list[Any] = ["say one two three", ("what is there?", PICTURE), "a b c d e f g"]
@@ -91,7 +92,8 @@ class Watch:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[tuple[int, list[int], Any, int, tuple[int, ...]]] = []
         self.states: dict[tuple[int, int], torch.Tensor] = {}
-        propose, keep = LayerDraft.propose, KeptStates.keep
+        self.num_chains = 0
+        propose, keep, run = LayerDraft.propose, KeptStates.keep, ProposalChain.run
 
         def watch_propose(draft: LayerDraft, sequences: Any, most: int) -> dict[int, tuple[int, ...]]:
             found = propose(draft, sequences, most)
@@ -109,6 +111,11 @@ class Watch:
                 first += row.num_tokens
             keep(kept, step, made)
 
+        def watch_run(chain: ProposalChain, *args: Any) -> Any:
+            self.num_chains += 1
+            return run(chain, *args)
+
+        monkeypatch.setattr(ProposalChain, "run", watch_run)
         monkeypatch.setattr(LayerDraft, "propose", watch_propose)
         monkeypatch.setattr(KeptStates, "keep", watch_keep)
 
@@ -142,7 +149,7 @@ def test_it_proposes_what_a_plain_head_would(
     options = {"max_prefill_token_num": 8, "block_size": 4, "enable_prefix_caching": False}
     with load(model, speculative=use(head), **options) as pipe:
         pipe(prompts, gen_config=GenerationConfig(max_new_tokens=6, ignore_eos=True))
-    assert len(watch.seen) >= 4 * len(prompts)
+    assert len(watch.seen) >= 4 * len(prompts) and watch.num_chains >= 4, "the first step of each alone has no chain"
     assert len({token_id for *_, proposed in watch.seen for token_id in proposed}) > 8
     stored = load_file(model / "model.safetensors")
     table = next(tensor for name, tensor in stored.items() if name.endswith("embed_tokens.weight"))

@@ -84,6 +84,7 @@ def _load_layer(
     main: ModelRunner,
 ) -> DraftModel:
     from seesay.llm.models.composed_decoder import ComposedDecoder
+    from seesay.llm.running.proposal_chain import ProposalChain
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.runner_limits import RunnerLimits
 
@@ -101,11 +102,13 @@ def _load_layer(
         session_len=resolved.session_len,
         block_size=config.block_size,
         kv_format="plain",
+        max_verified_tokens=MOST_VERIFIED,
     )
     runner = ModelRunner(decoder, limits)
     _start(runner, config)
     main.kept_states = states
-    return LayerDraft(runner, decoder, states)
+    chain = ProposalChain(runner, decoder, most=speculation.num_speculative_tokens, most_tokens=MOST_VERIFIED)
+    return LayerDraft(runner, decoder, states, chain)
 
 
 def _load_own_layer(

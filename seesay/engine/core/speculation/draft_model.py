@@ -52,6 +52,11 @@ class DraftText:
     def token_ids(self) -> npt.NDArray[np.int64]:
         return self.seq.token_ids[self.num_skipped :]
 
+    def learn(self, vocab_size: int) -> tuple[int, tuple[int, ...]]:
+        """Know all tokens that the sequence has now. Returns where the new ones begin, and these; media are token 0."""
+        start, self.num_known = self.num_known, self.num_tokens
+        return start, tuple(_clip(self.token_ids[start:], vocab_size).tolist())
+
     def settle(self) -> None:
         """Go back to the last token that is one of the sequence."""
         token_ids = self.token_ids[self.num_known :].tolist()
@@ -99,6 +104,10 @@ class DraftModel:
         """Return up to `most` tokens for each sequence, by id; none for one of which much is left to compute."""
         taken = [text for seq in sequences if (text := self._take(seq, most)) is not None]
         texts = [text for text in taken if self._texts.get(text.seq.seq_id) is text]  # others may have its blocks now
+        self._runner.apply(
+            StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
+        )
+        self._begun, self._ended, self._added = [], [], []
         proposed = self._continue(texts, most)
         for text in texts:
             self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
@@ -157,19 +166,13 @@ class DraftModel:
     def _catch_up(self, texts: list[DraftText]) -> LaunchedStep | None:
         """Compute what is missing of some sequences, as much as fits into a step, and choose the next tokens of those
         of which nothing is missing then."""
-        self._runner.apply(
-            StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
-        )
-        self._begun, self._ended, self._added = [], [], []
         room, rows = self._runner.limits.max_step_tokens, []
         for text in texts:
-            seq_id, start = text.seq.seq_id, text.num_known
-            self._runner.rows[seq_id].record(start, tuple(_clip(text.token_ids[start:], self._vocab_size).tolist()))
-            text.num_known = text.num_tokens
+            self._runner.rows[text.seq.seq_id].record(*text.learn(self._vocab_size))
             count = min(room, text.num_tokens - text.num_computed)
             if count > 0:
                 stop = text.num_computed + count
-                rows.append(Row(seq_id, text.num_computed, count, stop == text.num_tokens))
+                rows.append(Row(text.seq.seq_id, text.num_computed, count, stop == text.num_tokens))
                 text.num_computed = stop
                 room -= count
         return self._compute(rows, None) if rows else None

@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from seesay.device.streams import on_stream
 from seesay.engine.core.speculation.draft_model import DraftModel, DraftText
+from seesay.llm.plans.step_plan import Row
 from seesay.llm.running.splices import Splices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Sequence_
 
     from seesay.llm.models.state_decoder import StateDecoder
-    from seesay.llm.plans.step_plan import Row
     from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.launched_step import LaunchedStep
+    from seesay.llm.running.proposal_chain import ProposalChain
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.sequence import Sequence
 
@@ -29,14 +31,46 @@ class LayerDraft(DraftModel):
     """A `DraftModel` of one layer. At place i it takes token i + 1, the model's hidden state of place i and the
     position of that; behind the last place that the model has computed, its own state. `states` has those of the model.
 
-    What it has computed of its own states is computed again with the model's, once there are these.
+    What it has computed of its own states is computed again with the model's, once there are these. `chain` proposes
+    where few tokens are missing, and greedy ones are wanted.
     """
 
     num_skipped = 1
 
-    def __init__(self, runner: ModelRunner, decoder: StateDecoder, states: KeptStates) -> None:
+    def __init__(self, runner: ModelRunner, decoder: StateDecoder, states: KeptStates, chain: ProposalChain) -> None:
         super().__init__(runner)
-        self._decoder, self.states = decoder, states
+        self._decoder, self.states, self._chain = decoder, states, chain
+
+    def _continue(self, texts: list[DraftText], most: int) -> dict[int, list[int]]:
+        if not texts:
+            return {}
+        longest = self._chain.find_size(len(texts)).num_proposed
+        chained, others = list[DraftText](), list[DraftText]()
+        for text in texts:
+            (chained if self._is_chained(text, longest) else others).append(text)
+        found = super()._continue(others, most)
+        return found | self._run_chain(chained, most) if chained else found
+
+    def _is_chained(self, text: DraftText, most: int) -> bool:
+        num_missing = text.num_tokens - text.num_computed
+        is_short = text.num_computed >= text.num_prompt_tokens and 0 < num_missing <= most + 1
+        return is_short and self._runner.rows[text.seq.seq_id].params.is_plain
+
+    def _run_chain(self, texts: list[DraftText], most: int) -> dict[int, list[int]]:
+        """Return up to `most` tokens for each sequence, by id."""
+        counts = np.array([text.num_tokens - text.num_computed for text in texts])
+        for text in texts:
+            self._runner.rows[text.seq.seq_id].record(*text.learn(self._vocab_size))
+        members = [self._runner.rows[text.seq.seq_id] for text in texts]
+        with torch.inference_mode(), on_stream(self._runner.stream):
+            states = [
+                self._take_states(Row(text.seq.seq_id, text.num_computed, count, True))
+                for text, count in zip(texts, counts.tolist(), strict=True)
+            ]
+            proposed = self._chain.run(members, counts, torch.cat(states))
+        for text in texts:
+            text.num_computed = text.num_tokens
+        return {text.seq.seq_id: own for text, own in zip(texts, proposed[:most].T.tolist(), strict=True)}
 
     def _find_embeddings(self, rows: Sequence_[Row], before: LaunchedStep | None) -> Mapping[int, Splices]:
         if before is not None:  # the decoder has its own states of the same rows

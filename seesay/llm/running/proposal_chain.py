@@ -1,0 +1,143 @@
+"""Proposes tokens of sequences in one go: a layer that predicts from hidden states computes what it lacks of them, and
+then token after token, each from what it made of the one before. The host waits once, for all of them; on a GPU one
+CUDA graph computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from seesay.device.streams import GraphRecorder, on_stream
+from seesay.device.transfers import HostCopy, upload
+from seesay.llm.ops import RowLayout
+from seesay.llm.running.decode_graphs import make_decode_input
+from seesay.llm.running.device_rows import TOKEN, DecodeInput, begin_decode
+from seesay.llm.running.step_sizes import fill_up, row_sizes
+
+if TYPE_CHECKING:
+    from seesay.llm.models.state_decoder import StateDecoder
+    from seesay.llm.running.row_table import RowState
+    from seesay.llm.running.runner import ModelRunner
+
+
+class ChainSize(NamedTuple):
+    """Sequences, tokens that the layer lacks of all of them, and tokens that are proposed for each."""
+
+    num_rows: int
+    num_tokens: int
+    num_proposed: int
+
+
+class ProposalChain:
+    """Chains of greedy tokens for the sequences of `runner`, which has `decoder`; as graphs, if its decode steps are.
+
+    most: tokens that are proposed for a sequence. All of them, and those before, are at most most_tokens.
+    """
+
+    def __init__(self, runner: ModelRunner, decoder: StateDecoder, *, most: int, most_tokens: int) -> None:
+        self._rows = rows = runner.device_rows
+        assert min(rows.num_rows, rows.num_lent) >= most_tokens
+        self._decoder, self._caches, self._block_size = decoder, runner.cache.layers, runner.block_size
+        self._most, self._most_tokens = most, most_tokens
+        self._tables = rows.block_table[:1].repeat(most_tokens, 1)
+        self._owners = torch.full((most_tokens,), rows.scratch_slot, device=rows.numbers.device)
+        self._lasts = torch.zeros_like(self._owners)
+        self._sizes = row_sizes(min(rows.num_slots, most_tokens // 2))
+        self._graphs: dict[int, Callable[[], torch.Tensor]] = {}
+        self._is_recorded = runner.has_graphs
+        if self._is_recorded:
+            recorder = GraphRecorder(runner.stream)
+            with torch.inference_mode(), on_stream(runner.stream):
+                self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
+
+    def find_size(self, num_rows: int) -> ChainSize:
+        """Return the size of a chain for so many sequences: how many tokens it takes and proposes at most."""
+        return self._make_size(fill_up(num_rows, self._sizes) if self._is_recorded else num_rows)
+
+    def _make_size(self, num_rows: int) -> ChainSize:
+        num_proposed = min(self._most, self._most_tokens // num_rows - 1)
+        return ChainSize(num_rows, num_rows * (num_proposed + 1), num_proposed)
+
+    def run(
+        self, members: Sequence[RowState], counts: npt.NDArray[np.int64], states: torch.Tensor
+    ) -> npt.NDArray[np.int64]:
+        """Return what is proposed, int64 [num_proposed, R], behind the known tokens of R `members`, of which the last
+        `counts` int64 [R] were not computed. states [sum of counts, hidden]: those of the model that these take."""
+        size, rows = self.find_size(len(members)), self._rows
+        assert len(states) <= size.num_tokens, (size, counts)
+        if not self._is_recorded:
+            size = size._replace(num_tokens=len(states))
+        firsts = np.cumsum(counts) - counts
+        # The last token is computed in the sequence's own slot, where the chain goes on; those before it in lent ones.
+        order = np.concatenate([first + np.roll(np.arange(n), 1) for first, n in zip(firsts, counts, strict=True)])
+        stops = np.fromiter((member.num_known for member in members), np.int64, count=len(members))
+        places = (np.repeat(stops - counts - firsts, counts) + np.arange(len(states)))[order]
+        owners = np.fromiter((member.slot for member in members), np.int64, count=len(members))
+        slots = rows.lend(owners, counts)
+        each = [member for member, n in zip(members, counts.tolist(), strict=True) for _ in range(n)]
+        rows.begin_decode(slots, places, each, size=size.num_tokens)
+        num_more = size.num_rows - len(members)
+        own, lasts, there = upload(
+            [np.pad(owners, (0, num_more), constant_values=rows.scratch_slot), np.pad(firsts, (0, num_more)), order],
+            states.device,
+        )
+        self._owners[: len(own)].copy_(own)
+        self._lasts[: len(lasts)].copy_(lasts)
+        self._decoder.carry(states.index_select(0, there))
+        found = self._graphs.get(size.num_rows, partial(self._compute, size))()
+        rows.token_places[slots] = -1
+        [proposed] = HostCopy(found).wait()
+        chosen: npt.NDArray[np.int64] = proposed.numpy()[:, : len(members)]
+        return chosen
+
+    def _record(self, recorder: GraphRecorder, num_rows: int) -> Callable[[], torch.Tensor]:
+        replay, output = recorder.record(partial(self._compute, self._make_size(num_rows)))
+
+        def run() -> torch.Tensor:
+            replay()
+            return output
+
+        return run
+
+    def _compute(self, size: ChainSize) -> torch.Tensor:
+        """Return the tokens int64 [num_proposed, num_rows]."""
+        decoder, owners, lasts = self._decoder, self._owners[: size.num_rows], self._lasts[: size.num_rows]
+        hidden = self._step(self._rows.slots[: size.num_tokens]).index_select(0, lasts)
+        decoder.carry(decoder.carried(size.num_tokens).index_select(0, lasts))
+        tokens = [decoder.logits(hidden).argmax(dim=-1)]
+        while len(tokens) < size.num_proposed:
+            self._rows.state[:, TOKEN].index_copy_(0, owners, tokens[-1])
+            tokens.append(decoder.logits(self._step(owners)).argmax(dim=-1))
+        return torch.stack(tokens)
+
+    def _step(self, slots: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states of the tokens in `slots`, each of which sees those before it in the KV cache."""
+        traits = self._decoder.traits
+        given = begin_decode(
+            self._rows, slots, self._tables, block_size=self._block_size, num_axes=traits.num_position_axes
+        )
+        inputs = make_decode_input(given, traits)
+        if not self._is_recorded:
+            inputs = replace(inputs, layout=_bring_layout(given, self._block_size))
+        return self._decoder.forward(inputs, self._caches)
+
+
+def _bring_layout(given: DecodeInput, block_size: int) -> RowLayout:
+    """Bring the lengths and blocks of rows to the host."""
+    kv_lens, table = (tensor.to("cpu").numpy().astype(np.int64) for tensor in (given.kv_lens, given.block_table))
+    num_blocks = -(-kv_lens // block_size)
+    places = np.minimum(np.arange(num_blocks.max()), num_blocks[:, None] - 1)
+    return RowLayout(
+        cu_seqlens_q=np.arange(len(kv_lens) + 1),
+        kv_lens=kv_lens,
+        block_table=np.take_along_axis(table, places, axis=1),
+        block_size=block_size,
+        num_decode=len(kv_lens),
+    )
