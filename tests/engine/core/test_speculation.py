@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -179,6 +180,52 @@ def test_a_model_proposes_nothing_while_no_row_runs() -> None:
     speculation.follow(0, [1])
     assert speculation.is_wanted(1) and speculation.propose(1) == {0: (1, 2, 3)}
     assert not speculation.is_wanted(0) and speculation.propose(0) == {}
+
+
+class Tries:
+    """A sequence for which a model proposes three tokens a step. Counts the tokens between tries."""
+
+    def __init__(self) -> None:
+        rule = SpeculationRule(most=3, most_tokens=64, least_saved=0.25)
+        self._speculation = ModelSpeculation(rule, cast(Any, Draft()), vocab_size=VOCAB)
+        self._seq = make_sequence(0, REPEATED)
+        self._speculation.begin(self._seq)
+        self._grow(1)
+
+    def _grow(self, count: int) -> None:
+        for _ in range(count):
+            self._seq.append(1)
+        self._speculation.follow(0, [1] * count)
+
+    def step(self, num_accepted: int) -> int:
+        """Accept some of the next proposed tokens; returns how many tokens came without any before."""
+        alone = 0
+        while not self._speculation.is_wanted(1):
+            self._grow(1)
+            alone += 1
+        assert self._speculation.propose(1)
+        self._grow(1 + num_accepted)
+        return alone
+
+
+def test_a_model_that_is_always_wrong_is_asked_ever_more_rarely() -> None:
+    tries = Tries()
+    alone = [tries.step(0) for _ in range(60)]
+    assert [count for count in alone if count] == [63, 127, 255, 511, 1023, 1023, 1023]
+    assert alone.index(63) == 8, "the first steps may be wrong by chance"
+
+
+def test_a_model_that_becomes_right_is_asked_at_once_after_the_next_pause() -> None:
+    tries = Tries()
+    alone = [tries.step(0) for _ in range(17)] + [tries.step(2) for _ in range(30)] + [tries.step(0) for _ in range(60)]
+    assert [count for count in alone if count][:3] == [63, 127, 63]
+
+
+def test_a_model_that_is_right_seven_times_of_ten_is_always_asked() -> None:
+    """Several steps in a row are wrong by chance."""
+    tries, rng = Tries(), random.Random(3)
+    steps = [next((i for i in range(3) if rng.random() >= 0.7), 3) for _ in range(3000)]
+    assert not sum(tries.step(count) for count in steps)
 
 
 def grow(speculation: TextSpeculation, seq: Sequence, token_ids: list[int]) -> None:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay")
 
-_LEAST_ACCEPTED = 0.25
-"""Share of proposed tokens below which a model proposes nothing for a while."""
+_LEAST_ACCEPTED = 0.4
+"""Accepted tokens of a step, on average, below which a model proposes nothing for a while."""
+_LEAST_STEPS, _AVERAGED_STEPS = 8, 16
+"""Steps of which the average is known, and about how many of the last ones it is of: one is far off by chance."""
+_LONGEST_PAUSE = 1024
 
 
 def can_propose(params: SamplingParams) -> bool:
@@ -143,19 +146,36 @@ class TextSpeculation:
 
 @dataclass(slots=True)
 class _Proposals:
-    """Those of a model for one sequence. rate: share of accepted ones. pause: tokens until the next try. last: those
-    that are being computed."""
+    """Those of a model for one sequence. expected: accepted tokens of a step, which are all until some steps are known.
+    pause: tokens until the next try; next_pause: those of the next pause. last: those that are being computed."""
 
     seq: Sequence
-    rate: float = 1.0
+    most: int
+    next_pause: int
     pause: int = 0
     last: tuple[int, ...] = ()
+    _num_steps: int = 0  # since the last pause
+    _accepted: float = 0.0  # on average of the last ones
+
+    @property
+    def expected(self) -> float:
+        return self.most if self._num_steps < _LEAST_STEPS else self._accepted
+
+    def count(self, num_accepted: int, *, pause_tokens: int) -> None:
+        """Count a step, and pause where few tokens are accepted: twice as long each time, until more are."""
+        self._num_steps += 1
+        self._accepted += (num_accepted - self._accepted) / min(self._num_steps, _AVERAGED_STEPS)
+        if self.expected >= _LEAST_ACCEPTED:
+            self.next_pause = pause_tokens if self._num_steps >= _LEAST_STEPS else self.next_pause
+            return
+        self.pause, self.next_pause = self.next_pause, min(2 * self.next_pause, _LONGEST_PAUSE)
+        self._num_steps = 0
 
 
 class ModelSpeculation:
     """Lets a smaller model propose, as long as what it proposes is accepted. Used by the engine loop's thread.
 
-    pause_tokens: so long it proposes nothing then.
+    pause_tokens: so long it proposes nothing at first, where few are.
     """
 
     pause_tokens = 64
@@ -171,7 +191,7 @@ class ModelSpeculation:
         if self._draft is not None and can_propose(seq.params):
             if self._draft.states is not None:
                 self._draft.states.begin(seq.seq_id)
-            self._live[seq.seq_id] = _Proposals(seq)
+            self._live[seq.seq_id] = _Proposals(seq, self._rule.most, self.pause_tokens)
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
         """Take new tokens of a sequence."""
@@ -179,10 +199,8 @@ class ModelSpeculation:
         if one is None:
             return
         if one.last:
-            one.rate += ((len(token_ids) - 1) / len(one.last) - one.rate) / 4
             one.last = ()
-            if one.rate < _LEAST_ACCEPTED:
-                one.rate, one.pause = 2 * _LEAST_ACCEPTED, self.pause_tokens
+            one.count(len(token_ids) - 1, pause_tokens=self.pause_tokens)
         one.pause = max(0, one.pause - len(token_ids))
 
     def drop(self, seq_id: int) -> None:
@@ -226,7 +244,7 @@ class ModelSpeculation:
         if not num_rows or not self._live or 2 * num_rows > self._rule.most_tokens:
             return []
         willing = [one for one in self._live.values() if not one.pause and one.seq.num_generated > 0]
-        saved = sum(one.rate for one in willing) * self._rule.most
+        saved = sum(one.expected for one in willing)
         return willing if saved >= self._rule.least_saved * num_rows else []
 
 
