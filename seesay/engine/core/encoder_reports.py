@@ -78,8 +78,8 @@ class EncoderReports:
         next report of them. Returns whether one will follow."""
         if not request.lent_items:
             return False
-        if request.failure is None:
-            request.failure = error
+        if request.end is None:
+            request.end = partial(self._fail, request, error, None)
             self._scheduler.forget_blocks(request.request_id)
             self._scheduler.finish(request.request_id, "error", explain(error))
         return True
@@ -93,8 +93,8 @@ class EncoderReports:
         if self._embeddings.note_encoded(item_hash, timing):
             self._scheduler.mark_ready(item_hash)
         for request in users:
-            if request.failure is not None and not request.lent_items:
-                self._fail(request, request.failure, None)  # it was not the tower
+            if request.end is not None and not request.lent_items:
+                request.end()
 
     def _take_failed(self, item_hash: bytes, error: Exception) -> None:
         failure = explain(error)

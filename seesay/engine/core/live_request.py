@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -58,10 +58,10 @@ class LiveRequest:
 
     defers_tokens: whether all tokens come with the final output. processors: change its logits. grammar: the program
     that the answer follows. thought: the thought before that, if it has a rule. lent_items: indexes of the media items
-    whose embedding was still being computed when it was taken, and is not known to be good. failure: why its row could
-    not be computed, while that may be the fault of such an embedding. is_checked: whether its adapter was there when it
-    came. has_sent_prompt: whether the prompt's log-probabilities were sent. Times that end in `_at` are
-    `time.perf_counter()` readings.
+    whose embedding was still being computed when it was taken, and is not known to be good. end: makes the final output
+    of a request that computes nothing any more, while it waits to hear of such embeddings. is_checked: whether its
+    adapter was there when it came. has_sent_prompt: whether the prompt's log-probabilities were sent. Times that end in
+    `_at` are `time.perf_counter()` readings.
     """
 
     sequence: TokenSequence
@@ -86,7 +86,7 @@ class LiveRequest:
     has_sent_prompt: bool = False
     encoded_items: set[int] = field(default_factory=set)
     lent_items: set[int] = field(default_factory=set)
-    failure: BaseException | None = None
+    end: Callable[[], None] | None = None
 
     @classmethod
     def make(cls, request: TokenRequest, processors: tuple[LogitsProcessor, ...] = ()) -> LiveRequest:

@@ -45,7 +45,8 @@ class LiveRequests:
         """Take what the rows of a step gave beside tokens. A sequence may have ended when the step before was
         committed."""
         for row in rows:
-            if (request := self.by_id.get(row.seq_id)) is not None:
+            request = self.by_id.get(row.seq_id)
+            if request is not None and request.end is None:
                 request.add_row(row)
 
     def add_tokens(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 from seesay.engine.core.live_request import LiveRequest
@@ -36,14 +37,21 @@ class RequestEnds:
         return chain.from_iterable(holder.values() for holder in holders)
 
     def deliver(self, request: LiveRequest, update: SequenceUpdate, logprobs: Sequence[Mapping[int, float]]) -> None:
-        """Take a sequence's new tokens, and hand them out unless they wait for the end."""
+        """Take a sequence's new tokens, and hand them out unless they wait for the end. The end waits for the tower, if
+        that has not told yet of an embedding that was lent."""
+        reason, stop_token_id = update.finish_reason, update.stop_token_id
         if request.sequence.params.pooling is not None:
             # The token that ended the prompt's last row is dropped: the answer is the pooled state.
-            self.finish(request, "error" if update.error else "stop", error=update.error)
+            reason, stop_token_id = "error" if update.error else "stop", None
+        else:
+            self._requests.add_tokens(request, update, logprobs)
+        if reason is None:
             return
-        self._requests.add_tokens(request, update, logprobs)
-        if update.finish_reason is not None:
-            self.finish(request, update.finish_reason, stop_token_id=update.stop_token_id, error=update.error)
+        end = partial(self.finish, request, reason, stop_token_id=stop_token_id, error=update.error)
+        if request.lent_items:
+            request.end = end
+        else:
+            end()
 
     def finish(
         self,
@@ -55,6 +63,7 @@ class RequestEnds:
         failed_item: int | None = None,
     ) -> None:
         """Make the final output of a request that the scheduler no longer has."""
+        request.end = None
         self._requests.end(request, reason, stop_token_id=stop_token_id, error=error, failed_item=failed_item)
         self._drop(request.request_id)
 
@@ -68,8 +77,10 @@ class RequestEnds:
             self.finish(request, reason, error=error)
 
     def fail(self, request_id: int, error: BaseException) -> None:
-        """End a request with an error, unless it has ended."""
-        self.end(request_id, "error", explain(error))
+        """End a request with an error, unless it has ended, or computes nothing any more."""
+        request = self._requests.by_id.get(request_id)
+        if request is None or request.end is None:
+            self.end(request_id, "error", explain(error))
 
     def fail_item(self, request: LiveRequest, error: BaseException, failed_item: int | None) -> None:
         """End a live request whose picture or video cannot be encoded."""

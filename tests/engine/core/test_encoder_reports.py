@@ -5,13 +5,23 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from seesay.encoders.store import Lookup
 from seesay.encoders.worker import EncodeTiming
 from seesay.engine.core.encoder_reports import EncoderReports
 from seesay.engine.core.inbox import Inbox
+from seesay.engine.core.live_request import LiveRequest
+from seesay.engine.core.live_requests import LiveRequests
+from seesay.engine.core.request_ends import RequestEnds
+from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ErrorCode, RequestError
+from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.launched_step import PositionOutputs, RowResult
+from seesay.llm.scheduling.step_commit import SequenceUpdate
+from seesay.values import MultimodalInput
 
 PICTURE = b"picture"
 ROW_ERROR = RequestError(ErrorCode.INTERNAL, "the embedding is missing")
@@ -21,14 +31,14 @@ class Engine:
     """Request 7 took an embedding that is still being computed; request 8 took none."""
 
     def __init__(self) -> None:
-        self.lent: Any = SimpleNamespace(request_id=7, lent_items={0}, failure=None)
+        self.lent: Any = SimpleNamespace(request_id=7, lent_items={0}, end=None)
         self.lent.find_lent = lambda item_hash: [0] * (item_hash == PICTURE and bool(self.lent.lent_items))
-        self.other: Any = SimpleNamespace(request_id=8, lent_items=set(), failure=None)
+        self.other: Any = SimpleNamespace(request_id=8, lent_items=set(), end=None)
         self.live: dict[int, Any] = {7: self.lent, 8: self.other}
         self.finished: list[int] = []
         self.ended: list[tuple[Any, BaseException, int | None]] = []
         self.inbox = Inbox()
-        scheduler: Any = SimpleNamespace(
+        self.scheduler: Any = SimpleNamespace(
             forget_blocks=lambda _id: None,
             finish=lambda seq_id, *_: self.finished.append(seq_id),
             mark_failed=lambda *_: (),
@@ -39,7 +49,7 @@ class Engine:
             find_users=lambda _hash: [self.live[7]] if 7 in self.live else [],
             note_encoded=self._note_encoded,
         )
-        self.reports = EncoderReports(self.inbox, scheduler, embeddings, self.live, self._end)
+        self.reports = EncoderReports(self.inbox, self.scheduler, embeddings, self.live, self._end)
 
     def _note_encoded(self, _hash: bytes, _timing: EncodeTiming) -> bool:
         self.lent.lent_items.clear()
@@ -73,3 +83,27 @@ def test_a_lent_embedding_that_is_good_leaves_the_request_its_own_error(engine: 
     engine.reports.on_ready(PICTURE, EncodeTiming())
     engine.inbox.drain(wait=False)
     assert engine.ended == [(engine.lent, ROW_ERROR, None)]
+
+
+@pytest.mark.parametrize("is_pooled", [False, True])
+def test_an_answer_ends_when_the_tower_has_told_of_what_it_took(engine: Engine, is_pooled: bool) -> None:
+    """Its only step may be known before the report of the call that was computed before that."""
+    dropped: list[int] = []
+    requests = LiveRequests()
+    ends = RequestEnds(engine.scheduler, requests, list, dropped.append)
+    params = SamplingParams(pooling="last") if is_pooled else SamplingParams(output_logits="generation")
+    prompt = MultimodalInput(token_ids=np.arange(2), positions=np.arange(2), next_position=2)
+    request = LiveRequest.make(TokenRequest(request_id=7, prompt=prompt, params=params))
+    request.lent_items = {0}
+    requests.add(request)
+    engine.lent = engine.live[7] = request
+    ends.deliver(request, SequenceUpdate(seq=request.sequence, token_ids=(3,), finish_reason="stop"), ())
+    assert not requests.take_outputs() and requests.by_id == {7: request}
+    # What a row gives that was launched behind the last one:
+    ends.fail(7, ROW_ERROR)
+    requests.add_rows([RowResult(seq_id=7, start=2, logits=PositionOutputs(start=2, values=torch.zeros(1, 5)))])
+    engine.reports.on_ready(PICTURE, EncodeTiming())
+    engine.inbox.drain(wait=False)
+    [output] = requests.take_outputs()
+    assert output.finish_reason == "stop" and output.error is None and dropped == [7]
+    assert output.report is not None and output.report.logits is None
