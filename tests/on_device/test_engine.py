@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +23,12 @@ from my_device.graphs import CalledAgain
 from my_device.ops import MyOps
 from on_device import DEMO, GREEDY, ask, count_crossings, load_device, make_prompts, open_engine
 from other_weights import copy_with_other_weights
+from PIL import Image
 from quantized_folders import FORMS, PACKED_FORMS, write_quantized
 
 from seesay import VisionConfig
 from seesay.device.registry import accelerator_of
+from seesay.encoders.worker import EncoderWorker
 from seesay.errors import CheckpointError, ConfigError
 from seesay.offline.pipeline import Pipeline
 
@@ -138,6 +143,37 @@ def test_its_own_operations_and_graphs_compute(expected: list[list[int]], monkey
             calls.clear()
             assert ask(pipe) == expected
         assert calls and (CalledAgain.num_replays > before) != eager_mode
+
+
+def test_an_answer_of_one_token_tells_what_the_tower_did(engine: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its only step is known before the tower's worker has told of the call that was computed before it."""
+    finish = EncoderWorker._finish
+
+    def finish_late(self: EncoderWorker, launched: Any) -> None:
+        time.sleep(0.5)
+        finish(self, launched)
+
+    engine.engine.reset_caches()
+    monkeypatch.setattr(EncoderWorker, "_finish", finish_late)
+    for is_cached in (False, True):
+        answer = engine(make_prompts()[0], gen_config=replace(GREEDY, max_new_tokens=1))
+        assert [report.is_cached for report in answer.media] == [is_cached]
+        assert (answer.timings.encode_s > 0) != is_cached
+
+
+def test_rows_jump_where_that_saves_steps_of_a_graph(reference: Pipeline) -> None:
+    text = "the colour of the large square in the middle of the picture is red"
+    config = replace(GREEDY, response_format={"type": "choice", "choice": [text]}, ignore_eos=False, max_new_tokens=60)
+    answers = [reference(prompt, gen_config=config) for prompt in make_prompts()[:2]]
+    num_steps = []
+    for jump_ahead in (False, True):
+        before = CalledAgain.num_replays
+        with open_engine("npu", jump_ahead=jump_ahead) as pipe:
+            found = [pipe(prompt, gen_config=config) for prompt in make_prompts()[:2]]
+            assert (pipe.engine.stats().total_jumped_tokens > 0) == jump_ahead
+        assert [answer.text for answer in found] == [answer.text for answer in answers] == [text] * 2
+        num_steps.append(CalledAgain.num_replays - before)
+    assert num_steps[0] > num_steps[1] > 0
 
 
 def test_steps_are_timed(expected: list[list[int]]) -> None:
@@ -267,6 +303,30 @@ def test_out_of_memory_is_told() -> None:
             pass
     finally:
         set_capacity(total)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_engine_gives_back_its_memory_without_a_collection(is_closed: bool) -> None:
+    """Graphs of steps, and of a tower that has seen several pictures of one size, keep what they compute."""
+    pictures = [Image.new("RGB", (64, 64), (40 * k, 0, 0)) for k in range(6)]
+    gc.collect()
+    used = torch.ops.my_device.read_memory(0)[2]
+    gc.disable()
+    try:
+        with ExitStack() as stack:
+            pipe = stack.enter_context(open_engine("npu"))
+            for picture in pictures:
+                pipe(("what is this?", picture), gen_config=GREEDY)
+            assert torch.ops.my_device.read_memory(0)[2] > used + (30 << 20)
+            if not is_closed:
+                stack.pop_all()
+        del pipe, stack
+        deadline_s = time.monotonic() + 60
+        while torch.ops.my_device.read_memory(0)[2] > used + (1 << 20) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        assert torch.ops.my_device.read_memory(0)[2] <= used + (1 << 20)  # constants of operations stay
+    finally:
+        gc.enable()
 
 
 def test_what_there_is_no_room_for_leaves_nothing_behind() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -61,6 +62,41 @@ def make_decode_input(given: DecodeInput, traits: DecoderTraits) -> ModelInput:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Step:
+    """Computes a step of `rows`. A device's graph may keep it, so it does not refer to graphs, whose memory is freed
+    with the last reference to them."""
+
+    decoder: Decoder
+    caches: Sequence[LayerCache]
+    rows: DeviceRows
+    tables: torch.Tensor
+    block_size: int
+    adapters: GraphAdapters | None
+    make_states: Callable[[torch.Tensor], torch.Tensor] | None
+
+    def compute(self, size: int, is_adapted: bool) -> DecodeOutput:
+        traits = self.decoder.traits
+        given = begin_decode(
+            self.rows,
+            self.rows.slots[:size],
+            self.tables,
+            block_size=self.block_size,
+            num_axes=traits.num_position_axes,
+        )
+        inputs = replace(
+            make_decode_input(given, traits),
+            state_slots=self.rows.state[self.rows.slots[:size], STATE] if traits.has_states else None,
+            adapters=self.adapters.rows(size) if self.adapters is not None and is_adapted else None,
+        )
+        hidden = self.decoder.forward(inputs, self.caches)
+        logits = self.decoder.logits(hidden)
+        best, token_ids = logits.max(dim=-1)
+        best.add_(given.faults)  # so that what is collected anyway tells of them
+        states = hidden if self.make_states is None else self.make_states(hidden)
+        return DecodeOutput(states=states, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
+
+
 class DecodeGraphs:
     """Graphs for steps of the sequences in `rows`, over the KV cache `caches` (one per layer). Recording them by
     `record` takes a second or two. num_adapter_slots: of the decoder's adapters; 0: it takes none. make_states: see
@@ -77,47 +113,27 @@ class DecodeGraphs:
         num_adapter_slots: int = 0,
         make_states: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        self._decoder, self._make_states = decoder, make_states
-        self._caches = caches
         self._rows = rows
-        self._block_size = block_size
-        self._tables = rows.block_table[:1].repeat(rows.num_rows, 1)
         self._sizes = row_sizes(rows.num_rows)
         self._adapters: GraphAdapters | None = None
         if num_adapter_slots:
             self._adapters = GraphAdapters(
                 num_rows=rows.num_rows, num_slots=num_adapter_slots, device=rows.numbers.device
             )
-        self._graphs = {
-            (size, is_adapted): self._record(record, size, is_adapted)
-            for size in reversed(self._sizes)
-            for is_adapted in (False, True)[: 1 + (num_adapter_slots > 0)]
-        }
-
-    def _record(self, record: Record, size: int, is_adapted: bool) -> _Graph:
-        replay, output = record(lambda: self._compute(size, is_adapted))
-        return _Graph(replay=replay, output=output)
-
-    def _compute(self, size: int, is_adapted: bool) -> DecodeOutput:
-        traits = self._decoder.traits
-        given = begin_decode(
-            self._rows,
-            self._rows.slots[:size],
-            self._tables,
-            block_size=self._block_size,
-            num_axes=traits.num_position_axes,
+        step = _Step(
+            decoder=decoder,
+            caches=caches,
+            rows=rows,
+            tables=rows.block_table[:1].repeat(rows.num_rows, 1),
+            block_size=block_size,
+            adapters=self._adapters,
+            make_states=make_states,
         )
-        inputs = replace(
-            make_decode_input(given, traits),
-            state_slots=self._rows.state[self._rows.slots[:size], STATE] if traits.has_states else None,
-            adapters=self._adapters.rows(size) if self._adapters is not None and is_adapted else None,
-        )
-        hidden = self._decoder.forward(inputs, self._caches)
-        logits = self._decoder.logits(hidden)
-        best, token_ids = logits.max(dim=-1)
-        best.add_(given.faults)  # so that what is collected anyway tells of them
-        states = hidden if self._make_states is None else self._make_states(hidden)
-        return DecodeOutput(states=states, logits=logits, best=best, token_ids=token_ids, faults=given.faults)
+        self._graphs: dict[tuple[int, bool], _Graph] = {}
+        for size in reversed(self._sizes):
+            for is_adapted in (False, True)[: 1 + (num_adapter_slots > 0)]:
+                replay, output = record(partial(step.compute, size, is_adapted))
+                self._graphs[size, is_adapted] = _Graph(replay=replay, output=output)
 
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows: none attends to media."""
