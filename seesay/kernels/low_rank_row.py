@@ -14,6 +14,8 @@ from seesay.kernels.gpu import has_dependent_launch, nvidia_options
 from seesay.kernels.low_rank import MULTIPLE, SlotProducts, load_b, load_span, wait
 from seesay.kernels.sizes import power_of_2_from
 
+NVIDIA_ALONE = True
+"""Only the product of one row takes these, which is made for NVIDIA's GPUs."""
 _ROW_PART, _ROW_COLUMNS = 512, 64
 """Inputs, and outputs, that a program of one row's kernels multiplies."""
 _WARPS = 2

@@ -112,6 +112,13 @@ def test_weights_cannot_be_replaced(engine: AsyncEngine, path: Path) -> None:
 # --- the process alone ------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def find_own() -> Callable[[], list[int]]:
+    """`find_own()` returns the ids of the encoders' processes that were started since."""
+    before = find_children(os.getpid(), MODULE)
+    return lambda: [pid for pid in find_children(os.getpid(), MODULE) if pid not in before]
+
+
 def start(folder: Path, *, limit_s: float = 600.0) -> RemoteEncoder:
     orders = messages.Start(str(folder), {"device_type": "cpu"}, "cpu", "float32", 30)
     return RemoteEncoder(TowerProcess(orders, limit_s=limit_s))
@@ -125,10 +132,10 @@ def make_features(path: Path) -> tuple[list[Any], list[torch.Tensor]]:
         return features, family.build_encoder(torch.device("cpu"), torch.float32).encode(features)
 
 
-def test_embeddings_are_those_of_the_tower(path: Path) -> None:
+def test_embeddings_are_those_of_the_tower(path: Path, find_own: Callable[[], list[int]]) -> None:
     features, expected = make_features(path)
     encoder = start(path)
-    [pid] = find_children(os.getpid(), MODULE)
+    [pid] = find_own()
     torch.testing.assert_close(encoder.encode(features), expected)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EncoderLostError, match=r"died \(signal 9\)"):
@@ -137,16 +144,16 @@ def test_embeddings_are_those_of_the_tower(path: Path) -> None:
     with pytest.raises(RuntimeError, match="KeyError: 'grid'"):
         encoder.encode([{}])
     torch.testing.assert_close(encoder.encode(features), expected)
-    [pid] = find_children(os.getpid(), MODULE)
+    [pid] = find_own()
     del encoder
     gc.collect()  # what was raised refers to it
     assert is_over(pid)
 
 
-def test_a_process_that_hangs_is_replaced(path: Path) -> None:
+def test_a_process_that_hangs_is_replaced(path: Path, find_own: Callable[[], list[int]]) -> None:
     features, expected = make_features(path)
     encoder = start(path, limit_s=2.0)
-    [pid] = find_children(os.getpid(), MODULE)
+    [pid] = find_own()
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError, match="hangs: a call has taken 2 s"):
         encoder.encode(features)
@@ -160,7 +167,7 @@ def test_bfloat16_crosses() -> None:
     assert messages.Encoded.of([]).restore() == []
 
 
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_model(tmp_path: Path, find_own: Callable[[], list[int]]) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json"):
         start(tmp_path)
-    assert not find_children(os.getpid(), MODULE)
+    assert not find_own()

@@ -138,7 +138,8 @@ def test_a_thousand_answers_that_ended_are_valid(pipe: Pipeline) -> None:
 )
 def test_answers_are_the_same_however_they_are_computed(pipe: Pipeline, options: dict[str, Any]) -> None:
     expected = answer(pipe, 2, **NARROW)
-    with pipeline("seesay-demo", EngineConfig(device_type="cpu", session_len=384, **options)) as other:
+    options = {"session_len": 384, "eager_mode": True, **options}  # a graph's steps seldom give way to a jump
+    with pipeline("seesay-demo", EngineConfig(device_type="cpu", **options)) as other:
         assert answer(other, 2, **NARROW) == expected
         assert other._engine.stats().total_jumped_tokens > 0
         if "num_gpu_blocks" in options:

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,13 @@ CPU = EngineConfig(device_type="cpu", block_size=16)
 SCRIPT = """
 import os, signal, sys, threading, time
 from seesay import EngineConfig, GenerationConfig, pipeline
-pipe = pipeline({path!r}, EngineConfig(device_type="cpu"))
+pipe = pipeline({path!r}, {config!r})
 config = GenerationConfig(max_new_tokens=1900, ignore_eos=True)
 """
 
 
 def run_script(path: Path, body: str) -> subprocess.CompletedProcess[str]:
-    script = SCRIPT.format(path=str(path)) + textwrap.dedent(body)
+    script = SCRIPT.format(path=str(path), config=EngineConfig(device_type="cpu")) + textwrap.dedent(body)
     return subprocess.run([sys.executable, "-c", script], check=False, capture_output=True, text=True, timeout=800)
 
 
@@ -76,16 +77,19 @@ def test_ctrl_c_ends_a_script_cleanly(tiny_checkpoint: Callable[[str], Path]) ->
     assert done.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
-ROUNDS = """
+DEFAULT = EngineConfig()
+if DEFAULT.device_type != "auto":  # of `--device`, which computes its longest texts at each start
+    DEFAULT = replace(DEFAULT, session_len=512)
+ROUNDS = f"""
 import re, sys, threading, time
 from pathlib import Path
-from seesay import GenerationConfig, pipeline
+from seesay import EngineConfig, GenerationConfig, pipeline
 from seesay.demo.scenes import make_example
 
 image = make_example("describe", 5).images[0]
 kept = []
 for k in range(8):
-    pipe = pipeline()
+    pipe = pipeline(backend_config={DEFAULT!r})
     pipe(("describe this image", image), gen_config=GenerationConfig(max_new_tokens=4))
     if k < 4:
         pipe.close()

@@ -18,7 +18,16 @@ from typing import Any
 import pytest
 import torch
 from asking import ask, ask_in_order, count_tokens, held, loop_of, make_conversations, make_video_prompt, parse
-from enrolment import BACKBONES, COMPOSED, ENROLLED, OF_MODULES, VIDEO_FAMILIES, list_writers
+from enrolment import (
+    BACKBONES,
+    COMPOSED,
+    ENROLLED,
+    OF_MODULES,
+    VIDEO_FAMILIES,
+    WITH_LATENT_ROWS,
+    WITH_STATES,
+    list_writers,
+)
 from llm.device_state import State, read_state
 from llm.eager_graphs import record_eagerly
 from watched_runner import watched
@@ -65,9 +74,10 @@ SLOW_RUNS = [
     *itertools.product(IN_ALL_SETUPS, ("preemption",), (True,)),
     ("qwen2_5_vl", "preemption", False),
     ("llama", "host, int8", True),
-    *((name, "host", True) for name in (*OTHERS, *MORE_TEXT_MODELS) if name not in THOROUGH),
+    *((name, "host", True) for name in (*OTHERS, *MORE_TEXT_MODELS) if name not in (*THOROUGH, *WITH_STATES)),
+    *((name, "preemption", True) for name in (*OTHERS, *MORE_TEXT_MODELS) if name in WITH_STATES),
     *((name, "preemption", False) for name in OTHERS[0::2]),
-    *((name, "host, int8", True) for name in OTHERS[1::2]),
+    *((name, "host, int8", True) for name in OTHERS[1::2] if name not in (*WITH_STATES, *WITH_LATENT_ROWS)),
 ]
 """Every family, as each has places and positions of its own for its media."""
 NEW_TOKENS, FEW_TOKENS, NUM_SHORT = 24, 16, 8
