@@ -68,6 +68,12 @@ def test_reads_what_is_there(folder: Any) -> None:
     assert read == {"a": [[0, 1, 2], [3, 4, 5]]}
 
 
+def test_devices_that_safetensors_does_not_know_get_tensors_of_the_host(folder: Any) -> None:
+    """PyTorch's name of any device that a package adds, before the package gives it one."""
+    slices = Checkpoint.load(folder).slices(["a"], torch.device("privateuseone:0"))
+    assert [tensor.read((range(2), range(3))).tolist() for _, tensor in slices] == [[[0, 1, 2], [3, 4, 5]]]
+
+
 def test_reads_regions(folder: Any) -> None:
     save_file({"a": torch.arange(24).view(4, 3, 2), "s": torch.tensor([7.0])}, folder / "model.safetensors")
     whole = torch.arange(24).view(4, 3, 2)

@@ -359,14 +359,18 @@ class Checkpoint:
         return frozenset(self.stored)
 
     def slices(self, names: Iterable[str], device: torch.device | str) -> Iterator[tuple[str, TensorSlices]]:
-        """Open tensors one at a time, file by file, to read all or part of each directly to `device`.
+        """Open tensors one at a time, file by file, to read all or part of each directly to `device`, or, if a package
+        added that to PyTorch, to the host: safetensors knows few of their names.
 
         A CPU tensor may share memory with the mapped file: copy it to keep it. Raises `CheckpointError` that names the
         tensor or file. On a terminal, reading for more than a second shows a progress bar.
         """
+        import torch
         from safetensors import SafetensorError, safe_open
         from tqdm import tqdm
 
+        is_added = torch.device(device).type == torch._C._get_privateuse1_backend_name()
+        target = "cpu" if is_added else str(device)
         by_file: dict[Path, list[str]] = {}
         for name in names:
             by_file.setdefault(self.find(name).file, []).append(name)
@@ -374,7 +378,7 @@ class Checkpoint:
         with tqdm(total=total, desc="loading weights", unit="tensor", disable=None, delay=1.0, leave=False) as bar:
             for file, wanted in by_file.items():
                 try:
-                    with safe_open(str(file), framework="pt", device=str(device)) as reader:
+                    with safe_open(str(file), framework="pt", device=target) as reader:
                         for name in wanted:
                             yield name, TensorSlices(reader, name, self.stored[name].shape)
                             bar.update()
