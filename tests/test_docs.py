@@ -38,7 +38,7 @@ PAGES = (
     "docs/low_level_engine.md", "docs/answers.md", "docs/reasoning.md", "docs/probabilities.md", "docs/sessions.md",
     "docs/long_context.md", "docs/tools.md", "docs/demo_model.md", "docs/plugins.md", "docs/batch.md",
     "docs/several_gpus.md", "docs/adapters.md", "docs/speculation.md", "docs/documents.md", "docs/boxes.md",
-    "docs/deterministic.md",
+    "docs/deterministic.md", "docs/devices.md",
 )  # fmt: skip
 NOT_RUN = re.compile(r"^(?:make|git|pip|seesay serve|VARIABLE=) ?|^(?:\w+=\S+ )?seesay serve|^pip ", re.M)
 SCENE = sample_scene(seed=0)
