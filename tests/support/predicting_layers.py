@@ -1,32 +1,63 @@
-"""Checkpoints with a layer that predicts further tokens."""
+"""Checkpoints with a layer that predicts further tokens, as published."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+APART = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe", "qwen3_next")
+"""Checkpoints whose layer is stored apart from the others."""
 
-def add_layer(source: Path, target: Path, *, shares: bool = False) -> Path:
-    """Copy a checkpoint, with a random layer behind its last one, as published; with `shares`, without a table and a
-    head of its own."""
+Tensors = dict[str, torch.Tensor]
+
+
+def add_layer(source: Path, target: Path, *, shares: bool = False, is_apart: bool = False) -> Path:
+    """Copy a checkpoint, with a random layer: behind its last one, or apart from the others; with `shares`, without a
+    table and a head of its own."""
     shutil.copytree(source, target)
     config = json.loads((target / "config.json").read_text())
-    number = config["num_hidden_layers"]
-    (target / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    text = config.get("text_config", config)
+    text["mtp_num_hidden_layers" if is_apart else "num_nextn_predict_layers"] = 1
+    (target / "config.json").write_text(json.dumps(config))
     tensors = load_file(target / "model.safetensors")
     torch.manual_seed(11)
-    last, new = f"model.layers.{number - 1}.", f"model.layers.{number}."
+    add = _make_apart if is_apart else _make_behind
+    layer = add(tensors, text["num_hidden_layers"], text["hidden_size"], shares=shares)
+    save_file(tensors | {name: t.contiguous() for name, t in layer.items()}, target / "model.safetensors")
+    return target
+
+
+def _make_behind(tensors: Tensors, number: int, size: int, *, shares: bool) -> Tensors:
+    """Return the tensors of a layer as GLM-4.5 and DeepSeek-V3 have it."""
+    found = (re.fullmatch(rf"((?:.*\.)?layers\.){number - 1}\.input_layernorm\.weight", name) for name in tensors)
+    prefix = next(match[1] for match in found if match and "visual" not in match[1])
+    last, new = f"{prefix}{number - 1}.", f"{prefix}{number}."
     layer = {name.replace(last, new): 0.05 * torch.randn_like(t) for name, t in tensors.items() if last in name}
     layer |= {name: torch.ones_like(t) for name, t in layer.items() if "norm" in name}
-    size = config["hidden_size"]
     layer |= {f"{new}{name}.weight": torch.ones(size) for name in ("enorm", "hnorm", "shared_head.norm")}
     layer[f"{new}eh_proj.weight"] = 0.05 * torch.randn(size, 2 * size)
     if not shares:
-        layer[f"{new}embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
+        table = next(name for name in tensors if name.endswith("embed_tokens.weight"))
+        layer[f"{new}embed_tokens.weight"] = tensors[table].clone()
         layer[f"{new}shared_head.head.weight"] = tensors["lm_head.weight"].clone()
-    save_file(tensors | layer, target / "model.safetensors")
-    return target
+    return layer
+
+
+def _make_apart(tensors: Tensors, number: int, size: int, *, shares: bool) -> Tensors:
+    """Return the tensors of a layer as Qwen3.5 has it: one of attention. Norms are stored less 1."""
+    del number
+    attention = next(name for name in sorted(tensors) if name.endswith("self_attn.q_proj.weight"))
+    like, new = attention.removesuffix("self_attn.q_proj.weight"), "mtp.layers.0."
+    layer = {name.replace(like, new): 0.05 * torch.randn_like(t) for name, t in tensors.items() if like in name}
+    norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
+    layer |= {f"mtp.{name}.weight": 0.1 * torch.randn(size) for name in norms}
+    layer["mtp.fc.weight"] = 0.05 * torch.randn(size, 2 * size)
+    if not shares:
+        table = next(name for name in tensors if name.endswith("embed_tokens.weight"))
+        layer["mtp.embed_tokens.weight"] = tensors[table].clone()
+    return layer

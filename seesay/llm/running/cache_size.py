@@ -66,15 +66,16 @@ def choose_cache_size(
 
 def _choose_num_states(runner: ModelRunner, *, num_blocks: int, share: float, reserved_bytes: int) -> int:
     """Return the number of slots of states beside `num_blocks` blocks, 0 for as many as fit: two for each sequence of a
-    full batch, itself and a snapshot, and one for each block where states take less memory than blocks, but not more
-    than fit in half of the cache's memory. 0 where layers have no state, and not only those of a stage."""
+    full batch, itself and a snapshot, one more for each that may have proposed tokens, and one for each block where
+    states take less memory than blocks, but not more than fit in half of the cache's memory. 0 where layers have no
+    state, and not only those of a stage."""
     if not runner.decoder.traits.has_states:
         return 0
     state_bytes = max(1, bytes_per_state(runner.decoder.traits.state_shapes, runner.dtype))
     limits, block_bytes = runner.limits, bytes_per_block(runner.kv_layouts)
     memory_share = share * (CPU_MEMORY_SHARE if runner.device.type == "cpu" else 1.0)
     usable = max(0, measure_memory(runner.device).free_bytes - reserved_bytes) * memory_share
-    wanted = 2 * limits.max_batch_size
+    wanted = 2 * limits.max_batch_size + min(limits.max_batch_size, limits.max_verified_tokens // 2)
     if state_bytes < block_bytes:
         most = min(limits.max_batch_size * limits.max_sequence_blocks, int(usable // (state_bytes + block_bytes)))
         wanted = max(wanted, num_blocks or most)

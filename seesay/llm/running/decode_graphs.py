@@ -136,7 +136,10 @@ class DecodeGraphs:
                 self._graphs[size, is_adapted] = _Graph(replay=replay, output=output)
 
     def takes(self, step: StepRows) -> bool:
-        """Whether a graph can compute these rows: none attends to media."""
+        """Whether a graph can compute these rows: none attends to media, and none has a state that several tokens of it
+        change."""
+        if step.has_drafts and self._decoder.traits.has_states:
+            return False
         if step.seen or not step.is_decode or not 0 < step.num_tokens <= self._sizes[-1]:
             return False
         return not step.has_drafts or (step.num_tokens <= self._rows.num_lent and not len(step.pending))

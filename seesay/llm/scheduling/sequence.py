@@ -67,7 +67,9 @@ class Sequence:
     adapter_id: of the weights that change those of the model for it; 0: none. Sequences of different ones share no KV
     block. adapter_slot: where these are on the device, while it is running; -1 where it has none.
     state_slot: where what layers keep of it as a whole is, while it runs; -1: nowhere. snapshots: behind which tokens
-    that is kept for others; None where layers keep no such thing. last_snapshot: the key of the last block behind which
+    that is kept for others; None where layers keep no such thing. spare_slot: where it is as it was before the proposed
+    tokens of its last row, until these are found to be right, or its next row begins there again; else -1.
+    last_snapshot: the key of the last block behind which
     that was done in its answer, and not for long. num_lost: up to here it was computed in steps that failed, and with
     them its state was lost.
     stretch: of its rotary embedding (see `LengthScaling`); it shares no KV block with sequences of another stretch.
@@ -133,6 +135,7 @@ class Sequence:
         "seq_id",
         "shares_blocks",
         "snapshots",
+        "spare_slot",
         "state_slot",
         "status",
         "stretch",
@@ -193,7 +196,7 @@ class Sequence:
         self.num_foretold = 0
         self.num_drafts = self.num_drafted = self.num_accepted = 0
         self.block_ids: tuple[int, ...] = ()
-        self.state_slot = -1
+        self.state_slot = self.spare_slot = -1
         self.snapshots: SnapshotPlaces | None = None
         self.last_snapshot: BlockKey | None = None
         self.num_lost = 0

@@ -98,6 +98,26 @@ class StateSlots:
         if seq.state_slot >= 0:
             self.pool.release((seq.state_slot,))
             seq.state_slot, seq.last_snapshot = -1, None
+            self.drop_spare(seq)
+
+    def spare(self, seq: Sequence) -> bool:
+        """Copy the state of `seq` before a row with proposed tokens, if there is room. Returns whether there is."""
+        if not self.has_room:
+            return False
+        seq.spare_slot = self._take()
+        self._copies.append(CopiedBlock(seq.state_slot, seq.spare_slot))
+        return True
+
+    def take_back(self, seq: Sequence) -> None:
+        """Let the state of `seq` be the one before the proposed tokens of its last row."""
+        self._copies.append(CopiedBlock(seq.spare_slot, seq.state_slot))
+        self.drop_spare(seq)
+
+    def drop_spare(self, seq: Sequence) -> None:
+        """Keep no state before proposed tokens."""
+        if seq.spare_slot >= 0:
+            self.pool.release((seq.spare_slot,))
+            seq.spare_slot = -1
 
     def keep(self, seq: Sequence, place: int) -> None:
         """Keep the state of `seq`, which is behind `place` tokens, for others, as far as there is room. `block_keys`
@@ -139,4 +159,5 @@ class StateSlots:
 
     def check_integrity(self, sequences: Iterable[Sequence]) -> None:
         """Assert all invariants. `sequences`: those that run."""
-        self.pool.check_integrity([(seq.state_slot,) for seq in sequences])
+        held = [(seq.state_slot, *[slot for slot in (seq.spare_slot,) if slot >= 0]) for seq in sequences]
+        self.pool.check_integrity(held)

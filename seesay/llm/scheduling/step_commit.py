@@ -57,7 +57,7 @@ class StepCommit:
         assert seq.num_computed == start and seq.num_scheduled >= stop, (seq, start, stop)
         added, end = self._append_tokens(seq, sampled[seq.seq_id]) if samples else ((), None)
         if drafts:
-            stop = self._settle_drafts(seq, len(drafts), len(added))
+            stop = self._settle_drafts(seq, len(drafts), len(added), start)
         seq.num_computed = stop
         if start < seq.media_end:
             self._live.needs.settle_computed(seq, stop)
@@ -70,16 +70,18 @@ class StepCommit:
         self._live.end(seq, "length", None)
         return SequenceUpdate(seq=seq, finish_reason="length")
 
-    def _settle_drafts(self, seq: Sequence, num_drafts: int, num_added: int) -> int:
-        """Count the accepted ones of the drafts of a row, which gave `num_added` tokens, and plan on behind these.
-        Returns where the computed tokens end: before the last known one."""
+    def _settle_drafts(self, seq: Sequence, num_drafts: int, num_added: int, start: int) -> int:
+        """Count the accepted ones of the drafts of a row from `start`, which gave `num_added` tokens, and plan on
+        behind these. Returns where the computed tokens end: before the last known one, or at `start`, where a state is
+        kept that a wrong one has changed."""
         num_accepted = min(num_drafts, num_added - 1)
         self.total_draft_tokens += num_drafts
         self.total_accepted_tokens += num_accepted
         seq.num_drafted += num_drafts
         seq.num_accepted += num_accepted
         seq.num_drafts = 0
-        seq.num_scheduled = seq.num_tokens - 1
+        has_state = self._live.settle_state(seq, is_right=num_accepted == num_drafts)
+        seq.num_scheduled = seq.num_tokens - 1 if has_state else start
         return seq.num_scheduled
 
     def _append_tokens(self, seq: Sequence, token_ids: tuple[int, ...]) -> tuple[tuple[int, ...], Stop | None]:

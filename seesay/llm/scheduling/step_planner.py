@@ -72,14 +72,16 @@ class StepPlanner:
                 # Younger ones hold the blocks and are in flight: they pause, so that the next plan can preempt them.
                 step.spare = 0
                 return
-            if num_tokens and missing == 1:
-                proposed = self._fit_drafts(seq, drafts[seq.seq_id], step.spare) if seq.seq_id in drafts else ()
-                step.rows.append(self._make_row(seq, num_tokens, proposed))
+            if not num_tokens:
+                pass
+            elif missing == 1:
                 step.singles -= 1
-                step.spare -= len(proposed)
-            elif num_tokens:
-                step.rows.append(self._make_row(seq, num_tokens))
+            else:
                 step.spare -= step.shares.spend(seq.owner, num_tokens)
+            if num_tokens:
+                proposed = self._fit_drafts(seq, num_tokens, drafts.get(seq.seq_id, ()), step.spare)
+                step.rows.append(self._make_row(seq, num_tokens, proposed))
+                step.spare -= len(proposed)
             if seq.num_scheduled < seq.num_tokens:
                 step.promised += max(0, self._pool.blocks_for(seq.num_tokens) - len(seq.block_ids))
 
@@ -154,13 +156,13 @@ class StepPlanner:
         )
         return 0 if is_over else missing
 
-    def _fit_drafts(self, seq: Sequence, proposed: tuple[int, ...], spare: int) -> tuple[int, ...]:
-        """Return the proposed tokens that a row with the last known token of `seq` may have: all positions of the
-        answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong."""
-        if seq.num_pending or not seq.wants_answer or seq.num_tokens - seq.num_scheduled != 1:
+    def _fit_drafts(self, seq: Sequence, num_tokens: int, proposed: tuple[int, ...], spare: int) -> tuple[int, ...]:
+        """Return the proposed tokens that a row of `num_tokens`, the last known one of `seq` among them, may have: all
+        positions of the answer must be computed alike, and nobody is to lose blocks for tokens that may be wrong."""
+        if not proposed or seq.num_pending or not seq.wants_answer or seq.num_tokens - seq.num_scheduled != num_tokens:
             return ()
-        if seq.snapshots is not None:  # wrong tokens cannot be taken back from a state
-            return ()
+        if num_tokens > 1 and (seq.snapshots is None or not seq.num_generated):
+            return ()  # with a state, the tokens before a wrong one are computed once more
         end = min(self._config.session_len, seq.num_prompt_tokens + seq.params.max_new_tokens, self._pool.max_tokens)
         num_blocks = max(0, self._pool.num_available - len(self._live.running))
         room = (len(seq.block_ids) + num_blocks) * self._pool.block_size - seq.num_tokens
@@ -169,6 +171,7 @@ class StepPlanner:
 
     def _make_row(self, seq: Sequence, num_tokens: int, drafts: tuple[int, ...] = ()) -> Row:
         self._live.keep_state(seq)
+        drafts = drafts if drafts and self._live.spare_state(seq) else ()
         start = seq.num_scheduled
         seq.num_scheduled = start + num_tokens
         samples = seq.num_scheduled == seq.num_expected and seq.wants_answer

@@ -204,6 +204,8 @@ class Tries:
             self._grow(1)
             alone += 1
         assert self._speculation.propose(1)
+        self._seq.num_drafted += 3
+        self._seq.num_accepted += num_accepted
         self._grow(1 + num_accepted)
         return alone
 

@@ -1,32 +1,14 @@
-"""What models with states cannot have is refused by name, and what they can have arrives."""
+"""Models with states: what their batches have room for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import pytest
 from asking import ask, loop_of, parse
 
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
-from seesay.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [
-        ({"speculative": {"method": "ngram"}}, "speculative: a wrong token"),
-    ],
-    ids=["speculation"],
-)
-def test_options_that_states_do_not_go_with_are_refused(
-    options: dict[str, Any], word: str, tiny_checkpoint: Callable[[str], Path]
-) -> None:
-    config = EngineConfig(device_type="cpu", block_size=16, **options)
-    with pytest.raises(ConfigError, match=word):
-        AsyncEngine(str(tiny_checkpoint("qwen3_5_text")), backend_config=config)
 
 
 def test_a_full_batch_has_room_for_states_and_snapshots(tiny_checkpoint: Callable[[str], Path]) -> None:

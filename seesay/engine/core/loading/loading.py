@@ -25,7 +25,7 @@ from seesay.engine.core.loading.encoder_loading import load_encoder, try_encoder
 from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
 from seesay.engine.core.loading.runner_loading import load_runner
 from seesay.engine.core.loading.start_speculation import MOST_VERIFIED, load_draft, make_speculation
-from seesay.engine.core.loading.states import build_states, refuse_beside_states
+from seesay.engine.core.loading.states import build_states
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
 from seesay.engine.core.processor_imports import ProcessorImports
@@ -265,7 +265,6 @@ def _build_parts(
         encoder, tower = load_encoder(model, config, open_remote, device=encoder_device, dtype=resolved.dtype)
     with _timed("loading the decoder"), fix_decoder(config, resolved.dtype):
         runner = _load_first(model, config, resolved, make_runner, ranks)
-    refuse_beside_states(runner, config)
     refuse_not_deterministic(runner.decoder, config, resolved.device)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved, runner)

@@ -72,6 +72,11 @@ def _load_model(model: OpenedModel, name: str, config: EngineConfig, resolved: R
         runner = load_runner(
             opened, limits, max_step_tokens=_DRAFT_STEP_TOKENS, block_size=config.block_size, make_runner=None
         )
+    if runner.decoder.traits.has_states:
+        raise ConfigError(
+            f"speculative.model={name!r} keeps states of whole texts, from which wrong tokens cannot be taken back: "
+            f"name a model of attention alone, or use method='mtp'"
+        )
     _start(runner, config)
     return DraftModel(runner)
 
@@ -114,17 +119,25 @@ def _load_layer(
 def _load_own_layer(
     model: OpenedModel, resolved: ResolvedConfig, main: ComposedDecoder
 ) -> tuple[StateDecoder, KeptStates]:
-    from seesay.llm.models.predicting_decoder import PredictingDecoder, make_predicting_config, make_predicting_names
+    from seesay.llm.models.predicting_decoder import (
+        PredictingDecoder,
+        find_layer,
+        make_predicting_config,
+        make_predicting_names,
+    )
     from seesay.llm.running.kept_states import KeptStates
 
-    checkpoint, whole = model.checkpoint, main.config
+    checkpoint, name_of = model.checkpoint, model.backbone.decoder_name
+    names = checkpoint.tensor_names()
+    layer = find_layer(names, name_of, main.config)
     decoder = PredictingDecoder.load(
         checkpoint,
-        make_predicting_config(whole),
-        decoder_name=make_predicting_names(checkpoint.tensor_names(), model.backbone.decoder_name, whole.num_layers),
+        make_predicting_config(main.config, layer, names),
+        decoder_name=make_predicting_names(layer, name_of),
         device=resolved.device,
         dtype=resolved.dtype,
     )
+    decoder.passes_normed = layer.passes_normed
     return decoder, KeptStates(_KEPT_STATES_BYTES)
 
 

@@ -1,11 +1,10 @@
-"""Slots for models whose layers keep a state of each sequence, and what these models cannot have yet."""
+"""Slots for models whose layers keep a state of each sequence."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from seesay.errors import ConfigError
 from seesay.llm.memory.state_cache import bytes_per_state
 from seesay.llm.scheduling.state_slots import SnapshotPlaces, StateSlots
 
@@ -30,11 +29,3 @@ def build_states(runner: ModelRunner, config: EngineConfig) -> StateSlots | None
         enable_prefix_caching=config.enable_prefix_caching,
         num_host_slots=num_host_states,
     )
-
-
-def refuse_beside_states(runner: ModelRunner, config: EngineConfig) -> None:
-    """Raise `ConfigError` for options that a model with states cannot have."""
-    if not runner.decoder.traits.has_states:
-        return
-    if config.speculation is not None:
-        raise ConfigError("speculative: a wrong token cannot be taken back from the states of this model: leave it out")

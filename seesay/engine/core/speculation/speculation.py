@@ -147,24 +147,31 @@ class TextSpeculation:
 @dataclass(slots=True)
 class _Proposals:
     """Those of a model for one sequence. expected: accepted tokens of a step, which are all until some steps are known.
-    pause: tokens until the next try; next_pause: those of the next pause. last: those that are being computed."""
+    pause: tokens until the next try; next_pause: those of the next pause. num_drafted, num_accepted: those of the
+    sequence that are counted."""
 
     seq: Sequence
     most: int
     next_pause: int
     pause: int = 0
-    last: tuple[int, ...] = ()
+    num_drafted: int = 0
+    num_accepted: int = 0
     _num_steps: int = 0  # since the last pause
-    _accepted: float = 0.0  # on average of the last ones
+    _average: float = 0.0  # of accepted tokens, of the last ones
 
     @property
     def expected(self) -> float:
-        return self.most if self._num_steps < _LEAST_STEPS else self._accepted
+        return self.most if self._num_steps < _LEAST_STEPS else self._average
 
-    def count(self, num_accepted: int, *, pause_tokens: int) -> None:
-        """Count a step, and pause where few tokens are accepted: twice as long each time, until more are."""
+    def count(self, *, pause_tokens: int) -> None:
+        """Count a step, if one had proposals, and pause where few are accepted: twice as long each time, until more
+        are."""
+        if self.seq.num_drafted == self.num_drafted:
+            return
+        num_accepted = self.seq.num_accepted - self.num_accepted
+        self.num_drafted, self.num_accepted = self.seq.num_drafted, self.seq.num_accepted
         self._num_steps += 1
-        self._accepted += (num_accepted - self._accepted) / min(self._num_steps, _AVERAGED_STEPS)
+        self._average += (num_accepted - self._average) / min(self._num_steps, _AVERAGED_STEPS)
         if self.expected >= _LEAST_ACCEPTED:
             self.next_pause = pause_tokens if self._num_steps >= _LEAST_STEPS else self.next_pause
             return
@@ -198,9 +205,7 @@ class ModelSpeculation:
         one = self._live.get(seq_id)
         if one is None:
             return
-        if one.last:
-            one.last = ()
-            one.count(len(token_ids) - 1, pause_tokens=self.pause_tokens)
+        one.count(pause_tokens=self.pause_tokens)
         one.pause = max(0, one.pause - len(token_ids))
 
     def drop(self, seq_id: int) -> None:
@@ -234,10 +239,7 @@ class ModelSpeculation:
             self._draft = None
             self._live.clear()
             return {}
-        found = {seq_id: kept for seq_id, token_ids in found.items() if (kept := cut(token_ids, self._vocab_size))}
-        for seq_id, token_ids in found.items():
-            self._live[seq_id].last = token_ids
-        return found
+        return {seq_id: kept for seq_id, token_ids in found.items() if (kept := cut(token_ids, self._vocab_size))}
 
     def _find_willing(self, num_rows: int) -> list[_Proposals]:
         """Return the sequences for which it is worth while to propose; none where all of them wait for blocks."""
