@@ -22,6 +22,7 @@ from seesay.vl.weight_map import WeightMap
 if TYPE_CHECKING:
     import torch
 
+    from seesay.checkpoint.model_config import ModelConfig
     from seesay.encoders.encoder import LoadedEncoder
     from seesay.encoders.towers.packed_layout import PackedVisionConfig
 
@@ -170,35 +171,40 @@ class KimiVL(Family):
         except RequestError:
             return 0
 
-    def _tower_config(self) -> PackedVisionConfig:
-        from seesay.encoders.towers.packed_layout import PackedVisionConfig
-
-        config = self.checkpoint.model_config
-        vision = config.vision_config
-        return PackedVisionConfig(
-            depth=vision.num_hidden_layers,
-            hidden_size=vision.hidden_size,
-            num_heads=vision.num_attention_heads,
-            intermediate_size=vision.intermediate_size,
-            out_hidden_size=config.text_config.hidden_size,
-            patch_dim=3 * self._patch**2,
-            merge_size=_MERGE,
-            activation=vision.hidden_act,
-            uses_rms_norm=False,
-            norm_eps=vision.layer_norm_eps,
-            patch_bias=True,
-            position_side=vision.image_size // vision.patch_size,
-            position_blending="bicubic",
-            has_position_axes=True,
-            rotates_neighbours=True,
-            norms_twice=True,
-        )
-
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         from seesay.encoders.towers.layers import PixelNormalizer
         from seesay.encoders.towers.packed_vit import PackedEncoder
 
         normalizer = PixelNormalizer(**self._pixels.statistics)
         return PackedEncoder.load(
-            self._tower_config(), normalizer, self.checkpoint, self.weights.tower_name, device=device, dtype=dtype
+            _make_tower_config(self.checkpoint.model_config, self._patch),
+            normalizer,
+            self.checkpoint,
+            self.weights.tower_name,
+            device=device,
+            dtype=dtype,
         )
+
+
+def _make_tower_config(config: ModelConfig, patch: int) -> PackedVisionConfig:
+    from seesay.encoders.towers.packed_layout import PackedVisionConfig
+
+    vision = config.vision_config
+    return PackedVisionConfig(
+        depth=vision.num_hidden_layers,
+        hidden_size=vision.hidden_size,
+        num_heads=vision.num_attention_heads,
+        intermediate_size=vision.intermediate_size,
+        out_hidden_size=config.text_config.hidden_size,
+        patch_dim=3 * patch**2,
+        merge_size=_MERGE,
+        activation=vision.hidden_act,
+        uses_rms_norm=False,
+        norm_eps=vision.layer_norm_eps,
+        patch_bias=True,
+        position_side=vision.image_size // vision.patch_size,
+        position_blending="bicubic",
+        has_position_axes=True,
+        rotates_neighbours=True,
+        norms_twice=True,
+    )
