@@ -104,13 +104,13 @@ class StateSlots:
         """Copy the state of `seq` before a row with proposed tokens, if there is room. Returns whether there is."""
         if not self.has_room:
             return False
-        seq.spare_slot = self._take()
-        self._copies.append(CopiedBlock(seq.state_slot, seq.spare_slot))
+        seq.spare_slot = self._slots.take()
+        self._slots.copy(seq.state_slot, seq.spare_slot)
         return True
 
     def take_back(self, seq: Sequence) -> None:
         """Let the state of `seq` be the one before the proposed tokens of its last row."""
-        self._copies.append(CopiedBlock(seq.spare_slot, seq.state_slot))
+        self._slots.copy(seq.spare_slot, seq.state_slot)
         self.drop_spare(seq)
 
     def drop_spare(self, seq: Sequence) -> None:

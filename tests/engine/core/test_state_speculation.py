@@ -25,7 +25,7 @@ CONFIGS = {
 }
 SETUPS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "tight": {"max_prefill_token_num": 16, "num_gpu_blocks": 60, "max_batch_size": 3},
+    "tight": {"max_prefill_token_num": 16, "num_gpu_blocks": 60, "max_batch_size": 3, "num_cpu_blocks": 60},
     "without cache": {"enable_prefix_caching": False, "async_scheduling": False},
 }
 
@@ -71,6 +71,17 @@ def test_wrong_tokens_are_taken_back(name: str, tiny_checkpoint: Callable[[str],
                 core._scheduler.check_integrity()
             stats = pipe.engine.stats()
         assert stats.total_draft_tokens > 1.2 * stats.total_accepted_tokens > 200, setup
+
+
+def test_ranks_take_wrong_tokens_back_alike(tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint("lfm2")
+    repeated = ["a b c d " * 12, "one two one two one two one two one two"]
+    with load(path) as pipe:
+        expected = [ask(pipe, config, repeated) for config in CONFIGS.values()]
+    with load(path, tp=2, speculative={"num_speculative_tokens": 5}) as pipe:
+        assert [ask(pipe, config, repeated) for config in CONFIGS.values()] == expected
+        stats = pipe.engine.stats()
+    assert stats.total_draft_tokens > 5, stats
 
 
 @pytest.mark.parametrize("method", ["ngram", "mtp", "eagle3"])
