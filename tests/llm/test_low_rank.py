@@ -4,6 +4,7 @@ On a GPU the tests run as they are. Elsewhere they run in Triton's interpreter: 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from triton_cases import DEVICE, DTYPES, MARKS, assert_close, parametrize_grid, random, random_seeds, runs_here
 
 from seesay.llm.ops import Activation, Ops, SlotFactors, SlotRows
-from seesay.llm.ops.low_rank import LARGE_TILE, SMALL_TILE, SlotOutputs, count_tiles, sort_by_slot
+from seesay.llm.ops.low_rank import LARGE_TILE, SMALL_TILE, JoinedFactors, SlotOutputs, count_tiles, sort_by_slot
 from seesay.llm.ops.torch_ops import TorchOps
 
 pytestmark = MARKS
@@ -137,11 +138,21 @@ def test_rows_that_only_the_device_knows(ops: Ops, tile_rows: int, size: int) ->
     check(ops, case, slots, make_rows(slots, tile_rows, size=size))
 
 
-@pytest.mark.parametrize("slots", [[0, -1, 1], [1, 0, -1, 0, -1, 1], [-1, 2, 1]])
-def test_slots_that_torch_computes_at_once(slots: list[int]) -> None:
-    """Tokens of no slot lie behind them."""
-    case, numbers = make_case([[16], [16], [16]], [50], 48, torch.float32), np.array(slots)
-    check(TorchOps(), case, numbers, make_rows(numbers))
+@pytest.mark.parametrize("ranks", [[[16]] * 3, [[16, 9, 12]] * 3, [[16, 0, 4], [3, 2, 1], [8, 8, 0]]])
+@pytest.mark.parametrize(
+    "slots", [[0, -1, 1], [1, 0, -1, 0, -1, 1], [-1, 2, 1], [1, 1, 1], [-1, 0, 0], [0, 1, 0], [2, 2, 0, 0, 0, -1]]
+)
+def test_sources_that_torch_computes_at_once(ranks: list[list[int]], slots: list[int]) -> None:
+    """For tokens that lie beside each other or not, in slots that are filled by their factors or not."""
+    case, numbers = make_case(ranks, [50, 30, 7][: len(ranks[0])], 48, torch.float32), np.array(slots)
+    a, b = case.factors.a.nan_to_num(0.0), case.factors.b.nan_to_num(0.0)
+    joined = JoinedFactors(a, b, case.factors.bounds)
+    for slot, of_slot in enumerate(case.factors.host_ranks):
+        joined.take(slot, of_slot)
+    factors = replace(case.factors, a=a, b=b, joined=joined)
+    check(TorchOps(), case._replace(factors=factors), numbers, make_rows(numbers))
+    joined.take(0, np.zeros(len(ranks[0]), dtype=np.int32))
+    assert not joined.are_filled(slice(0, 3))
 
 
 @runs_here
@@ -228,7 +239,8 @@ def test_tokens_are_sorted_into_tiles_of_one_slot() -> None:
     found = sort_by_slot(slots, tile_rows=3)
     assert found.tokens.tolist() == [2, 5, 0, 3, 4, 7, 1, 6]
     assert found.tiles.tolist() == [[0, 0, 2], [2, 2, 3], [2, 5, 1], [-1, 6, 2]]
-    assert found.runs == ((0, 0, 2), (2, 2, 6))
+    assert found.runs == ((0, 0, 2, None), (2, 2, 6, None))
+    assert sort_by_slot(np.array([-1, 3, 3, 1])).runs == ((1, 0, 1, 3), (3, 1, 3, 1))
     assert sort_by_slot(np.array([-1])).tiles.tolist() == [[-1, 0, 1]]
     assert sort_by_slot(np.array([], dtype=np.int64)).tiles.shape == (0, 3)
 

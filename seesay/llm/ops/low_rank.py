@@ -25,11 +25,13 @@ SPAN = 512
 
 
 class SlotRun(NamedTuple):
-    """Tokens of one slot: those at the places start … stop - 1 of `SlotRows.tokens`."""
+    """Tokens of one slot: those at the places start … stop - 1 of `SlotRows.tokens`. first: the first of them where
+    they lie beside each other in their order; None where they do not, or nobody knows."""
 
     slot: int
     start: int
     stop: int
+    first: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,7 @@ class SlotFactors:
 
     a: [slots, sources · R, in], b: [slots, R, out], for ranks up to R. ranks: int32 [slots, sources], 0: the slot adds
     nothing to this source; host_ranks: the same on the host. bounds: the first output of each source, and the number of
-    outputs; outputs: those of the sources as tensors.
+    outputs; outputs: those of the sources as tensors. joined: the same factors for torch; None where kernels add them.
     """
 
     a: torch.Tensor
@@ -62,6 +64,45 @@ class SlotFactors:
     host_ranks: npt.NDArray[np.int32]
     bounds: tuple[int, ...]
     outputs: SlotOutputs
+    joined: JoinedFactors | None = None
+
+
+class JoinedFactors:
+    """The factors of all sources as one product, which torch computes in fewer and larger operations. In a slot that
+    was taken, room that no factor fills holds zeros.
+
+    a: a view [slots, in, sources · R] of `SlotFactors.a`; b: [slots, sources · R, out], with zeros where an output is
+    of another source, and a view where there is one.
+    """
+
+    def __init__(self, a: torch.Tensor, b: torch.Tensor, bounds: tuple[int, ...]) -> None:
+        self.a, self._stored, self._bounds = a.transpose(1, 2), b, bounds
+        self.b = b if len(bounds) == 2 else b.new_zeros(len(b), a.shape[1], bounds[-1])
+        self._is_filled = [False] * len(a)
+
+    def take(self, slot: int, ranks: npt.NDArray[np.int32]) -> None:
+        """Take what is stored in a slot now, for the ranks of its sources."""
+        max_rank = self._stored.shape[1]
+        self._is_filled[slot] = 2 * int(ranks.max()) >= max_rank
+        if self.b is not self._stored:
+            for source, columns in enumerate(map(slice, self._bounds, self._bounds[1:])):
+                own = self.b[slot, source * max_rank : (source + 1) * max_rank]
+                own[:, columns] = self._stored[slot, :, columns]
+
+    def are_filled(self, slots: slice) -> bool:
+        """Return whether factors fill most of the room of these slots, so that no time is lost with zeros."""
+        return all(self._is_filled[slots])
+
+    def free(self) -> None:
+        """Free memory that is no view. `restore` comes before anything is taken again."""
+        if self.b is not self._stored:
+            self.b.untyped_storage().resize_(0)
+
+    def restore(self) -> None:
+        """Allocate what `free` has freed, with zeros. Raises `torch.OutOfMemoryError`."""
+        if self.b is not self._stored:
+            self.b.untyped_storage().resize_(self.b.numel() * self.b.itemsize)
+            self.b.zero_()
 
 
 class SlotOutputs(NamedTuple):
@@ -112,8 +153,14 @@ def sort_by_slot(slots: npt.NDArray[np.int64], *, tile_rows: int | None = None) 
         tile_rows = SMALL_TILE if len(order) < _MANY_TOKENS else LARGE_TILE
     ordered = slots[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=-2))
-    stops = np.append(starts[1:], len(order))
-    runs = tuple(map(SlotRun, ordered[starts].tolist(), starts.tolist(), stops.tolist()))
+    stops = np.append(starts[1:], len(order))[: len(starts)]
+    firsts = order[starts]
+    is_one_span = order[stops - 1] - firsts == stops - 1 - starts
+    columns = (ordered[starts], starts, stops, np.where(is_one_span, firsts, -1))
+    runs = tuple(
+        SlotRun(slot, start, stop, first if first >= 0 else None)
+        for slot, start, stop, first in zip(*(column.tolist() for column in columns), strict=True)
+    )
     tiles = [
         (run.slot, first, min(tile_rows, run.stop - first))
         for run in runs
@@ -130,24 +177,49 @@ def count_tiles(num_tokens: int, num_slots: int, tile_rows: int = SMALL_TILE) ->
 
 def add_low_rank(y: torch.Tensor, x: torch.Tensor, rows: SlotRows, factors: SlotFactors) -> None:
     """Do `LowRankOps.add` with operations of torch."""
-    runs = rows.runs
-    if runs is None:
-        tiles = rows.tiles.tolist()
-        runs = tuple(SlotRun(slot, first, first + count) for slot, first, count in tiles if count and slot >= 0)
-    groups = _group(runs, y.device)
-    if groups is not None and _have_equal_ranks(factors.host_ranks[groups.slots]):
-        _add_groups(y, x, rows.tokens[: runs[-1].stop], groups, factors)
+    runs, joined = _find_runs(rows), factors.joined
+    if joined is None:
+        for run in runs:
+            _add_sources(y, x, rows.tokens[run.start : run.stop], run.slot, factors)
         return
-    max_rank = factors.b.shape[1]
-    for slot, start, stop in runs:
-        tokens = rows.tokens[start:stop]
-        own = x.index_select(0, tokens)
-        for source, rank in enumerate(factors.host_ranks[slot].tolist()):
-            if rank:
-                first = source * max_rank
-                columns = slice(factors.bounds[source], factors.bounds[source + 1])
-                made = own @ factors.a[slot, first : first + rank].t()
-                y[:, columns].index_add_(0, tokens, made @ factors.b[slot, :rank, columns])
+    groups = _group(runs, y.device)
+    if groups is not None and joined.are_filled(groups.slots):
+        _add_groups(y, x, rows.tokens[: runs[-1].stop], groups, joined)
+        return
+    for run in runs:
+        if joined.are_filled(slice(run.slot, run.slot + 1)):
+            _add_run(y, x, rows.tokens, run, joined)
+        else:
+            _add_sources(y, x, rows.tokens[run.start : run.stop], run.slot, factors)
+
+
+def _find_runs(rows: SlotRows) -> tuple[SlotRun, ...]:
+    if rows.runs is not None:
+        return rows.runs
+    tiles = rows.tiles.tolist()
+    return tuple(SlotRun(slot, first, first + count) for slot, first, count in tiles if count and slot >= 0)
+
+
+def _add_sources(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, slot: int, factors: SlotFactors) -> None:
+    """Add B A x of the tokens of a slot, one source after another."""
+    max_rank, own = factors.b.shape[1], x.index_select(0, tokens)
+    for source, rank in enumerate(factors.host_ranks[slot].tolist()):
+        if rank:
+            first, columns = source * max_rank, slice(factors.bounds[source], factors.bounds[source + 1])
+            made = own @ factors.a[slot, first : first + rank].t()
+            y[:, columns].index_add_(0, tokens, made @ factors.b[slot, :rank, columns])
+
+
+def _add_run(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, run: SlotRun, joined: JoinedFactors) -> None:
+    """Add B A x of the tokens of a run."""
+    a, b, count = joined.a[run.slot], joined.b[run.slot], run.stop - run.start
+    if run.first is None:
+        own = tokens[run.start : run.stop]
+        y.index_add_(0, own, x.index_select(0, own) @ a @ b)
+    elif count == len(y):
+        y.addmm_(x @ a, b)
+    else:
+        y.narrow(0, run.first, count).addmm_(x.narrow(0, run.first, count) @ a, b)
 
 
 class _Groups(NamedTuple):
@@ -177,18 +249,10 @@ def _group(runs: tuple[SlotRun, ...], device: torch.device) -> _Groups | None:
     return _Groups(slots, torch.from_numpy(places).to(device), torch.from_numpy(own).to(device))
 
 
-def _have_equal_ranks(ranks: npt.NDArray[np.int32]) -> bool:
-    return bool((ranks == ranks[0]).all())
-
-
-def _add_groups(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, groups: _Groups, factors: SlotFactors) -> None:
-    """Add B A x of the tokens int32 [N], in the order of their runs. In all slots a source has the same rank."""
-    a, b, max_rank = factors.a[groups.slots], factors.b[groups.slots], factors.b.shape[1]
+def _add_groups(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, groups: _Groups, joined: JoinedFactors) -> None:
+    """Add B A x of the tokens int32 [N], in the order of their runs."""
+    a, b = joined.a[groups.slots], joined.b[groups.slots]
     filled = tokens if groups.places is None else tokens.index_select(0, groups.places)
     own = x.index_select(0, filled).view(len(a), -1, x.shape[1])
-    for source, rank in enumerate(factors.host_ranks[groups.slots.start].tolist()):
-        if rank:
-            first, columns = source * max_rank, slice(factors.bounds[source], factors.bounds[source + 1])
-            made = torch.bmm(own, a[:, first : first + rank].transpose(1, 2))
-            added = torch.bmm(made, b[:, :rank, columns]).flatten(0, 1)
-            y[:, columns].index_add_(0, tokens, added if groups.own is None else added.index_select(0, groups.own))
+    added = torch.bmm(torch.bmm(own, a), b).flatten(0, 1)
+    y.index_add_(0, tokens, added if groups.own is None else added.index_select(0, groups.own))

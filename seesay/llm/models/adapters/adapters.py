@@ -20,7 +20,7 @@ from seesay.llm.models.adapters.adapted_step import AdaptedStep
 from seesay.llm.models.adapters.adapter_reader import AdapterReader, HostAdapter, Site
 from seesay.llm.models.adapters.magnitudes import Magnitudes
 from seesay.llm.ops import Ops, SlotFactors, SlotRows
-from seesay.llm.ops.low_rank import SlotOutputs
+from seesay.llm.ops.low_rank import JoinedFactors, SlotOutputs
 from seesay.llm.plans.step_plan import AdapterLoad
 
 
@@ -51,7 +51,8 @@ class Adapters:
         self.magnitudes = Magnitudes(ops, self._in_slot, sum_ranks=sum_ranks, device=device, dtype=dtype)
         self._step = AdaptedStep(ops, self.magnitudes)
         outputs: dict[tuple[int, ...], SlotOutputs] = {}
-        factors = ((site, self._make_factors(site, outputs)) for site in reader.sites)
+        factors = [(site, self._make_factors(site, outputs)) for site in reader.sites]
+        self._joined = [(site, own.joined) for site, own in factors if own.joined is not None]
         self._adaptations = {site.path: self._step.adapt(site, own) for site, own in factors}
 
     def add(self, adapter: HostAdapter) -> None:
@@ -72,6 +73,8 @@ class Adapters:
         """Free the memory of all slots, and what adapters have beside them. No step with adapters is computed before
         `restore_slots`."""
         self._slots.untyped_storage().resize_(0)
+        for _, joined in self._joined:
+            joined.free()
         for adapter_id in self._adapters:
             self.ends.drop(adapter_id)
         self.magnitudes.measure_again()
@@ -85,6 +88,8 @@ class Adapters:
         self._slots.untyped_storage().resize_(num_bytes)
         self._slots.zero_()
         try:
+            for _, joined in self._joined:
+                joined.restore()
             for adapter in self._adapters.values():
                 self.add(adapter)
         except BaseException:
@@ -107,6 +112,8 @@ class Adapters:
         self._host_ranks[slot] = adapter.ranks
         [ranks] = upload([adapter.ranks.copy()], self._device)
         self._ranks[slot].copy_(ranks)
+        for site, joined in self._joined:
+            joined.take(slot, adapter.ranks[site.first : site.first + len(site.sources)])
         self._in_slot[slot] = adapter_id
 
     def begin(self, rows: SlotRows | None) -> None:
@@ -134,4 +141,5 @@ class Adapters:
             host_ranks=self._host_ranks[:, own],
             bounds=site.bounds,
             outputs=outputs[site.bounds],
+            joined=JoinedFactors(a, b, site.bounds) if self._device.type == "cpu" else None,
         )

@@ -89,7 +89,7 @@ class Magnitudes:
     def _make_rows(self, slot: int, count: int) -> SlotRows:
         found = sort_by_slot(np.full(count, slot, dtype=np.int64))
         tokens, tiles = upload([found.tokens, found.tiles], self._device)
-        return SlotRows(tokens=tokens, tiles=tiles, tile_rows=found.tile_rows, runs=(SlotRun(slot, 0, count),))
+        return SlotRows(tokens=tokens, tiles=tiles, tile_rows=found.tile_rows, runs=(SlotRun(slot, 0, count, 0),))
 
     def scale(self, path: str, linear: Linear, factors: SlotFactors, x: torch.Tensor, y: torch.Tensor) -> None:
         """Multiply what the layer at `path` and the factors of adapters have added to y [N, out] for x [N, in], in
