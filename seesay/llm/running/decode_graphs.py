@@ -113,7 +113,7 @@ class DecodeGraphs:
         num_adapter_slots: int = 0,
         make_states: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        self._rows = rows
+        self._rows, self._has_states = rows, decoder.traits.has_states
         self._sizes = row_sizes(rows.num_rows)
         self._adapters: GraphAdapters | None = None
         if num_adapter_slots:
@@ -138,7 +138,7 @@ class DecodeGraphs:
     def takes(self, step: StepRows) -> bool:
         """Whether a graph can compute these rows: none attends to media, and none has a state that several tokens of it
         change."""
-        if step.has_drafts and self._decoder.traits.has_states:
+        if step.has_drafts and self._has_states:
             return False
         if step.seen or not step.is_decode or not 0 < step.num_tokens <= self._sizes[-1]:
             return False

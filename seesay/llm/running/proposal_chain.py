@@ -6,7 +6,7 @@ CUDA graph computes them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,7 +22,9 @@ from seesay.llm.running.device_rows import TOKEN, DecodeInput, begin_decode
 from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 if TYPE_CHECKING:
+    from seesay.llm.memory.kv_layout import LayerCache
     from seesay.llm.models.state_decoder import StateDecoder
+    from seesay.llm.running.device_rows import DeviceRows
     from seesay.llm.running.row_table import RowState
     from seesay.llm.running.runner import ModelRunner
 
@@ -35,6 +37,43 @@ class ChainSize(NamedTuple):
     num_proposed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Chain:
+    """Computes chains for the sequences in the slots `owners`, of each of which `lasts` is the last known token of the
+    step. A device's graph may keep it, so it does not refer to graphs (see `decode_graphs`)."""
+
+    decoder: StateDecoder
+    caches: Sequence[LayerCache]
+    rows: DeviceRows
+    tables: torch.Tensor
+    owners: torch.Tensor
+    lasts: torch.Tensor
+    block_size: int
+    is_recorded: bool
+
+    def compute(self, size: ChainSize) -> torch.Tensor:
+        """Return the tokens int64 [num_proposed, num_rows]."""
+        decoder, owners, lasts = self.decoder, self.owners[: size.num_rows], self.lasts[: size.num_rows]
+        hidden = self._step(self.rows.slots[: size.num_tokens]).index_select(0, lasts)
+        decoder.carry(decoder.carried(size.num_tokens).index_select(0, lasts))
+        tokens = [decoder.logits(hidden).argmax(dim=-1)]
+        while len(tokens) < size.num_proposed:
+            self.rows.state[:, TOKEN].index_copy_(0, owners, tokens[-1])
+            tokens.append(decoder.logits(self._step(owners)).argmax(dim=-1))
+        return torch.stack(tokens)
+
+    def _step(self, slots: torch.Tensor) -> torch.Tensor:
+        """Return the hidden states of the tokens in `slots`, each of which sees those before it in the KV cache."""
+        traits = self.decoder.traits
+        given = begin_decode(
+            self.rows, slots, self.tables, block_size=self.block_size, num_axes=traits.num_position_axes
+        )
+        inputs = make_decode_input(given, traits)
+        if not self.is_recorded:
+            inputs = replace(inputs, layout=_bring_layout(given, self.block_size))
+        return self.decoder.forward(inputs, self.caches)
+
+
 class ProposalChain:
     """Chains of greedy tokens for the sequences of `runner`, which has `decoder`; as graphs, if its decode steps are.
 
@@ -44,22 +83,30 @@ class ProposalChain:
     def __init__(self, runner: ModelRunner, decoder: StateDecoder, *, most: int, most_tokens: int) -> None:
         self._rows = rows = runner.device_rows
         assert min(rows.num_rows, rows.num_lent) >= most_tokens
-        self._decoder, self._caches, self._block_size = decoder, runner.cache.layers, runner.block_size
         self._most, self._most_tokens = most, most_tokens
-        self._tables = rows.block_table[:1].repeat(most_tokens, 1)
-        self._owners = torch.full((most_tokens,), rows.scratch_slot, device=rows.numbers.device)
-        self._lasts = torch.zeros_like(self._owners)
         self._sizes = row_sizes(min(rows.num_slots, most_tokens // 2))
-        self._graphs: dict[int, Callable[[], torch.Tensor]] = {}
-        self._is_recorded = runner.has_graphs
-        if self._is_recorded:
+        owners = torch.full((most_tokens,), rows.scratch_slot, device=rows.numbers.device)
+        self._chain = _Chain(
+            decoder=decoder,
+            caches=runner.cache.layers,
+            rows=rows,
+            tables=rows.block_table[:1].repeat(most_tokens, 1),
+            owners=owners,
+            lasts=torch.zeros_like(owners),
+            block_size=runner.block_size,
+            is_recorded=runner.has_graphs,
+        )
+        self._graphs: dict[int, tuple[Callable[[], None], torch.Tensor]] = {}
+        if runner.has_graphs:
             recorder = GraphRecorder(runner.stream)
             with torch.inference_mode(), on_stream(runner.stream):
-                self._graphs = {size: self._record(recorder, size) for size in reversed(self._sizes)}
+                for num_rows in reversed(self._sizes):
+                    size = self._make_size(num_rows)
+                    self._graphs[num_rows] = recorder.record(partial(self._chain.compute, size))
 
     def find_size(self, num_rows: int) -> ChainSize:
         """Return the size of a chain for so many sequences: how many tokens it takes and proposes at most."""
-        return self._make_size(fill_up(num_rows, self._sizes) if self._is_recorded else num_rows)
+        return self._make_size(fill_up(num_rows, self._sizes) if self._graphs else num_rows)
 
     def _make_size(self, num_rows: int) -> ChainSize:
         num_proposed = min(self._most, self._most_tokens // num_rows - 1)
@@ -72,7 +119,7 @@ class ProposalChain:
         `counts` int64 [R] were not computed. states [sum of counts, hidden]: those of the model that these take."""
         size, rows = self.find_size(len(members)), self._rows
         assert len(states) <= size.num_tokens, (size, counts)
-        if not self._is_recorded:
+        if not self._graphs:
             size = size._replace(num_tokens=len(states))
         firsts = np.cumsum(counts) - counts
         # The last token is computed in the sequence's own slot, where the chain goes on; those before it in lent ones.
@@ -88,45 +135,19 @@ class ProposalChain:
             [np.pad(owners, (0, num_more), constant_values=rows.scratch_slot), np.pad(firsts, (0, num_more)), order],
             states.device,
         )
-        self._owners[: len(own)].copy_(own)
-        self._lasts[: len(lasts)].copy_(lasts)
-        self._decoder.carry(states.index_select(0, there))
-        found = self._graphs.get(size.num_rows, partial(self._compute, size))()
+        chain = self._chain
+        chain.owners[: len(own)].copy_(own)
+        chain.lasts[: len(lasts)].copy_(lasts)
+        chain.decoder.carry(states.index_select(0, there))
+        if self._graphs:
+            replay, found = self._graphs[size.num_rows]
+            replay()
+        else:
+            found = chain.compute(size)
         rows.token_places[slots] = -1
         [proposed] = HostCopy(found).wait()
         chosen: npt.NDArray[np.int64] = proposed.numpy()[:, : len(members)]
         return chosen
-
-    def _record(self, recorder: GraphRecorder, num_rows: int) -> Callable[[], torch.Tensor]:
-        replay, output = recorder.record(partial(self._compute, self._make_size(num_rows)))
-
-        def run() -> torch.Tensor:
-            replay()
-            return output
-
-        return run
-
-    def _compute(self, size: ChainSize) -> torch.Tensor:
-        """Return the tokens int64 [num_proposed, num_rows]."""
-        decoder, owners, lasts = self._decoder, self._owners[: size.num_rows], self._lasts[: size.num_rows]
-        hidden = self._step(self._rows.slots[: size.num_tokens]).index_select(0, lasts)
-        decoder.carry(decoder.carried(size.num_tokens).index_select(0, lasts))
-        tokens = [decoder.logits(hidden).argmax(dim=-1)]
-        while len(tokens) < size.num_proposed:
-            self._rows.state[:, TOKEN].index_copy_(0, owners, tokens[-1])
-            tokens.append(decoder.logits(self._step(owners)).argmax(dim=-1))
-        return torch.stack(tokens)
-
-    def _step(self, slots: torch.Tensor) -> torch.Tensor:
-        """Return the hidden states of the tokens in `slots`, each of which sees those before it in the KV cache."""
-        traits = self._decoder.traits
-        given = begin_decode(
-            self._rows, slots, self._tables, block_size=self._block_size, num_axes=traits.num_position_axes
-        )
-        inputs = make_decode_input(given, traits)
-        if not self._is_recorded:
-            inputs = replace(inputs, layout=_bring_layout(given, self._block_size))
-        return self._decoder.forward(inputs, self._caches)
 
 
 def _bring_layout(given: DecodeInput, block_size: int) -> RowLayout:

@@ -38,18 +38,19 @@ class Engine:
         self.finished: list[int] = []
         self.ended: list[tuple[Any, BaseException, int | None]] = []
         self.inbox = Inbox()
-        self.scheduler: Any = SimpleNamespace(
+        scheduler: Any = SimpleNamespace(
             forget_blocks=lambda _id: None,
             finish=lambda seq_id, *_: self.finished.append(seq_id),
             mark_failed=lambda *_: (),
             mark_ready=lambda _hash: None,
         )
+        self.scheduler = scheduler
         embeddings: Any = SimpleNamespace(
             store=SimpleNamespace(find=lambda _hash: Lookup.MISSING),
             find_users=lambda _hash: [self.live[7]] if 7 in self.live else [],
             note_encoded=self._note_encoded,
         )
-        self.reports = EncoderReports(self.inbox, self.scheduler, embeddings, self.live, self._end)
+        self.reports = EncoderReports(self.inbox, scheduler, embeddings, self.live, self._end)
 
     def _note_encoded(self, _hash: bytes, _timing: EncodeTiming) -> bool:
         self.lent.lent_items.clear()

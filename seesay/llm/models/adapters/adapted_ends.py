@@ -119,7 +119,7 @@ class AdaptedEnds:
         """Change the embeddings [T, hidden] of tokens int64 [T] in place, where their adapters do that."""
         if not self._there or rows.runs is None:  # none of a graph's does
             return
-        for slot, start, stop in rows.runs:
+        for slot, start, stop, _ in rows.runs:
             ends = self._there.get(self._in_slot.get(slot, 0))
             if ends is not None and ends.table is not None:
                 places = rows.tokens[start:stop].long()

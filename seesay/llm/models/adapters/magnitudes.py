@@ -80,7 +80,7 @@ class Magnitudes:
         return bool(self._pieces)
 
     def _cut(self, rows: SlotRows) -> Iterator[_Piece]:
-        for slot, start, stop in rows.runs or ():  # those of a graph have none
+        for slot, start, stop, _ in rows.runs or ():  # those of a graph have none
             adapter_id = self._in_slot.get(slot, 0)
             for first in range(start, stop, _MAX_ROWS) if adapter_id in self._there else ():
                 tokens = rows.tokens[first : min(first + _MAX_ROWS, stop)].long()
