@@ -343,7 +343,8 @@ class FakeEngine:
             assert row.samples == (is_last and seq.wants_answer)
             assert not (seq.waits_for_tokens and row.start >= member.num_known), "planned ahead of its token"
             if row.drafts:
-                assert row.samples and row.start + 1 == seq.num_tokens == member.num_known
+                assert row.samples and row.start + row.num_known == seq.num_tokens == member.num_known
+                assert row.num_known == 1 or seq.snapshots is not None, "only a state is computed again"
                 member.record(seq.num_tokens, row.drafts)
             value = self.kv[slots[row.start - 1]] if row.start else root(seq, member.stretch, is_prefix_lm)
             token_ids = list[int]()
