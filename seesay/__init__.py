@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from seesay.engine.front.response import Response
     from seesay.offline.pipeline import Pipeline, pipeline
     from seesay.offline.session import Session
-    from seesay.processors.media.load import DocumentPage, load_document, load_image, load_video
+    from seesay.processors.media.load import DocumentPage, load_audio, load_document, load_image, load_video
     from seesay.serving.client import APIClient
     from seesay.serving.launch import client, serve
     from seesay.vl.constants import IMAGE_TOKEN
@@ -61,6 +61,7 @@ __all__ = [
     "client",
     "errors",
     "lite",
+    "load_audio",
     "load_document",
     "load_image",
     "load_video",
@@ -90,6 +91,7 @@ _HOMES: dict[str, tuple[str, str | None]] = {
     "client": ("seesay.serving.launch", "client"),
     "errors": ("seesay.errors", None),
     "lite": ("seesay.lite", None),
+    "load_audio": ("seesay.processors.media.load", "load_audio"),
     "load_document": ("seesay.processors.media.load", "load_document"),
     "load_image": ("seesay.processors.media.load", "load_image"),
     "load_video": ("seesay.processors.media.load", "load_video"),

@@ -12,7 +12,8 @@ PUBLIC = {
     "ChatTemplateConfig", "DocumentPage", "EngineConfig", "GenerationConfig", "IMAGE_TOKEN", "MediaLimits",
     "Pipeline", "PytorchEngineConfig", "Response", "Session", "SpeculativeConfig",
     "TurbomindEngineConfig", "VisionConfig", "__version__",
-    "client", "errors", "lite", "load_document", "load_image", "load_video", "low_level", "pipeline", "serve",
+    "client", "errors", "lite", "load_audio", "load_document", "load_image", "load_video", "low_level", "pipeline",
+    "serve",
 }  # fmt: skip
 
 

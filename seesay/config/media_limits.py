@@ -1,4 +1,4 @@
-"""Limits on the size and the sources of pictures and videos."""
+"""Limits on the size and the sources of pictures, videos and audio."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class MediaLimits:
     One picture or video: `max_bytes` as sent, `max_pixels` in a picture or frame, `max_frames` taken from a video of at
     most `max_duration_s`. Frames with more than `max_clip_pixels` in total are scaled down while they are decoded.
 
-    One request: `max_items` pictures, videos and pages of documents, `max_total_bytes` as sent, `max_total_pixels` in
-    pictures and in the frames that are taken, `max_decoded_pixels` in all frames that must be decoded for those,
-    `max_document_s` seconds of processor time to open and draw documents, and `timeout_s` seconds until all of them are
-    fetched, including redirects.
+    One request: `max_items` pictures, videos, audios and pages of documents, `max_total_bytes` as sent,
+    `max_total_pixels` in pictures and in the frames that are taken, `max_decoded_pixels` in all frames that must be
+    decoded for those, `max_audio_s` seconds of audio, `max_document_s` seconds of processor time to open and draw
+    documents, and `timeout_s` seconds until all of them are fetched, including redirects.
     """
 
     max_bytes: int = 256 << 20
@@ -45,6 +45,7 @@ class MediaLimits:
     max_total_bytes: int = 1 << 30
     max_total_pixels: int = 8 * 178_956_970
     max_decoded_pixels: int = 1_000_000_000_000
+    max_audio_s: float = 3600.0
     max_document_s: float = 600.0
     timeout_s: float = 30.0
     max_redirects: int = 3
@@ -78,7 +79,7 @@ class MediaLimits:
             "max_total_pixels", "max_decoded_pixels",
         ):  # fmt: skip
             require(getattr(self, name) >= 1, name, getattr(self, name), "must be at least 1")
-        for name in ("max_duration_s", "max_document_s", "timeout_s"):
+        for name in ("max_duration_s", "max_audio_s", "max_document_s", "timeout_s"):
             require(getattr(self, name) > 0, name, getattr(self, name), "must be above 0")
         require(self.max_redirects >= 0, "max_redirects", self.max_redirects, "must be at least 0")
         folder = self.allowed_local_media_path

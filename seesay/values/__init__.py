@@ -13,8 +13,10 @@ from seesay.values.answers import (
 )
 from seesay.values.documents import DOCUMENT_OPTIONS, DOCUMENT_SUFFIXES, DocumentOptions, TextLayer
 from seesay.values.media import (
+    AUDIO_SUFFIXES,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    AudioSamples,
     DecodedMedia,
     Expansion,
     MediaItem,
@@ -38,6 +40,8 @@ from seesay.values.requests import (
 from seesay.values.stats import EngineStats
 
 __all__ = [
+    "AUDIO_SUFFIXES",
+    "AudioSamples",
     "DOCUMENT_OPTIONS",
     "DOCUMENT_SUFFIXES",
     "DecodedMedia",

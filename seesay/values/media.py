@@ -1,4 +1,4 @@
-"""Pictures and videos: where they come from, what was decoded, and their places in a prompt."""
+"""Pictures, videos and audio: where they come from, what was decoded, and their places in a prompt."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Modality(StrEnum):
     IMAGE = "image"
     VIDEO = "video"
     DOCUMENT = "document"
+    AUDIO = "audio"
 
     @property
     def stands_as(self) -> Modality:
@@ -37,6 +38,9 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".ti
 
 
 VIDEO_SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi", ".m4v", ".mpg", ".mpeg", ".ts", ".flv", ".wmv")
+
+
+AUDIO_SUFFIXES = (".wav", ".mp3", ".flac", ".ogg", ".oga", ".opus", ".m4a", ".aac")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,8 @@ def split_place(message: str) -> tuple[tuple[int, int] | None, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaSize:
-    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video.
+    """Size in pixels of an upright picture (one frame), or of the frames that are taken from a video; or of audio,
+    which has `num_samples` at `rate_hz` and no frames.
 
     `timestamps_s` has the time of each frame of a video, for prompts that spell them; it is empty for a picture.
     `frame_interval_s` is as in `DecodedMedia`.
@@ -79,10 +84,30 @@ class MediaSize:
     width: int
     timestamps_s: tuple[float, ...] = ()
     frame_interval_s: float = 0.0
+    num_samples: int = 0
+    rate_hz: int = 0
 
     @property
     def num_pixels(self) -> int:
         return self.num_frames * self.height * self.width
+
+    @property
+    def audio_s(self) -> float:
+        """The duration of audio; 0 for other media."""
+        return self.num_samples / self.rate_hz if self.rate_hz else 0.0
+
+    @classmethod
+    def of_audio(cls, num_samples: int, rate_hz: int) -> MediaSize:
+        """Return the size of audio."""
+        return cls(num_frames=0, height=0, width=0, num_samples=num_samples, rate_hz=rate_hz)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AudioSamples:
+    """Mono audio: `samples` float32 [S] in [-1, 1], `rate_hz` of them per second."""
+
+    samples: npt.NDArray[np.float32]
+    rate_hz: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,21 +124,25 @@ class VideoFrames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedMedia:
-    """Pixels of one picture (N = 1) or of the sampled frames of one video.
+    """Pixels of one picture (N = 1) or of the sampled frames of one video; or the samples of one audio (N = 0).
 
     `frames` is uint8 [N, H, W, 3]; `timestamps_s` has one time per frame (empty for a picture);
     `frame_interval_s` is the video's duration divided by N (0 for a picture, or when it is not known);
-    `digest` is 32 bytes over pixels and times: equal content has an equal digest, whatever its encoding.
+    `audio` has the samples of an audio, and is None for other media;
+    `digest` is 32 bytes over pixels and times, or samples: equal content has an equal digest, whatever its encoding.
     """
 
     modality: Modality
     frames: npt.NDArray[np.uint8]
     timestamps_s: tuple[float, ...] = ()
     frame_interval_s: float = 0.0
+    audio: AudioSamples | None = None
     digest: bytes
 
     @property
     def size(self) -> MediaSize:
+        if self.audio is not None:
+            return MediaSize.of_audio(len(self.audio.samples), self.audio.rate_hz)
         num_frames, height, width, _ = self.frames.shape
         return MediaSize(
             num_frames=num_frames,
@@ -138,7 +167,7 @@ class Expansion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaItem:
-    """One picture or video inside a tokenized prompt.
+    """One picture, video or audio inside a tokenized prompt.
 
     `span` is the (start, stop) range of prompt positions it occupies; `slots` int64 [R] are the absolute positions,
     ascending and inside the span, that take the R rows of the encoder's output, or from which on tokens attend to its
@@ -176,9 +205,10 @@ class MediaItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaReport:
-    """Report on how the model received one picture or video of a request.
+    """Report on how the model received one picture, video or audio of a request.
 
-    num_frames, height, width: of the input; for a video, of its sampled frames.
+    num_frames, height, width: of the input; for a video, of its sampled frames; 0 for audio.
+    audio_s: duration of an audio, 0 for other media.
     timestamps_s: time in the video of each sampled frame; empty for a picture. Where a model takes pictures only, each
         frame of a video has a report of its own, with its time.
     resized_height, resized_width: in pixels, after preprocessing.
@@ -202,4 +232,5 @@ class MediaReport:
     is_cached: bool
     timestamps_s: tuple[float, ...] = ()
     page: int | None = None
+    audio_s: float = 0.0
     coordinates: Coordinates = "thousandth"

@@ -289,7 +289,8 @@ class Family(ABC):
     def option_names(self, modality: Modality) -> frozenset[str]:
         """Return the names of all options that media of a modality may have; none of one that the model does not take.
         Videos whose frames are taken as pictures have the options of pictures."""
-        if modality not in self.modalities and self.modalities != (Modality.IMAGE,):
+        as_pictures = self.modalities == (Modality.IMAGE,) and modality is not Modality.AUDIO
+        if modality not in self.modalities and not as_pictures:
             return frozenset()
         own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
         return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
+from seesay.values import MediaSize
 
 
 class Cancellation:
@@ -63,6 +64,7 @@ class Allowance:
         self._num_bytes = 0
         self._num_pixels = 0
         self._num_decoded_pixels = 0
+        self._audio_s = 0.0
         self._document_s = 0.0
         self._lock = threading.Lock()
 
@@ -139,3 +141,16 @@ class Allowance:
                 f"the request's pictures and frames hold more than {self.limits.max_total_pixels} pixels together: "
                 "send fewer or smaller ones, or raise MediaLimits.max_total_pixels",
             )
+
+    def spend_size(self, size: MediaSize) -> None:
+        """Count the pixels or seconds of a medium. Raises `RequestError` when that is more than is left."""
+        with self._lock:
+            self._audio_s += size.audio_s
+            is_exceeded = self._audio_s > self.limits.max_audio_s
+        if is_exceeded:
+            raise RequestError(
+                ErrorCode.MEDIA_TOO_LARGE,
+                f"the request's audio lasts more than {self.limits.max_audio_s:g} s together: send less, or raise "
+                "MediaLimits.max_audio_s",
+            )
+        self.spend_pixels(size.num_pixels)

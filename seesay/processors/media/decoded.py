@@ -6,7 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.system.hashing import digest
-from seesay.values import DecodedMedia, Modality
+from seesay.values import AudioSamples, DecodedMedia, Modality
+
+_NO_FRAMES = (0, 0, 0, 3)
 
 
 def make_decoded(
@@ -25,4 +27,16 @@ def make_decoded(
         timestamps_s=timestamps_s,
         frame_interval_s=frame_interval_s,
         digest=digest(modality.encode(), shape.data, frames.data, times.data),
+    )
+
+
+def make_decoded_audio(audio: AudioSamples) -> DecodedMedia:
+    """Return samples, which the result owns from now on, with the hash of them and their rate."""
+    samples = np.ascontiguousarray(audio.samples)
+    rate = np.asarray(audio.rate_hz, dtype=np.int64)
+    return DecodedMedia(
+        modality=Modality.AUDIO,
+        frames=np.zeros(_NO_FRAMES, dtype=np.uint8),
+        audio=AudioSamples(samples=samples, rate_hz=audio.rate_hz),
+        digest=digest(Modality.AUDIO.encode(), rate.data, samples.data),
     )

@@ -1,4 +1,4 @@
-"""`load_image`, `load_video`, `load_document`: any source that a user has, as upright RGB pixels within limits."""
+"""`load_image`, `load_video`, `load_document`, `load_audio`: any source that a user has, decoded within limits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from seesay.config import MediaLimits, Transparency
 from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.audio import check_rate, open_audio
 from seesay.processors.media.document import open_document
 from seesay.processors.media.frame_sampling import FrameSampling
 from seesay.processors.media.open import check_transparency, open_picture, open_video
 from seesay.processors.media.pillow import image_of_array
-from seesay.values import DocumentOptions, TextLayer, VideoFrames
+from seesay.values import AudioSamples, DocumentOptions, TextLayer, VideoFrames
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -72,6 +73,18 @@ def load_video(
     )
     transparency = check_transparency(transparency)
     return open_video(source, sampling, Allowance(limits), transparency=transparency).frames()
+
+
+def load_audio(source: object, *, rate_hz: int | None = None, limits: MediaLimits = _DEFAULT_LIMITS) -> AudioSamples:
+    """Return audio as mono float32 samples, at `rate_hz` or at its own rate.
+
+    `source` is a path, http(s) URL, data URL, bytes, base64 text, file opened in binary mode, or `AudioSamples`. WAV,
+    MP3, FLAC, Ogg (Vorbis, Opus), AAC, MP4/M4A and WebM are read; channels are averaged. A file that is cut off, or
+    damaged, ends where it cannot be decoded any more. Raises `RequestError`, or `MissingExtraError` without PyAV.
+    """
+    if rate_hz is not None:
+        check_rate(rate_hz, "load_audio: the result")
+    return open_audio(source, Allowance(limits), rate_hz=rate_hz or 0).samples()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

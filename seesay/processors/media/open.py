@@ -13,6 +13,7 @@ from PIL import Image
 from seesay.config import Transparency
 from seesay.errors import ErrorCode, RequestError
 from seesay.processors.media.allowance import Allowance
+from seesay.processors.media.audio import Audio
 from seesay.processors.media.document import OpenedPage
 from seesay.processors.media.frame_sampling import SAMPLING_OPTIONS, FrameSampling
 from seesay.processors.media.jpeg_sequence import is_jpeg_sequence, split_jpegs
@@ -24,13 +25,14 @@ from seesay.processors.media.video_file import VideoFile
 from seesay.processors.media.video_frame import VideoFrame
 from seesay.values import DOCUMENT_OPTIONS, Modality, VideoFrames
 
-OpenedMedia: TypeAlias = Picture | Video | VideoFrame | OpenedPage
+OpenedMedia: TypeAlias = Audio | Picture | Video | VideoFrame | OpenedPage
 
 # Options of a media part that choose the pixels to take; all others belong to the family's preprocessing.
 DECODE_OPTIONS: Mapping[Modality, frozenset[str]] = {
     Modality.IMAGE: frozenset({"transparency"}),
     Modality.VIDEO: SAMPLING_OPTIONS | {"transparency"},
     Modality.DOCUMENT: DOCUMENT_OPTIONS | {"transparency"},
+    Modality.AUDIO: frozenset(),
 }
 
 

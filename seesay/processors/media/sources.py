@@ -33,7 +33,10 @@ _HEX_DIGITS = np.full(256, 255, dtype=np.uint8)
 _HEX_DIGITS[list(b"0123456789abcdef")] = range(16)
 _HEX_DIGITS[list(b"ABCDEF")] = range(10, 16)
 # Decoded base64 text is media, and not a path, if it begins so (or has MP4's "ftyp" at offset 4).
-_MAGIC_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3")
+_MAGIC_BYTES = (
+    b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*", b"\x1a\x45\xdf\xa3",
+    b"ID3", b"fLaC", b"OggS",
+)  # fmt: skip
 _SIGNATURES = _MAGIC_BYTES + tuple(b"P%d" % n + blank for n in range(1, 7) for blank in (b"\n", b" "))
 
 

@@ -151,7 +151,7 @@ class MediaFrontend:
         fetch_s = time.perf_counter() - started
         size = media.size()
         if size is not None:
-            allowance.spend_pixels(size.num_pixels)
+            allowance.spend_size(size)
         preprocessing_key = family.media_key(modality, options)
         if salt:
             preprocessing_key = digest(b"salted", salt.encode(), preprocessing_key)
@@ -180,7 +180,7 @@ class MediaFrontend:
         recalled = self._recall(item, seen) if seen is not None else None
         if recalled is not None:
             if item.size is None:
-                allowance.spend_pixels(recalled.size.num_pixels)
+                allowance.spend_size(recalled.size)
             return replace(recalled, decode_s=time.perf_counter() - started)
         prepared = self._decode_one(item, allowance)
         if content_key is not None:
@@ -221,7 +221,7 @@ class MediaFrontend:
             started = time.perf_counter()
             decoded = item.media.decode()
             if item.size is None:
-                allowance.spend_pixels(decoded.size.num_pixels)
+                allowance.spend_size(decoded.size)
             decode_done = time.perf_counter()
             plan = self._plan_of(item, decoded.size)
             key = digest(b"media", decoded.digest, item.preprocessing_key)

@@ -156,7 +156,7 @@ async def test_options_of_a_modality_leave_the_other_alone(http: httpx.AsyncClie
     [
         ({"mm_processor_kwargs": {"max_pixel": 3}}, "mm_processor_kwargs.max_pixel"),
         ({"mm_processor_kwargs": {"max_pixels": "x"}}, "mm_processor_kwargs.max_pixels"),
-        ({"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio"),
+        ({"media_io_kwargs": {"sound": {}}}, "media_io_kwargs.sound"),
         ({"media_io_kwargs": {"image": {"fps": 2}}}, "media_io_kwargs.image.fps"),
         ({"media_io_kwargs": {"image": 3}}, "media_io_kwargs.image"),
         ({"max_dynamic_patch": 3}, "max_dynamic_patch"),  # an option of InternVL
