@@ -112,11 +112,10 @@ def _mix(frame: Any, rate_hz: int) -> Samples:
         raise ValueError(f"its rate changes from {rate_hz} to {frame.sample_rate} Hz")
     values: npt.NDArray[Any] = frame.to_ndarray()
     channels = values if frame.format.is_planar else values.reshape(-1, frame.layout.nb_channels).T
+    scaled: Samples = channels.astype(np.float32)
     if channels.dtype == np.uint8:
-        scaled = (channels.astype(np.float32) - 128) / 128
-    elif np.issubdtype(channels.dtype, np.signedinteger):
-        scaled = channels.astype(np.float32) / np.float32(-np.float64(np.iinfo(channels.dtype).min))
-    else:
-        scaled = channels.astype(np.float32)
+        scaled -= 128
+    if np.issubdtype(channels.dtype, np.integer):
+        scaled /= 2.0 ** (8 * channels.itemsize - 1)
     mixed: Samples = scaled[0].copy() if len(scaled) == 1 else scaled.mean(axis=0, dtype=np.float32)
     return mixed
