@@ -29,7 +29,7 @@ _VIT: dict[str, Any] = {
     "num_attention_heads": 2,
     "patch_size": 4,
 }
-_RESOLUTIONS = [[12, 24], [24, 12], [24, 24]]
+_RESOLUTIONS = [[8, 16], [16, 8], [16, 16]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ def _vipllava(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) 
 def _llava_next_video(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
     """Tiles without padding, a learned row behind each line."""
     config = transformers.LlavaNextVideoConfig(
-        vision_config=CLIPVisionConfig(**_VIT, image_size=12), text_config=LlamaConfig(**text),
+        vision_config=CLIPVisionConfig(**_VIT, image_size=8), text_config=LlamaConfig(**text),
         image_token_index=tokenizer.image_token_id, video_token_index=tokenizer.video_token_id,
-        image_grid_pinpoints=_RESOLUTIONS, image_seq_length=9,
+        image_grid_pinpoints=_RESOLUTIONS, image_seq_length=4,
     )  # fmt: skip
     processor = transformers.LlavaNextVideoProcessor(
         image_processor=transformers.LlavaNextImageProcessor(
-            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}, image_grid_pinpoints=_RESOLUTIONS,
+            size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}, image_grid_pinpoints=_RESOLUTIONS,
             **statistics,
         ),
         video_processor=transformers.LlavaNextVideoVideoProcessor(
-            size={"shortest_edge": 12}, crop_size={"height": 12, "width": 12}
+            size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}
         ),
         tokenizer=tokenizer, patch_size=4, vision_feature_select_strategy="default", num_additional_image_tokens=1,
         chat_template=tokenizer.chat_template,
@@ -250,7 +250,7 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     ),
     "vipllava": ModuleCheckpoint("<image>\n", _vipllava, _IMAGE, has_bos=True),
     "llava_next_video": ModuleCheckpoint(
-        "<image>\n", _llava_next_video, {"image_token": "<image>", "video_token": "<video>"}
+        "<image>\n", _llava_next_video, {"image_token": "<image>", "video_token": "<video>"}, video="<video>\n"
     ),
     "lighton_ocr": ModuleCheckpoint(
         "<|image_pad|>",

@@ -197,12 +197,14 @@ def test_tokens_of_a_picture_see_each_other_where_the_model_says_so(
         pytest.param("qwen2_5_vl", 3, 64, marks=pytest.mark.slow),
         ("qwen3_vl", 3, 3 * 64),
         pytest.param("glm4v", 3, 64, marks=pytest.mark.slow),
+        ("llava_next_video", 1, 64),  # frames are pooled
     ],
 )
 def test_positions_of_several_axes_and_rows_for_further_layers(
     name: str, axes: int, width: int, tiny_checkpoint: Callable[[str], Path]
 ) -> None:
-    """Checkpoints of our families, through their modules: pictures and a video are compared when they are loaded."""
+    """Checkpoints of our families among them, through their modules: pictures and a video are compared when they are
+    loaded."""
     family = open_family(tiny_checkpoint(name))
     _, decoder = load_model(family)
     assert family.modalities == (IMAGE, VIDEO)
