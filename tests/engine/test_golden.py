@@ -59,6 +59,9 @@ SHORT_LIMIT = 40
 TOLERANCE, WIDE_TOLERANCE = 1e-4, 4e-3
 """The second one is for delta nets, whose norms magnify errors of outputs near zero: with another size of chunks the
 logits of Transformers differ by up to 2e-4, too."""
+STEEP, STEEP_TOLERANCE = ("gemma4", "gemma4_small", "gemma4_large"), 1e-3
+"""Models whose logits reach 70 and magnify roundings: those of Transformers in float32 differ from those in float64 by
+up to 4e-4, and by 3e-4 where another kernel adds up attention, as on another device."""
 IN_A_PROCESS = (
     "llama", "phi3_longrope", "gpt_oss", "aya_vision", "orbit_vl",
     *(name for name in FAMILIES if name not in WITH_STATES),
@@ -227,7 +230,9 @@ def check_logits(case: Case, engine: AsyncEngine) -> None:
 
 
 def tolerance_of(case: Case) -> float:
-    return WIDE_TOLERANCE if case.name in WITH_STATES else TOLERANCE
+    if case.name in WITH_STATES:
+        return WIDE_TOLERANCE
+    return STEEP_TOLERANCE if case.name in STEEP else TOLERANCE
 
 
 def check_prompt_logprobs(output: Response, expected: Expected, tolerance: float) -> None:
