@@ -155,7 +155,7 @@ class Accelerator(Work, Allocation):
         try:
             if self.package is not None:
                 importlib.import_module(self.package)
-        except Exception as error:  # a driver that is missing shows as any error of the vendor's
+        except (Exception, SystemExit) as error:  # a driver that is missing shows as any error of the vendor's
             return f"the package {self.requirement or self.package} cannot be imported: {error}"
         return None if self.is_available() else f"torch finds no {self.label}"
 

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from seesay.device.accelerator import Memory
 from seesay.device.cuda import CUDA
-from seesay.device.registry import HOST, accelerator_of, accelerator_of_type, choose_accelerator, read_name
+from seesay.device.registry import (
+    HOST,
+    accelerator_of,
+    accelerator_of_type,
+    choose_accelerator,
+    find_lack,
+    read_name,
+)
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +67,7 @@ def pick_device(device_type: str, option: str = "device_type") -> torch.device:
     if device_type == "auto":
         return torch.device(choose_accelerator()[0].type)
     kind, index = read_name(device_type, option)
-    if (reason := kind.missing) is not None:
+    if (reason := find_lack(kind)) is not None:
         raise ConfigError(f"{option}={device_type!r}: {reason}; use 'auto' or 'cpu'")
     if (index or 0) >= (count := kind.count()):
         raise ConfigError(f"{option}={device_type!r}: this machine has only {count} {kind.label}(s)")
@@ -71,7 +78,7 @@ def find_device(name: str) -> torch.device:
     """Return the device that PyTorch calls `name`, such as 'npu:0', for a process that has not imported its package."""
     import torch
 
-    if (reason := accelerator_of_type(name.partition(":")[0]).missing) is not None:
+    if (reason := find_lack(accelerator_of_type(name.partition(":")[0]))) is not None:
         raise ConfigError(f"device {name!r}: {reason}")
     return torch.device(name)
 

@@ -6,6 +6,7 @@ Importing this module does not import torch.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
@@ -17,12 +18,15 @@ from seesay.device.host_memory import measure_host_memory
 from seesay.errors import ConfigError, describe
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     import torch
 
 logger = logging.getLogger("seesay")
 
 ENTRY_POINTS = "seesay.devices"
 """The group of entry points, each of which names a subclass of `Accelerator`: 'package.module:Class'."""
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 class Host(Accelerator):
@@ -207,24 +211,72 @@ def _measure_peak_by_module(kind: Accelerator, device: torch.device, run: Callab
 
 HOST, META = Host(), Meta()
 _BUILT_IN: tuple[Accelerator, ...] = (CUDA, ROCM, Ascend(), Xpu(), Mps(), HOST, META)
+_KEPT = frozenset(("auto", *(name for kind in (CUDA, ROCM, HOST, META) for name in (kind.type, *kind.names))))
+"""Names that packages cannot take."""
 
 
 @cache
 def load_added() -> tuple[Accelerator, ...]:
-    """Return the types that packages add. One that fails is logged and left out."""
+    """Return the types that packages add. One that fails, or has a name that is taken, is logged and left out."""
     from importlib.metadata import entry_points
 
-    found: list[Accelerator] = []
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+    found: dict[str, Accelerator] = {}
+    origins: dict[str, str] = {}
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=_order):
         origin = f"package {entry.dist.name} {entry.dist.version}" if entry.dist else f"entry point {entry.name}"
         try:
-            kind = entry.load()
-            if not (isinstance(kind, type) and issubclass(kind, Accelerator)):
-                raise TypeError(f"{entry.value} is not a subclass of seesay.device.accelerator.Accelerator")
-            found.append(kind())
+            kind = _make_added(entry)
+            for name in (kind.type, *kind.names):
+                if name in origins:
+                    raise ValueError(f"{name!r} is the name of a device of {origins[name]}: uninstall one of them")
         except (Exception, SystemExit) as error:
-            logger.warning("the device of %s cannot be used: %s", origin, describe(error))
-    return tuple(found)
+            reason = _in_one_line(describe(error))
+            logger.warning("the device of %s (%s) cannot be used: %s", origin, entry.value, reason)
+        else:
+            origins |= dict.fromkeys((kind.type, *kind.names), origin)
+            found[kind.type] = kind
+    return tuple(found.values())
+
+
+def _order(entry: EntryPoint) -> tuple[str, str]:
+    return entry.name, entry.dist.name if entry.dist else ""
+
+
+def _make_added(entry: EntryPoint) -> Accelerator:
+    kind = entry.load()
+    if not (isinstance(kind, type) and issubclass(kind, Accelerator)):
+        raise TypeError(f"{entry.value} is not a subclass of seesay.device.accelerator.Accelerator")
+    names = getattr(kind, "names", None)
+    if not (isinstance(names, tuple) and names):
+        raise TypeError(f"names must be a tuple of at least one name, got {names!r}")
+    for name in (getattr(kind, "type", None), *names):
+        if not (isinstance(name, str) and _NAME.fullmatch(name)) or name in _KEPT:
+            raise ValueError(
+                f"type and names must be of letters, digits, '-' and '_', and none of {', '.join(sorted(_KEPT))}, "
+                f"got {name!r}"
+            )
+    if not isinstance(getattr(kind, "label", None), str):
+        raise TypeError("it has no label, which messages call it by")
+    return kind()
+
+
+def find_lack(kind: Accelerator) -> str | None:
+    """Return why no device of this type can be used, in one line; None where one can. It is asked whatever the code of
+    a vendor may raise."""
+    import torch
+
+    try:
+        reason = kind.missing
+        if reason is None:
+            torch.device(kind.type)
+            reason = None if kind.count() else f"torch finds no {kind.label}"
+    except (Exception, SystemExit) as error:
+        reason = f"whether there is one cannot be told: {describe(error)}"
+    return None if reason is None else _in_one_line(reason)
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def all_accelerators() -> Iterator[Accelerator]:
@@ -267,7 +319,7 @@ def choose_accelerator() -> tuple[Accelerator, list[str]]:
             break
         if not kind.is_automatic or kind.type in seen or not kind.names:
             continue
-        if (reason := kind.missing) is None:
+        if (reason := find_lack(kind)) is None:
             return kind, reasons
         if kind is not ROCM:
             reasons.append(f"{kind.names[0]}: {reason}")
