@@ -70,6 +70,13 @@ FIELDS = {
         "vision_config", "vision_config.image_size", "vision_config.num_positions", "num_multi_query_heads",
         "pad_token_id", "vocab_size", "num_attention_heads", "intermediate_size", "template_version",
     ),
+    "jamba": ("mamba_expand", "mamba_d_state", "mamba_d_conv", "mamba_dt_rank"),
+    "bamba": ("mamba_n_heads", "mamba_d_head", "mamba_n_groups"),
+    "qwen3_5": (
+        "text_config.linear_num_key_heads", "text_config.linear_num_value_heads", "text_config.linear_key_head_dim",
+        "text_config.linear_value_head_dim", "text_config.linear_conv_kernel_dim",
+    ),
+    "lfm2_vl": ("text_config.conv_L_cache",),
 }  # fmt: skip
 PROCESSOR_FIELDS = {
     "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),
@@ -184,6 +191,9 @@ def test_nonsense_in_config_json(
         ("llava", "vision_config.patch_size", (0, 10**9)),
         ("internvl", "downsample_ratio", (0, -1)),
         ("kimi_vl", "vision_config.patch_size", (0, {}, "x")),
+        ("jamba", "mamba_expand", (0, -7)),
+        ("qwen3_5", "text_config.linear_num_value_heads", (0, 10**9)),
+        ("qwen3_5", "text_config.linear_value_head_dim", (0, -7)),
     ],
 )
 def test_the_field_is_named(

@@ -31,6 +31,9 @@ _COUNTS: Mapping[str, int] = {
     **dict.fromkeys(("patch_size", "spatial_patch_size"), 1 << 12),
     **dict.fromkeys(("temporal_patch_size", "spatial_merge_size", "in_channels", "in_chans", "num_channels"), 1 << 8),
     "hidden_stride": 1 << 8,
+    **dict.fromkeys(("mamba_n_heads", "mamba_n_groups", "linear_num_key_heads", "linear_num_value_heads"), _MOST_HEADS),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_state"), _MOST_HEADS),
+    **dict.fromkeys(("mamba_expand", "mamba_d_conv", "linear_conv_kernel_dim", "conv_L_cache"), 1 << 8),
     "num_visual_indicator_tokens": 1 << 8,
 }
 """Fields that hold an integer of at least 1, or two (height and width), with the largest plausible value."""
