@@ -504,6 +504,13 @@ def test_the_command(deep: Path, tmp_path: Path, text: str, capsys: pytest.Captu
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_the_command_with_a_file_of_options(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    options = tmp_path / "options.yaml"
+    options.write_text(f"work-dir: {tmp_path / 'out'}\ndevice: cpu\n")
+    assert cli.main(["lite", "fp8", str(tiny_checkpoint("llama")), "--config", str(options)]) == 0
+    assert "quantization_config" in json.loads((tmp_path / "out" / "config.json").read_text())
+
+
 def test_import_paths_of_lmdeploy() -> None:
     from seesay.lite.apis.auto_awq import auto_awq
     from seesay.lite.apis.auto_gptq import auto_gptq

@@ -125,9 +125,8 @@ def _add_smooth(group: argparse._ArgumentGroup) -> None:
 def _run(name: str, arguments: argparse.Namespace) -> int:
     from seesay import lite
 
-    known = {
-        key: value for key, value in vars(arguments).items() if key not in ("run", "parser", "debug", "model", "plugin")
-    }
+    others = ("run", "parser", "debug", "config", "model", "plugin")
+    known = {key: value for key, value in vars(arguments).items() if key not in others}
     result: Report | dict[str, Any] = getattr(lite, name)(arguments.model, plugins=arguments.plugin, **known)
     if isinstance(result, dict):
         text = f"statistics of {result['tokens']} tokens, {len(result['modules'])} modules\n"
