@@ -78,6 +78,9 @@ SETUPS = {
     ),
     "state space beside, ahead": Setup(backbone="falcon-h1", is_ahead=True, num_blocks=20, chunk=24, num_states=9),
     "first state space, ahead": Setup(backbone="jamba", is_ahead=True, num_blocks=30, chunk=24),
+    "halves of layers, ahead, host": Setup(
+        backbone="nemotron-h-moe", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, num_states=5
+    ),
     "convolution, ahead, host": Setup(backbone="lfm2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16),
     "latent rows, ahead, host": Setup(
         backbone="deepseek-v2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=5

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from seesay.kernels.few_row_kernels import widen
-from seesay.kernels.token_kernels import multiply_gate
+from seesay.kernels.token_kernels import activate, multiply_gate
 
 
 @triton.jit
@@ -46,9 +46,11 @@ def _find_rows(order_ptr, places, is_row, CHOSEN: tl.constexpr, GATHERS: tl.cons
 
 @triton.jit
 def _finish(total, up_total, kind: tl.constexpr, GATE: tl.constexpr):
-    """Return the product, rounded, or the activation of the gate times the other half."""
+    """Return the product, rounded, or the activation of the gate times the other half, or of the product alone."""
     product = total.to(kind).to(tl.float32)
-    if GATE is not None:
+    if GATE == "relu2":
+        product = activate(product, GATE)
+    elif GATE is not None:
         product = multiply_gate(product, up_total.to(kind).to(tl.float32), GATE)
     return product.to(kind)
 
@@ -140,8 +142,9 @@ def grouped_kernel(
     """Program (i, b) computes outputs i · OUTPUTS … of block b with weights [NUM · outputs, SIZE].
 
     GATE, if given: each expert has 2 · num_outputs rows of weights, and out is this activation of the first half times
-    the second half. GROUP: see `few_row_kernels.few_rows_kernel`. GATHERS: see `_find_rows`. ROWS_FIRST: tiles of the
-    result have rows as their first axis, which tensor cores take 64 at a time; where blocks have fewer, outputs are.
+    the second half; with "relu2", it has one half, and out is the activation of that. GROUP: see
+    `few_row_kernels.few_rows_kernel`. GATHERS: see `_find_rows`. ROWS_FIRST: tiles of the result have rows as their
+    first axis, which tensor cores take 64 at a time; where blocks have fewer, outputs are.
     """
     if IS_DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
@@ -155,7 +158,8 @@ def grouped_kernel(
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
     is_output = outputs < num_outputs
-    weight_rows = outputs + expert * (num_outputs if GATE is None else 2 * num_outputs)
+    HAS_UP: tl.constexpr = GATE is not None and GATE != "relu2"
+    weight_rows = outputs + expert * (2 * num_outputs if HAS_UP else num_outputs)
     own = weight_ptr + weight_rows.to(tl.int64)[:, None] * SIZE + columns[None, :]
     other = own + tl.cast(num_outputs, tl.int64) * SIZE
     inputs = x_ptr + _over_rows(x_rows.to(tl.int64) * x_stride, ROWS_FIRST) + _over_outputs(columns, ROWS_FIRST)
@@ -172,12 +176,12 @@ def grouped_kernel(
         group = 0 if GROUP is None else first // GROUP * group_stride
         weight = _load_weight(own, first, columns, is_output, SIZE, SPAN)
         total = _multiply(total, weight, x, scales + group, is_output, GROUP, ROWS_FIRST, IS_COMPILED)
-        if GATE is not None:
+        if HAS_UP:
             weight = _load_weight(other, first, columns, is_output, SIZE, SPAN)
             up_total = _multiply(up_total, weight, x, up_scales + group, is_output, GROUP, ROWS_FIRST, IS_COMPILED)
     bias = bias_ptr + weight_rows
     total = _complete(total, bias, scales, is_output, GROUP, HAS_BIAS, HAS_SCALE, ROWS_FIRST)
-    if GATE is not None:
+    if HAS_UP:
         bias += num_outputs
         up_total = _complete(up_total, bias, up_scales, is_output, GROUP, HAS_BIAS, HAS_SCALE, ROWS_FIRST)
     targets = out_ptr + _over_rows(out_rows.to(tl.int64) * num_outputs, ROWS_FIRST) + _over_outputs(outputs, ROWS_FIRST)
@@ -213,9 +217,9 @@ def one_row_gate_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Program (i, a) computes outputs i · OUTPUTS … of assignment a, with plain arithmetic: the activation of the first
-    half of the product times the second half. It reads the weights of the chosen experts alone. HAS_NORM: x is divided
-    by its root mean square and multiplied by `norm` first. GROUP: inputs that share a scale, of which SPAN is a
-    multiple. IS_PARTIAL: nothing is computed for experts that are not here, -1.
+    half of the product times the second half, or of the only half (see `grouped_kernel`). It reads the weights of the
+    chosen experts alone. HAS_NORM: x is divided by its root mean square and multiplied by `norm` first. GROUP: inputs
+    that share a scale, of which SPAN is a multiple. IS_PARTIAL: nothing is computed for experts that are not here, -1.
 
     What depends on it may begin when it knows the experts: then they are known there, too.
     """
@@ -237,7 +241,8 @@ def one_row_gate_kernel(
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
     is_output = outputs < num_outputs
-    weight_rows = outputs + expert * 2 * num_outputs
+    HAS_UP: tl.constexpr = GATE != "relu2"
+    weight_rows = outputs + expert * num_outputs * (2 if HAS_UP else 1)
     own = weight_ptr + weight_rows.to(tl.int64)[:, None] * SIZE + columns[None, :]
     other = own + tl.cast(num_outputs, tl.int64) * SIZE
     NUM_SUMS: tl.constexpr = SPAN if GROUP is None else SPAN // GROUP
@@ -248,7 +253,8 @@ def one_row_gate_kernel(
     up_total = tl.zeros([OUTPUTS, NUM_SUMS], tl.float32)
     for first in range(0, SIZE, SPAN):
         weight = _load_weight(own, first, columns, is_output, SIZE, SPAN).to(tl.float32)
-        up_weight = _load_weight(other, first, columns, is_output, SIZE, SPAN).to(tl.float32)
+        if HAS_UP:
+            up_weight = _load_weight(other, first, columns, is_output, SIZE, SPAN).to(tl.float32)
         is_column = first + columns < SIZE
         stored = tl.load(x_ptr + first + columns, mask=is_column, other=0.0)
         x = stored.to(tl.float32)
@@ -257,21 +263,25 @@ def one_row_gate_kernel(
             x = x.to(stored.dtype).to(tl.float32)
         if GROUP is None:
             total += weight * x[None, :]
-            up_total += up_weight * x[None, :]
+            if HAS_UP:
+                up_total += up_weight * x[None, :]
         else:
             is_scale = is_output[:, None] & (first + tl.arange(0, NUM_SUMS) * GROUP < SIZE)[None, :]
             places = first // GROUP * group_stride + groups
             product = tl.sum(tl.reshape(weight * x[None, :], [OUTPUTS, NUM_SUMS, GROUP]), axis=2)
             total += product * tl.load(scales[:, None] + places, mask=is_scale, other=0.0)
-            product = tl.sum(tl.reshape(up_weight * x[None, :], [OUTPUTS, NUM_SUMS, GROUP]), axis=2)
-            up_total += product * tl.load(up_scales[:, None] + places, mask=is_scale, other=0.0)
+            if HAS_UP:
+                product = tl.sum(tl.reshape(up_weight * x[None, :], [OUTPUTS, NUM_SUMS, GROUP]), axis=2)
+                up_total += product * tl.load(up_scales[:, None] + places, mask=is_scale, other=0.0)
     product, up = tl.sum(total, axis=1), tl.sum(up_total, axis=1)
     if HAS_SCALE and GROUP is None:
         product *= tl.load(scales, mask=is_output, other=0.0)
-        up *= tl.load(up_scales, mask=is_output, other=0.0)
+        if HAS_UP:
+            up *= tl.load(up_scales, mask=is_output, other=0.0)
     if HAS_BIAS:
         product += tl.load(bias_ptr + weight_rows, mask=is_output, other=0.0).to(tl.float32)
-        up += tl.load(bias_ptr + num_outputs + weight_rows, mask=is_output, other=0.0).to(tl.float32)
+        if HAS_UP:
+            up += tl.load(bias_ptr + num_outputs + weight_rows, mask=is_output, other=0.0).to(tl.float32)
     targets = out_ptr + assignment.to(tl.int64) * num_outputs + outputs
     tl.store(targets, _finish(product, up, out_ptr.dtype.element_ty, GATE), mask=is_output)
 

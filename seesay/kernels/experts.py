@@ -154,6 +154,11 @@ def mix(
     return combine(outputs, choice, add_to)
 
 
+def _count_halves(activation: str | None) -> int:
+    """Return how many rows of weights an expert has for each output: two where one is the gate of the other."""
+    return 1 if activation in (None, "relu2") else 2
+
+
 def sort(experts: torch.Tensor, num_experts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the assignments of experts int32 [tokens, chosen] expert by expert, int32 [tokens · chosen], and where
     those of each expert start and the last one's end, int32 [num_experts + 1]."""
@@ -186,18 +191,20 @@ def multiply_grouped(
 ) -> torch.Tensor:
     """Return the products of all assignments with the weights of their experts, [assignments, outputs].
 
-    With an activation, the first half of an expert's outputs is the gate of the second one; x has a row for each token,
+    With an activation, the first half of an expert's outputs is the gate of the second one (without a gate, it is that
+    of all outputs); x has a row for each token,
     and the output is in the order of the sorted assignments. Without one, x is in that order, and the output in that of
     the tokens.
     """
     num_assignments, num_experts = len(order), len(starts) - 1
-    num_outputs, size = len(matrix.numbers) // num_experts // (1 if activation is None else 2), x.shape[1]
+    num_outputs, size = len(matrix.numbers) // num_experts // _count_halves(activation), x.shape[1]
     out = x.new_empty(num_assignments, num_outputs)
     is_dependent = has_dependent_launch(x.get_device())
     if tiling is None:
         has_large = has_large_shared_memory(x.get_device())
         numbers = matrix.numbers
-        tiling = tile_grouped(num_assignments, num_experts, size, activation is not None, numbers.itemsize, has_large)
+        has_both = _count_halves(activation) == 2
+        tiling = tile_grouped(num_assignments, num_experts, size, has_both, numbers.itemsize, has_large)
     num_blocks = min(num_assignments, num_experts + num_assignments // tiling.rows)
     grouped_kernel[(-(-num_outputs // tiling.outputs), num_blocks)](
         *matrix.operands(x),
@@ -240,7 +247,7 @@ def multiply_gate_alone(
     """Return the gated products [tokens · chosen, outputs] of x [tokens, in], assignment by assignment."""
     experts = choice.experts
     num_chosen, size = experts.shape[1], x.shape[1]
-    num_outputs = len(matrix.numbers) // num_experts // 2
+    num_outputs = len(matrix.numbers) // num_experts // _count_halves(activation)
     out = x.new_empty(experts.numel(), num_outputs)
     tiling = tiling or tile_row(size, True, num_chosen)
     is_dependent = has_dependent_launch(x.get_device())

@@ -61,9 +61,12 @@ def norm_kernel(
 
 @triton.jit
 def activate(x, ACTIVATION: tl.constexpr):
-    """Apply SiLU, GELU with the error function (Hendrycks & Gimpel 2016), or GELU with the tanh approximation, computed
-    as a sigmoid of twice its argument."""
-    if ACTIVATION == "silu":
+    """Apply SiLU, GELU with the error function (Hendrycks & Gimpel 2016), GELU with the tanh approximation, computed
+    as a sigmoid of twice its argument, or the square of what is more than 0."""
+    if ACTIVATION == "relu2":
+        x = tl.maximum(x, 0.0, propagate_nan=tl.PropagateNan.ALL)
+        return x * x
+    elif ACTIVATION == "silu":
         return x * tl.sigmoid(x)
     elif ACTIVATION == "gelu":
         return 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))

@@ -79,6 +79,15 @@ GRANITE_MOE_DECODER = (
 """`WeightMap.decoder_patterns` of a Granite with experts."""
 GPT_OSS_DECODER = ((r"\.mlp\.router\.", ".mlp.gate."), *STACKED_EXPERTS)
 """`WeightMap.decoder_patterns` of a gpt-oss."""
+NEMOTRON_DECODER = (
+    (r"^embeddings\.", "embed_tokens."),
+    (r"^norm_f\.", "norm."),
+    (r"^(layers\.\d+)\.norm\.", r"\1.input_layernorm."),
+    (r"\.mixer\.([qkvo]_proj\.)", r".self_attn.\1"),
+    (r"\.mixer\.((?:up_proj|down_proj|gate|experts|shared_experts)\.)", r".mlp.\1"),
+    (r"\.mixer\.", ".mamba."),
+)
+"""`WeightMap.decoder_patterns` of a Nemotron-H: each layer has one norm and one mixer, of several kinds."""
 NESTED_PREFIXES = ("", "model.")
 """Beginnings of a tower's tensor names in such a checkpoint: none (older), or the base model's attribute (newer)."""
 

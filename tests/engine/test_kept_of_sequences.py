@@ -27,8 +27,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers
 BLOCK, NUM_TOKENS, MANY_TOKENS = 4, 6, 24
 BATCH = 64
 FAR = 1 << 20
-QUICK = ("qwen3_5_text", "granite4", "jamba", "falcon_h1", "lfm2", "qwen3_5", "deepseek_v2")
-"""A delta net, Mamba-2, Mamba, a state beside attention, a convolution, pictures beside states, and latent rows."""
+QUICK = ("qwen3_5_text", "granite4", "jamba", "falcon_h1", "nemotron_h", "lfm2", "qwen3_5", "deepseek_v2")
+"""A delta net, Mamba-2, Mamba, a state beside attention, layers that keep nothing, a convolution, pictures beside
+states, and latent rows."""
 ADAPTED = r"(?!.*(visual|vision|expert)).*\.(o_proj|out_proj)"
 NAMES = tuple(name for name in (*WITH_STATES, *WITH_LATENT_ROWS) if not is_variant(name))
 

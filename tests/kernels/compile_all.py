@@ -354,6 +354,8 @@ def call_experts(dtype: torch.dtype) -> None:
         experts.mix(x, logits, choosings[0], *matrices, own=range(64, 128), activation="silu")
         biased = [matrix._replace(bias=empty(len(matrix.numbers), dtype=dtype)) for matrix in matrices]
         experts.mix(x, logits, choosings[0], *biased, own=range(64, 128), activation="clamped_silu")
+        plain = [matrices[0]._replace(numbers=matrices[0].numbers[: 64 * 768]), matrices[1]]
+        experts.mix(x, logits, choosings[0], *plain, own=range(64, 128), activation="relu2")
 
 
 def call_tower_attention(dtype: torch.dtype) -> None:

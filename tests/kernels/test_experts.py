@@ -62,6 +62,18 @@ ROUTINGS = {
 }
 
 
+def count_halves(activation: str) -> int:
+    return 1 if activation == "relu2" else 2
+
+
+def activate_halves(x: torch.Tensor, activation: str) -> torch.Tensor:
+    """Return the activation of the only half, or what a gate opens."""
+    if activation == "relu2":
+        return x.relu().square()
+    gate, up = x.chunk(2, -1)
+    return multiply_gate(gate, up, activation)
+
+
 def compute_exactly(
     x: torch.Tensor, case: Case, weights: tuple[torch.Tensor, torch.Tensor], biases: Any, activation: str
 ) -> torch.Tensor:
@@ -71,9 +83,9 @@ def compute_exactly(
     for token, chosen in enumerate(case.chosen.tolist()):
         for expert, share in zip(chosen, case.shares[token].double(), strict=True):
             bias = None if gate_up_bias is None else gate_up_bias[expert]
-            gate, up = F.linear(x[token].double(), gate_up[expert], bias).chunk(2, -1)
+            inner = activate_halves(F.linear(x[token].double(), gate_up[expert], bias), activation)
             bias = None if down_bias is None else down_bias[expert]
-            total[token] += share * F.linear(multiply_gate(gate, up, activation), down[expert], bias)
+            total[token] += share * F.linear(inner, down[expert], bias)
     return total
 
 
@@ -90,13 +102,14 @@ def run_case(
     from seesay.kernels.experts import ExpertMatrix, mix
 
     num_experts, hidden, inner, chosen = case
+    num_rows = count_halves(activation) * inner
     x = random(len(chosen), hidden, dtype=dtype)
-    gate_up = random(num_experts, 2 * inner, hidden, dtype=dtype, seed=1) / hidden**0.5
+    gate_up = random(num_experts, num_rows, hidden, dtype=dtype, seed=1) / hidden**0.5
     down = random(num_experts, hidden, inner, dtype=dtype, seed=2) / inner**0.5
     biases: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
     if has_bias:
         biases = (
-            random(num_experts, 2 * inner, dtype=dtype, seed=3),
+            random(num_experts, num_rows, dtype=dtype, seed=3),
             random(num_experts, hidden, dtype=dtype, seed=4),
         )
     matrices = [
@@ -107,7 +120,7 @@ def run_case(
     if own is not None:
         foreign = [expert for expert in range(num_experts) if expert not in own]
         gate_up[foreign], down[foreign] = 0.0, 0.0
-        cut = (slice(own.start * 2 * inner, own.stop * 2 * inner), slice(own.start * hidden, own.stop * hidden))
+        cut = (slice(own.start * num_rows, own.stop * num_rows), slice(own.start * hidden, own.stop * hidden))
         matrices = [
             ExpertMatrix(numbers[rows].clone(), None if bias is None else bias[rows].clone())
             for (numbers, bias, *_), rows in zip(matrices, cut, strict=True)
@@ -146,7 +159,9 @@ def test_experts_that_are_not_here_add_nothing(
 
 @runs_here
 @parametrize_grid(
-    num_tokens=[1, 20, 150, 400], activation=["silu", "gelu", "gelu_tanh", "clamped_silu"], has_bias=[False, True]
+    num_tokens=[1, 20, 150, 400],
+    activation=["silu", "gelu", "gelu_tanh", "clamped_silu", "relu2"],
+    has_bias=[False, True],
 )
 def test_tiles_of_few_and_of_many_rows(num_tokens: int, activation: str, has_bias: bool) -> None:
     """150 and 400 tokens are 38 and 100 for each expert, which take the tiles of many rows."""
@@ -188,14 +203,16 @@ SCALED: list[tuple[torch.dtype, int | None]] = [
 
 
 @runs_here
-@parametrize_grid(num_tokens=[1, 5, 130], scaled=SCALED)
-def test_weights_of_one_byte_with_scales(num_tokens: int, scaled: tuple[torch.dtype, int | None]) -> None:
+@parametrize_grid(num_tokens=[1, 5, 130], scaled=SCALED, activation=["silu", "relu2"])
+def test_weights_of_one_byte_with_scales(
+    num_tokens: int, scaled: tuple[torch.dtype, int | None], activation: str
+) -> None:
     from seesay.kernels.experts import ExpertMatrix, mix
 
     kind, group_size = scaled
     case = Case(4, 100, 70, choose_at_random(num_tokens, 4, 2))
     matrices, plain = [], []
-    for seed, (num_outputs, size) in enumerate(((140, 100), (100, 70))):
+    for seed, (num_outputs, size) in enumerate(((70 * count_halves(activation), 100), (100, 70))):
         numbers = random(4 * num_outputs, size, dtype=torch.float32, seed=seed)
         numbers = (numbers * (20 if kind == torch.int8 else 1)).to(kind)
         count = 1 if group_size is None else -(-size // group_size)
@@ -204,8 +221,8 @@ def test_weights_of_one_byte_with_scales(num_tokens: int, scaled: tuple[torch.dt
         wide = scale.repeat_interleave(group_size or size, dim=1)[:, :size]
         plain.append((numbers.double() * wide).view(4, num_outputs, size))
     x = random(num_tokens, 100, dtype=HALF)
-    found = mix(x, case.logits, case.choosing, *matrices, activation="silu")
-    assert_close(found, compute_exactly(x, case, (plain[0], plain[1]), (None, None), "silu"), 2.0)
+    found = mix(x, case.logits, case.choosing, *matrices, activation=activation)
+    assert_close(found, compute_exactly(x, case, (plain[0], plain[1]), (None, None), activation), 2.0)
 
 
 ROUTING_OPTIONS: list[dict[str, Any]] = [

@@ -114,6 +114,13 @@ STATE_SPACE_BESIDE = {
     "embedding_multiplier": 2.0, "lm_head_multiplier": 0.7, "mlp_multipliers": [0.8, 1.4], "ssm_in_multiplier": 1.2,
     "ssm_multipliers": [0.9, 1.1, 0.7, 1.3, 0.8], "ssm_out_multiplier": 0.75,
 }  # fmt: skip
+NEMOTRON = {
+    "mamba_num_heads": 6, "mamba_head_dim": 20, "n_groups": 2, "ssm_state_size": 12, "conv_kernel": 3, "head_dim": 10,
+}  # fmt: skip
+NEMOTRON_EXPERTS = NEMOTRON | {
+    "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "routed_scaling_factor": 1.5,
+    "moe_shared_expert_intermediate_size": 40,
+}  # fmt: skip
 JAMBA = {"mamba_d_state": 6, "mamba_d_conv": 3, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 5}
 LFM2 = {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 8, "tie_word_embeddings": True}
 LATENT = {
@@ -173,6 +180,8 @@ BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-h1-normed": ("FalconH1", STATE_SPACE_BESIDE | {"mamba_rms_norm": True, "mamba_n_heads": 4}),
     "jamba": ("Jamba", JAMBA | {"num_experts": 4, "expert_layer_period": 2, "expert_layer_offset": 1}),
     "jamba-dense": ("Jamba", JAMBA | {"num_experts": 1, "mamba_conv_bias": False, "mamba_proj_bias": True}),
+    "nemotron-h": ("NemotronH", NEMOTRON | {"hybrid_override_pattern": "M-*-M"}),
+    "nemotron-h-moe": ("NemotronH", NEMOTRON_EXPERTS | {"hybrid_override_pattern": "MEM*E-"}),
     "phi-moe": ("Phimoe", PHI_EXPERTS),
     "glm4-moe": ("Glm4Moe", GLM_EXPERTS),
     "lfm2": ("Lfm2", LFM2),

@@ -62,6 +62,7 @@ def test_logits_and_greedy_tokens_equal_transformers(saved: Any, name: Any) -> N
         "granite-hybrid",
         "falcon-h1",
         "jamba",
+        "nemotron-h-moe",
         "deepseek-v2",
         "deepseek-v3",
         "qwen3-next",

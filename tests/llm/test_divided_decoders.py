@@ -39,6 +39,7 @@ QUANTIZED = {**SIZES, "hidden_size": 128, "head_dim": 128, "intermediate_size": 
 FUSED = (
     "llama", "gemma2", "starcoder2", "granite", "olmo2", "cohere", "glm4", "falcon-groups", "falcon-alibi", "mpt",
     "mixtral", "qwen2-moe", "glm4-moe", "qwen3.5", "qwen3-next", "granite-hybrid", "falcon-h1", "jamba", "lfm2-bias",
+    "nemotron-h", "nemotron-h-moe",
 )  # fmt: skip
 OTHERS = [
     name

@@ -220,6 +220,9 @@ STATE_SPACE_SIZES: dict[str, Any] = {
     "num_hidden_layers": 3, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 12,
     "mamba_d_conv": 3,
 }  # fmt: skip
+NEMOTRON_SIZES: dict[str, Any] = {
+    "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 2, "ssm_state_size": 12, "conv_kernel": 3, "head_dim": 16,
+}  # fmt: skip
 STATE_SPACE: dict[str, Any] = {
     **STATE_SPACE_SIZES, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
     "shared_intermediate_size": 40,
@@ -1766,6 +1769,11 @@ FACTORIES |= {
     "jamba": _of_modules(
         "Jamba", num_hidden_layers=3, mamba_d_state=6, mamba_d_conv=3, attn_layer_period=3, attn_layer_offset=1,
         num_experts=4,
+    ),
+    "nemotron_h": _of_modules("NemotronH", **NEMOTRON_SIZES, hybrid_override_pattern="M-M*-M"),
+    "nemotron_h_moe": _of_modules(
+        "NemotronH", **NEMOTRON_SIZES, hybrid_override_pattern="MEM*E", n_routed_experts=4, num_experts_per_tok=2,
+        moe_intermediate_size=32, moe_shared_expert_intermediate_size=40, routed_scaling_factor=2.5,
     ),
     "qwen3_next": _of_modules("Qwen3Next", **DELTA_NET, **DELTA_NET_EXPERTS, norm_topk_prob=True),
     "qwen3_5_text": _text(transformers.Qwen3_5TextConfig, transformers.Qwen3_5ForCausalLM, **DELTA_NET),

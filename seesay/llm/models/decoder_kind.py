@@ -10,6 +10,7 @@ from seesay.llm.models.spec import (
     AlibiSpec,
     ExpertsSpec,
     FeedForwardKind,
+    HalfLayer,
     NormPlacement,
     NormSpec,
     QKNorm,
@@ -18,7 +19,7 @@ from seesay.llm.models.spec import (
 )
 
 if TYPE_CHECKING:
-    from seesay.llm.ops.interface import Activation
+    from seesay.llm.ops.interface import AnyActivation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class DecoderKind:
     `linear_attention` or `conv`. beside, shares: see `LayerSpec`, of all layers. is_still: there are no positions.
     gate_scale, output_scale: see `FeedForwardSpec`. head_dim: that of the rotary embedding, where heads
     have several. sections: see `RotarySpec`, where the configuration has none. alibi: instead of a rotary embedding.
+    halves: see `LayerSpec.half`, of all layers; none where all have both.
     media_layers: see `LayerSpec.attends_media`. num_added_tokens: of a table that `joins_added`.
     """
 
@@ -55,7 +57,7 @@ class DecoderKind:
     expert_size: int = 0
     dense_layers: frozenset[int] = frozenset()
     joins_gate_up: bool = False
-    activation: Activation | None = None
+    activation: AnyActivation | None = None
     activation_option: str = "hidden_act"
     attention_scale: float | None = None
     embedding_scale: float = 1.0
@@ -73,6 +75,7 @@ class DecoderKind:
     mixing_layers: frozenset[int] | None = None
     beside: StateSpaceSpec | None = None
     shares: tuple[float, float] = (1.0, 1.0)
+    halves: tuple[HalfLayer, ...] = ()
     is_still: bool = False
     gate_scale: float = 1.0
     output_scale: float = 1.0

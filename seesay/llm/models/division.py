@@ -200,7 +200,7 @@ def _count_pieces(spec: FeedForwardSpec, num_ranks: int, division: Division) -> 
 
 
 def _kinds(config: DecoderConfig) -> set[FeedForwardSpec]:
-    return {layer.feed_forward for layer in config.layers}
+    return {layer.feed_forward for layer in config.layers if layer.half != "mixer"}
 
 
 def _cut_evenly(count: int, place: Place) -> range:

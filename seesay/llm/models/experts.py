@@ -45,10 +45,11 @@ class Experts:
         self._router = Linear(hidden_size, count, bias=experts.has_bias, is_quantizable=False)
         inner, own = division.expert_inner(size), division.experts(count)
         stacking = experts.stacking
+        up = Source(module="up_proj", num_outputs=size, picks=(inner,))
         self._gate_up = ExpertLinear(
             hidden_size,
             count,
-            sources=_find_halves(size, inner, stacking),
+            sources=_find_halves(size, inner, stacking) if experts.is_gated else [up],
             experts=own,
             bias=experts.has_bias,
             is_stacked=stacking is not None,

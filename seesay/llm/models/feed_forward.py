@@ -21,8 +21,10 @@ from seesay.llm.models.experts import Experts
 from seesay.llm.models.media_rows import SplitLinear
 from seesay.llm.models.norm import Norm
 from seesay.llm.models.residual import Joint
-from seesay.llm.models.spec import FeedForwardSpec, MediaRowsSpec
+from seesay.llm.models.spec import FeedForwardKind, FeedForwardSpec, MediaRowsSpec
 from seesay.llm.ops import Activation, Ops
+from seesay.llm.ops.activations import square_relu
+from seesay.llm.ops.interface import AnyActivation
 
 
 class FeedForward(Protocol):
@@ -58,7 +60,9 @@ class GatedFeedForward:
         division: Division,
         path: str = "mlp",
     ) -> None:
-        self._activation, self._ops = spec.activation, ops
+        assert spec.activation != "relu2", "a gate has another activation"
+        self._activation: Activation = spec.activation
+        self._ops = ops
         self._gate_scale, self._size = spec.gate_scale, len(division.inner(spec.size))
         sources = self._sources(spec, division.inner(spec.size))
         self._gate_up = SplitLinear(
@@ -103,7 +107,7 @@ class GatedFeedForward:
 
 
 class PlainFeedForward:
-    """down(activation(up(x)))."""
+    """down(activation(up(x))). Both are at `path` in the layer."""
 
     weights: tuple[Weight, ...] = ()
 
@@ -114,11 +118,12 @@ class PlainFeedForward:
         ops: Ops,  # noqa: ARG002
         media: MediaRowsSpec | None,
         division: Division,
+        path: str = "mlp",
     ) -> None:
         self._activate = by_groups(_ACTIVATIONS[spec.activation])
         sources = [Source(module="up_proj", num_outputs=spec.size, picks=(division.inner(spec.size),))]
-        self._up = SplitLinear("mlp.up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media)
-        self._down = _make_down("mlp.down_proj", hidden_size, spec, media, division)
+        self._up = SplitLinear(f"{path}.up_proj", hidden_size, bias=spec.has_bias, sources=sources, media=media)
+        self._down = _make_down(f"{path}.down_proj", hidden_size, spec, media, division)
         self.linears: Mapping[str, Linear] = {**self._up.linears, **self._down.linears}
 
     def run(
@@ -148,10 +153,11 @@ def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-_ACTIVATIONS: Mapping[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
+_ACTIVATIONS: Mapping[AnyActivation, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
+    "relu2": square_relu,
 }
 
 
@@ -176,5 +182,7 @@ def _make_shared(hidden_size: int, spec: FeedForwardSpec, ops: Ops, division: Di
     assert spec.experts is not None
     if not spec.experts.shared_size:
         return None
-    shared = replace(spec, kind="gated", size=spec.experts.shared_size, experts=None)
-    return GatedFeedForward(hidden_size, shared, ops, None, division, "mlp.shared_experts")
+    kind: FeedForwardKind = "gated" if spec.experts.is_gated else "plain"
+    shared = replace(spec, kind=kind, size=spec.experts.shared_size, experts=None)
+    make = GatedFeedForward if spec.experts.is_gated else PlainFeedForward
+    return make(hidden_size, shared, ops, None, division, "mlp.shared_experts")

@@ -71,7 +71,7 @@ class _Parts:
             config.hidden_size, spec.feed_forward, ops, config.media_rows, layer=name, division=division
         )
         linears = {**self._attention.linears, **self._feed_forward.linears}
-        self.linears: Mapping[str, Linear] = {f"{name}.{path}": linear for path, linear in linears.items()}
+        self.linears: Mapping[str, Linear] = _name_all(linears, index)
         self._spec, self._ops, self._none = spec, ops, NoNorm(ops)
         self._name, self._config = name, config
         self.norms: tuple[Weight, ...] = (*self._attention.norms, *self._feed_forward.weights)
@@ -153,10 +153,7 @@ class HybridLayer(SequentialLayer):
         super().__init__(config, index, ops, division)
         assert self._spec.beside is not None
         self._beside = StateSpace(config, index, self._spec.beside, division)
-        self.linears = {
-            **self.linears,
-            **{f"{self._name}.{path}": linear for path, linear in self._beside.linears.items()},
-        }
+        self.linears = {**self.linears, **_name_all(self._beside.linears, index)}
         self.norms = (*self.norms, *self._beside.norms)
 
     def run(
@@ -185,6 +182,80 @@ class HybridLayer(SequentialLayer):
         """Return what is added to the residual stream for the outputs of both; the first one is changed."""
         first, second = self._spec.shares
         return self._attended.prepare(attended.mul_(first).add_(other, alpha=second))
+
+
+class MixerLayer:
+    """Attention or what is in its place, alone."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        self._mixer = make_mixer(config, index, ops, division)
+        self._norm = make_norm(f"layers.{index}.input_layernorm", config.hidden_size, config.norm, ops)
+        self._joint = Joint(None, config.residual_scale, division.ranks)
+        self.linears: Mapping[str, Linear] = _name_all(self._mixer.linears, index)
+        self.norms: tuple[Weight, ...] = (*self._norm.weights, *self._mixer.norms)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return ("mixer", self._mixer.window, *(linear.method.name for linear in self.linears.values()))
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self._mixer.attend(self._mixer.qkv.multiply(self._norm, delta, residual, step.rows), cache, step)
+        if wanted is not None:
+            x, residual = x.index_select(0, wanted), residual.index_select(0, wanted)
+        return self._joint.prepare(self._mixer.out(x, step.rows)), residual
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        x = self._mixer.attend(self._norm.multiply_few(self._mixer.qkv.text, residual), cache, step)
+        self._joint.add_product(residual, self._mixer.out.text, x)
+
+
+class FeedForwardLayer:
+    """A feed-forward alone, which keeps nothing."""
+
+    def __init__(self, config: DecoderConfig, index: int, ops: Ops, division: Division) -> None:
+        spec, name = config.layers[index].feed_forward, f"layers.{index}"
+        self._feed_forward = make_feed_forward(
+            config.hidden_size, spec, ops, config.media_rows, layer=name, division=division
+        )
+        self._norm = make_norm(f"{name}.input_layernorm", config.hidden_size, config.norm, ops)
+        self._joint = Joint(None, config.residual_scale * spec.output_scale, division.ranks)
+        self._kind = spec.kind
+        self.linears: Mapping[str, Linear] = _name_all(self._feed_forward.linears, index)
+        self.norms: tuple[Weight, ...] = (*self._norm.weights, *self._feed_forward.weights)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return (self._kind, *(linear.method.name for linear in self.linears.values()))
+
+    def run(
+        self,
+        delta: torch.Tensor | None,
+        residual: torch.Tensor,
+        cache: LayerCache,
+        step: AttentionStep,
+        wanted: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        del cache
+        if wanted is not None:
+            delta = None if delta is None else delta.index_select(0, wanted)
+            residual = residual.index_select(0, wanted)
+        return self._joint.prepare(self._feed_forward.run(self._norm, delta, residual, step.rows)), residual
+
+    def run_few(self, residual: torch.Tensor, cache: LayerCache, step: AttentionStep) -> None:
+        del cache, step
+        self._feed_forward.run_few(self._norm, residual, self._joint, residual)
+
+
+def _name_all(linears: Mapping[str, Linear], index: int) -> dict[str, Linear]:
+    """Return the linear layers of layer `index` by their paths in the model."""
+    return {f"layers.{index}.{path}": linear for path, linear in linears.items()}
 
 
 _PLAIN = Joint(None, 1.0)
@@ -269,6 +340,8 @@ def make_layer(config: DecoderConfig, index: int, ops: Ops, division: Division) 
     """Return a rank's share of layer `index`, without weights."""
     if config.layers[index].attends_media:
         return MediaLayer(config, index, ops, division)
+    if (half := config.layers[index].half) is not None:
+        return (MixerLayer if half == "mixer" else FeedForwardLayer)(config, index, ops, division)
     if config.layers[index].beside is not None:
         return HybridLayer(config, index, ops, division)
     is_parallel = config.layers[index].norms in ("parallel", "parallel_pair")

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from seesay.llm.models.mixer_spec import MixerSpec, StateSpaceSpec
 from seesay.llm.plans.routing import Routing
-from seesay.llm.plans.traits import DecoderTraits, KVShape, LengthScaling, MediaTokens
+from seesay.llm.plans.traits import NO_KV, DecoderTraits, KVShape, LengthScaling, MediaTokens
 from seesay.llm.plans.window import Window
 
 if TYPE_CHECKING:
-    from seesay.llm.ops.interface import Activation
+    from seesay.llm.ops.interface import AnyActivation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +75,8 @@ class NormSpec:
 
 
 FeedForwardKind = Literal["gated", "plain", "experts"]
-"""down(activation(gate(x)) · up(x)), or down(activation(up(x))); or the sum of some of many of the first kind, those
-that a router chooses for each token."""
+"""down(activation(gate(x)) · up(x)), or down(activation(up(x))); or the sum of some of many of these, those that a
+router chooses for each token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class ExpertsSpec:
     rounded to the model's type. scales_inputs: a token takes one expert, whose input is multiplied by the sigmoid of
     its logit. shared_size: the inner size of a gated feed-forward that all tokens go through; 0: there is none.
     has_shared_gate: its output is multiplied by the sigmoid of one more product. stacking: None where the checkpoint
-    has the experts one by one.
+    has the experts one by one. is_gated: experts, and what all tokens go through, are gated, and not plain.
     """
 
     routing: Routing
@@ -112,18 +112,19 @@ class ExpertsSpec:
     scales_inputs: bool = False
     shared_size: int = 0
     has_shared_gate: bool = False
+    is_gated: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForwardSpec:
     """The feed-forward of a layer. is_joined: the checkpoint stores gate and up as one tensor, `gate_up_proj`; up comes
-    first if it `has_up_first`. size: the inner size, of each expert where there are `experts`.
+    first if it `has_up_first`. size: the inner size, of each expert where there are `experts`; 0: there is none.
     has_bias: not of experts, but of what all tokens go through beside them. gate_scale, output_scale: of what the
     activation is of, and of the output, where it is gated."""
 
     kind: FeedForwardKind = "gated"
     size: int
-    activation: Activation = "silu"
+    activation: AnyActivation = "silu"
     has_bias: bool = False
     is_joined: bool = False
     has_up_first: bool = False
@@ -136,13 +137,18 @@ class FeedForwardSpec:
         """The sum of the inner sizes of all matrices that a token is multiplied with."""
         if self.experts is None:
             return self.size * (3 if self.kind == "gated" else 2)
-        return 3 * (self.size * self.experts.routing.num_chosen + self.experts.shared_size)
+        size = self.size * self.experts.routing.num_chosen + self.experts.shared_size
+        return size * (3 if self.experts.is_gated else 2)
 
 
 NormPlacement = Literal["before", "around", "behind", "parallel", "parallel_pair"]
 """Where a layer has norms: before attention and before the feed-forward; also behind each, before its output is added;
 only behind each. `parallel`: attention and feed-forward both take the layer's input, from one norm; `parallel_pair`:
 each from a norm of its own."""
+
+
+HalfLayer = Literal["mixer", "feed_forward"]
+"""What a layer has alone, behind a norm of its own: attention or what is in its place, or a feed-forward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +161,7 @@ class LayerSpec:
     attends_media: it has no attention of text, but one of the media that a token sees (`DecoderTraits.attends_media`),
     whose output and that of its feed-forward are multiplied by the tangents of learned gates; tokens that see none pass
     unchanged.
+    half: what it has alone; None: both.
     norms_qk, grows_queries: whether `DecoderConfig.qk_norm` and `query_growth` are of this layer, too.
     """
 
@@ -166,6 +173,7 @@ class LayerSpec:
     window: Window | None = None
     rotary: int = 0
     attends_media: bool = False
+    half: HalfLayer | None = None
     norms_qk: bool = True
     grows_queries: bool = True
 
@@ -173,6 +181,13 @@ class LayerSpec:
     def other(self) -> MixerSpec | None:
         """What it has in the place of attention, or beside it."""
         return self.mixer if self.mixer is not None else self.beside
+
+    @property
+    def kv_shape(self) -> KVShape | None:
+        """What it keeps of a token; None: keys and values of all heads."""
+        if self.half == "feed_forward":
+            return NO_KV
+        return None if self.mixer is None else self.mixer.kv_shape
 
     @property
     def feed_forward_norm(self) -> str:
@@ -304,7 +319,8 @@ class DecoderConfig:
 
     def _mixed_size(self, layer: LayerSpec) -> int:
         """The sum of the inner sizes of the matrices of attention, and of what is in its place or beside it."""
-        own = 0 if layer.mixer is not None else self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        is_other = layer.mixer is not None or layer.half == "feed_forward"
+        own = 0 if is_other else self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         return own + (0 if layer.other is None else layer.other.total_size)
 
     @property
@@ -320,7 +336,7 @@ class DecoderConfig:
             vocab_size=self.vocab_size,
             embedding_size=2 * num_media_layers * self.num_kv_heads * self.head_dim
             or self.hidden_size * (1 + self.num_deep_layers),
-            kv_shapes=tuple(kv_shape if layer.mixer is None else layer.mixer.kv_shape for layer in own),
+            kv_shapes=tuple(layer.kv_shape or kv_shape for layer in own),
             state_shapes=states if any(states) else (),
             attends_media=num_media_layers > 0,
             num_position_axes=3 if self.rotaries[0].sections else 1,

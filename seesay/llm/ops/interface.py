@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Activation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu"]
 """Of a gate, which is multiplied by the other half. clamped_silu: x · sigmoid(1.702 · x) of x up to 7, and the other
 half, between -7 and 7, gets 1 more (OpenAI 2025, gpt-oss)."""
+AnyActivation = Literal["silu", "gelu", "gelu_tanh", "clamped_silu", "relu2"]
+"""Those, and the square of what is more than 0 (So et al. 2021, Primer), where there is no gate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,12 +120,13 @@ class Ops(Protocol):
         gate_up: ExpertLinear,
         down: ExpertLinear,
         *,
-        activation: Activation,
+        activation: AnyActivation,
         norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the sum of share · down(`act_and_mul` of gate_up(x)) over the experts of each token, [T, hidden], for
-        x [T, hidden]; or add it to `add_to`, and return that. Experts that the layers do not have are left out.
+        x [T, hidden]; or add it to `add_to`, and return that. Experts that the layers do not have are left out. With
+        "relu2", there is no gate, and the activation is that of gate_up(x).
 
         They are chosen by the router's logits [T, experts] and a bias float32 [experts], see `Routing`; logits that are
         not finite choose experts, too. norm: (weight, eps) of an RMS norm that x takes first.

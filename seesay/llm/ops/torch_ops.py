@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,9 +23,9 @@ from seesay.device.linear.norm import rms_norm
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat, quantize_rows
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import torch_experts
-from seesay.llm.ops.activations import act_and_mul
+from seesay.llm.ops.activations import act_and_mul, square_relu
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
-from seesay.llm.ops.interface import Activation, DecodeRows, LowRankOps, RowLayout
+from seesay.llm.ops.interface import Activation, AnyActivation, DecodeRows, LowRankOps, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
 from seesay.llm.ops.slopes import find_bias
 from seesay.llm.ops.torch_low_rank import TorchLowRank
@@ -120,14 +121,15 @@ class TorchOps:
         gate_up: ExpertLinear,
         down: ExpertLinear,
         *,
-        activation: Activation,
+        activation: AnyActivation,
         norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if norm is not None:
             x = self.rms_norm(x, *norm)
         choice = self.choose_experts(logits, routing, bias)
-        made = torch_experts.run_experts(x, choice, gate_up, down, lambda y: self.act_and_mul(y, activation))
+        activate = square_relu if activation == "relu2" else partial(self.act_and_mul, activation=activation)
+        made = torch_experts.run_experts(x, choice, gate_up, down, activate)
         return made if add_to is None else add_to.add_(made)
 
     def rotate_and_write(

@@ -6,7 +6,7 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.kernels import experts as kernels
-from seesay.llm.ops.interface import Activation
+from seesay.llm.ops.interface import AnyActivation
 from seesay.llm.plans.routing import Routing
 
 
@@ -32,7 +32,7 @@ def mix_experts(
     bias: torch.Tensor | None,
     gate_up: ExpertLinear,
     down: ExpertLinear,
-    activation: Activation,
+    activation: AnyActivation,
     norm: tuple[torch.Tensor, float] | None,
     add_to: torch.Tensor | None,
 ) -> torch.Tensor:

@@ -15,7 +15,7 @@ from seesay.kernels import quantize, rotary, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
-from seesay.llm.ops.interface import Activation, DecodeRows, LowRankOps, RowLayout
+from seesay.llm.ops.interface import Activation, AnyActivation, DecodeRows, LowRankOps, RowLayout
 from seesay.llm.ops.triton_attention import AttentionPlan
 from seesay.llm.ops.triton_low_rank import TritonLowRank
 from seesay.llm.plans.routing import Routing
@@ -64,7 +64,7 @@ class TritonOps:
         gate_up: ExpertLinear,
         down: ExpertLinear,
         *,
-        activation: Activation,
+        activation: AnyActivation,
         norm: tuple[torch.Tensor, float] | None = None,
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from seesay.vl.published import Published
 from seesay.vl.text_family import TextFamily
+from seesay.vl.weight_map import NEMOTRON_DECODER
 
 _NAMES = (
     (r"^final_layernorm\.", "norm."),
@@ -41,6 +42,29 @@ class FalconH1(TextFamily):
     )
     weights = replace(
         TextFamily.weights, decoder_patterns=_NAMES, ignored=("mup_vector",), ignored_patterns=(r"\.mup_vector$",)
+    )
+
+
+class NemotronH(TextFamily):
+    """Each layer is Mamba-2, attention without positions, a feed-forward, or experts; neither of these has gates."""
+
+    architectures: ClassVar[tuple[str, ...]] = ("NemotronHForCausalLM",)
+    published: ClassVar[tuple[Published, ...]] = (
+        Published(
+            decoder="nemotron_h",
+            names=(
+                "nvidia/NVIDIA-Nemotron-Nano-9B-v2",
+                "nvidia/NVIDIA-Nemotron-Nano-12B-v2",
+                "nvidia/Nemotron-H-8B-Base-8K",
+                "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+            ),
+        ),
+    )
+    weights = replace(
+        TextFamily.weights,
+        decoder={**TextFamily.weights.decoder, "backbone.": ""},
+        decoder_patterns=NEMOTRON_DECODER,
+        ignored=("mtp.",),
     )
 
 

@@ -109,6 +109,12 @@ def read_glm_experts(config: ModelConfig) -> ExpertsSpec:
     )
 
 
+def read_nemotron_experts(config: ModelConfig) -> ExpertsSpec:
+    if (size := getattr(config, "moe_latent_size", None)) is not None:
+        raise CheckpointError(f"moe_latent_size={size!r} is not supported: experts take the whole hidden state here")
+    return replace(read_glm_experts(config), shared_size=config.moe_shared_expert_intermediate_size, is_gated=False)
+
+
 def read_deepseek_experts(config: ModelConfig) -> ExpertsSpec:
     """Read those of DeepSeek-V2, whose chosen experts' shares are not normalized."""
     method = config.topk_method

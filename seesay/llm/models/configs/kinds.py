@@ -334,6 +334,7 @@ _KINDS: Mapping[str, DecoderKind | Callable[[ModelConfig], DecoderKind]] = {
     "mixtral": _mixtral,
     "mllama_text_model": _mllama,
     "mpt": _mpt,
+    "nemotron_h": state_kinds.read_nemotron_h,
     "olmo": _olmo,
     "olmo2": DecoderKind(norms="behind", qk_norm="whole"),
     "olmoe": _olmoe,

@@ -67,6 +67,25 @@ def read_state_space(config: ModelConfig) -> StateSpaceSpec:
     )
 
 
+def read_nemotron_state_space(config: ModelConfig) -> StateSpaceSpec:
+    """Read the Mamba-2 of a Nemotron-H."""
+    return _check_groups(
+        config,
+        StateSpaceSpec(
+            num_heads=config.mamba_num_heads,
+            head_dim=config.mamba_head_dim,
+            num_groups=config.n_groups,
+            state_size=config.ssm_state_size,
+            num_taps=config.conv_kernel,
+            has_conv_bias=bool(config.use_conv_bias),
+            has_bias=bool(config.use_bias),
+            has_output_bias=bool(config.use_bias),
+            step_limits=read_step_limits(config),
+        ),
+        activation="mamba_hidden_act",
+    )
+
+
 def read_scaled_state_space(config: ModelConfig) -> StateSpaceSpec:
     """Read the Mamba-2 of a Falcon-H1, whose parts of the first product have factors."""
     spec, scales = read_state_space(config), config.ssm_multipliers
@@ -100,11 +119,12 @@ def read_mamba(config: ModelConfig) -> StateSpaceSpec:
     )
 
 
-def _check_groups(config: ModelConfig, spec: StateSpaceSpec) -> StateSpaceSpec:
+def _check_groups(config: ModelConfig, spec: StateSpaceSpec, *, activation: str = "hidden_act") -> StateSpaceSpec:
+    """activation: the option that names it."""
     if spec.num_heads % spec.num_groups:
         raise CheckpointError(f"{spec.num_heads} heads of a state space cannot be in {spec.num_groups} groups")
-    if config.hidden_act not in ("silu", "swish"):
-        raise CheckpointError(f"hidden_act={config.hidden_act!r} is not supported in a state space")
+    if (name := getattr(config, activation)) not in ("silu", "swish"):
+        raise CheckpointError(f"{activation}={name!r} is not supported in a state space")
     return spec
 
 

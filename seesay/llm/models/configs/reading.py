@@ -27,13 +27,14 @@ from seesay.llm.plans.window import Chunk, Window
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
-    from seesay.llm.ops.interface import Activation
+    from seesay.llm.ops.interface import AnyActivation
 
-_ACTIVATIONS: dict[str, Activation] = {
+_ACTIVATIONS: dict[str, AnyActivation] = {
     "silu": "silu",
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu2": "relu2",
 }
 
 
@@ -140,7 +141,7 @@ def _feed_forward(config: ModelConfig, kind: DecoderKind) -> FeedForwardSpec:
     return FeedForwardSpec(
         kind=kind.feed_forward,
         size=kind.inner_size or config.intermediate_size,
-        activation=kind.activation or _activation(config, kind.activation_option),
+        activation=kind.activation or _activation(config, kind),
         has_bias=bool(getattr(config, "mlp_bias", False)) if kind.inner_bias is None else kind.inner_bias,
         is_joined=kind.joins_gate_up or has_up_first,
         has_up_first=has_up_first,
@@ -173,10 +174,12 @@ def _refuse_unsupported(config: ModelConfig, *, is_prefix_lm: bool) -> None:
             raise CheckpointError(f"{option}=True is not supported")
 
 
-def _activation(config: ModelConfig, option: str) -> Activation:
+def _activation(config: ModelConfig, kind: DecoderKind) -> AnyActivation:
+    option, is_gated = kind.activation_option, kind.feed_forward == "gated"
     name = getattr(config, option)
-    if name not in _ACTIVATIONS:
-        raise CheckpointError(f"{option}={name!r} is not supported (supported: {', '.join(_ACTIVATIONS)})")
+    known = [found for found in _ACTIVATIONS if not (is_gated and found == "relu2")]
+    if name not in known:
+        raise CheckpointError(f"{option}={name!r} is not supported (supported: {', '.join(known)})")
     return _ACTIVATIONS[name]
 
 
@@ -184,7 +187,7 @@ def _make_layers(
     config: ModelConfig, kind: DecoderKind, *, head_dim: int, session_len: int | None, rope_scaling_factor: float
 ) -> tuple[tuple[RotarySpec, ...], tuple[LayerSpec, ...]]:
     """Return the rotary embeddings of a decoder, and its layers."""
-    windows = _windows(config)
+    windows = (None,) * len(kind.halves) or _windows(config)
     is_still = kind.is_still or kind.alibi is not None
     parameters = {} if is_still else read_rope_parameters(config)
     if kind.sections:
@@ -213,7 +216,7 @@ def _make_layers(
     experts = dense if kind.experts is None else _experts(dense, kind)
     layers = (
         LayerSpec(
-            feed_forward=dense if index in kind.dense_layers else experts,
+            feed_forward=_pick_feed_forward(kind, index, dense, experts),
             mixer=kind.mixer if index in mixing else None,
             beside=kind.beside,
             shares=kind.shares,
@@ -221,12 +224,22 @@ def _make_layers(
             window=window,
             rotary=choice,
             attends_media=index in kind.media_layers,
+            half=kind.halves[index] if kind.halves else None,
             norms_qk=choice == 0 or not kind.splits_turned,
             grows_queries=choice == 1 or not kind.splits_turned,
         )
         for index, (window, choice) in enumerate(zip(windows, choices, strict=True))
     )
     return tuple(rotaries), tuple(layers)
+
+
+def _pick_feed_forward(
+    kind: DecoderKind, index: int, dense: FeedForwardSpec, experts: FeedForwardSpec
+) -> FeedForwardSpec:
+    """Return that of layer `index`."""
+    if kind.halves and kind.halves[index] == "mixer":
+        return FeedForwardSpec(size=0)
+    return dense if index in kind.dense_layers else experts
 
 
 def _of_layer_type(parameters: dict[str, object], kind: str) -> dict[str, object]:

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seesay.errors import CheckpointError
-from seesay.llm.models.configs.expert_kinds import find_dense_qwen_layers, read_jamba_experts, read_qwen_experts
+from seesay.llm.models.configs.expert_kinds import (
+    find_dense_qwen_layers,
+    read_jamba_experts,
+    read_nemotron_experts,
+    read_qwen_experts,
+)
 from seesay.llm.models.configs.mixer_kinds import (
     find_lfm2_size,
     read_convolution,
     read_delta_net,
     read_mamba,
+    read_nemotron_state_space,
     read_scaled_state_space,
     read_state_space,
 )
 from seesay.llm.models.decoder_kind import DecoderKind
-from seesay.llm.models.spec import NormSpec
+from seesay.llm.models.spec import HalfLayer, NormSpec
 
 if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
+
+
+_NEMOTRON_HALVES: Mapping[str, HalfLayer] = {
+    "linear_attention": "mixer", "full_attention": "mixer", "mlp": "feed_forward", "moe": "feed_forward",
+}  # fmt: skip
 
 
 def read_bamba(config: ModelConfig) -> DecoderKind:
@@ -78,6 +90,26 @@ def read_lfm2(config: ModelConfig) -> DecoderKind:
         inner_size=find_lfm2_size(config),
         activation="silu",
         mixer=read_convolution(config),
+    )
+
+
+def read_nemotron_h(config: ModelConfig) -> DecoderKind:
+    """Each layer is a state space, attention, a feed-forward or experts."""
+    types: list[str] = config.layer_types
+    if unknown := sorted({str(name) for name in types} - _NEMOTRON_HALVES.keys()):
+        raise CheckpointError(f"layer_types: {unknown[0]!r} is not supported in a {config.model_type}")
+    has_experts = "moe" in types
+    return DecoderKind(
+        norm=NormSpec(eps=config.layer_norm_epsilon),
+        is_still=True,
+        halves=tuple(_NEMOTRON_HALVES[name] for name in types),
+        mixer=read_nemotron_state_space(config),
+        mixing_layers=frozenset(i for i, name in enumerate(types) if name == "linear_attention"),
+        feed_forward="plain",
+        activation_option="mlp_hidden_act",
+        experts=read_nemotron_experts(config) if has_experts else None,
+        expert_size=config.moe_intermediate_size,
+        dense_layers=frozenset(i for i, name in enumerate(types) if name == "mlp"),
     )
 
 
