@@ -18,7 +18,7 @@ from seesay.vl.families.hybrids import NemotronH
 STATES, NAMES = "linear_attention", NemotronH.weights.decoder_name
 
 
-def read(folder: Path, config_class: type = NemotronHConfig, **changes: Any) -> DecoderConfig:
+def read(folder: Path, config_class: type = NemotronHConfig, /, **changes: Any) -> DecoderConfig:
     config_class(**SIZES | changes, architectures=["NemotronHForCausalLM"]).save_pretrained(folder)
     return read_decoder_config(Checkpoint.load_config(folder).text_config)
 
