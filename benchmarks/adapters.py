@@ -1,13 +1,18 @@
 """What adapters cost: the same answers without any, and with one or many in every batch.
 
-    python benchmarks/adapters.py MODEL_DIR [--numbers 0,1,32] [--rank 16] [--scale 1.0] [--rounds 1] [--max-adapters N]
+    python benchmarks/adapters.py MODEL_DIR [--numbers 0,1,32] [--rank 16] [--scale 1.0] [--rounds 1]
+        [--max-adapters N] [--only-cold]
 
 Writes random adapters of all linear layers of the language model, as PEFT does, to a temporary folder: one file of
 weights, which all have with scales of their own. *text*: requests per second of the workload of h200.py, request i with
 adapter i modulo the number; the best of `--rounds` rounds. *single*: milliseconds per token of one answer of 256
 tokens. `plain_…` are those of requests without an adapter, asked of the same engine in turns with the others, and
-`share` is the rate relative to theirs; `cpu_share` compares the CPU time of this process, which others on the machine
-change less. Number 0 is an engine that was made without adapters.
+`share` is the rate relative to theirs, by the best rounds; `paired_share` the median of the rounds' own; `cpu_share` compares
+the CPU time of this process, which others on the machine change less. Number 0 is an engine that was made without adapters.
+
+With fewer slots (`--max-adapters`) than adapters, *cold_ms* is the median time of a first token whose adapter is in host
+memory only, *warm_ms* that of one whose adapter is in a slot, of prompts that no cache has; `--only-cold` leaves out the
+rest.
 
 Prints a line `RESULT {JSON}` per number, and on stderr what is being done.
 """
@@ -15,9 +20,11 @@ Prints a line `RESULT {JSON}` per number, and on stderr what is being done.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
+import statistics
 import sys
 import tempfile
 import time
@@ -35,6 +42,8 @@ from seesay.bench import workload
 
 _LINEAR = re.compile(r"(?:.*\.)?layers\.\d+\.(?:self_attn|mlp)\.\w+_proj\.weight")
 NUM_TOKENS, NUM_ROUNDS = 256, 3
+NUM_FIRST = 30
+"""First tokens that a median is of."""
 
 
 def read_shapes(model: Path) -> dict[str, tuple[int, int]]:
@@ -111,8 +120,20 @@ def measure(pipe: Pipeline, names: Sequence[str], scale: float, num_rounds: int)
         figures[f"{way}single_tpot_ms"] = round(1e3 * (long_s - short_s) / (NUM_TOKENS - 16), 3)
         cpu_s[way] = min(each[way].cpu for each in rounds)
     if names:
+        figures["paired_share"] = round(statistics.median(each["plain_"].wall / each[""].wall for each in rounds), 3)
         figures["share"] = round(figures["req_per_s"] / figures["plain_req_per_s"], 3)
         figures["cpu_share"] = round(cpu_s["plain_"] / cpu_s[""], 3)
+    return figures
+
+
+def measure_cold(pipe: Pipeline, names: Sequence[str], num_slots: int) -> dict[str, float]:
+    """Return milliseconds to a first token, of adapters that others have taken the slots of, and of those in slots."""
+    texts = (f"{index} is the number of a question that was never asked before." for index in itertools.count())
+    orders = {"cold": names[: num_slots + 1], "warm": names[:1]}
+    figures = dict[str, float]()
+    for way, order in orders.items():
+        spent = [answer(pipe, [next(texts)], [1], [order[index % len(order)]]).wall for index in range(NUM_FIRST + 4)]
+        figures[f"{way}_ms"] = round(1e3 * statistics.median(spent[-NUM_FIRST:]), 3)
     return figures
 
 
@@ -128,6 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the requests of the workload text")
     parser.add_argument("--rounds", type=int, default=1, help="of the workload")
     parser.add_argument("--max-adapters", type=int, default=0, help="as of EngineConfig")
+    parser.add_argument("--only-cold", action="store_true", help="with fewer slots than adapters: only first tokens")
     args = parser.parse_args(argv)
     numbers = [int(number) for number in args.numbers.split(",")]
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +168,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             options = {"adapters": chosen, "max_adapters": args.max_adapters} if number else {}
             note(f"{number} adapters: loading")
             with open_pipeline(args.model, **options) as pipe:
-                figures = measure(pipe, list(chosen), args.scale, args.rounds)
+                figures = {} if args.only_cold else measure(pipe, list(chosen), args.scale, args.rounds)
+                if 0 < args.max_adapters < number:
+                    figures |= measure_cold(pipe, list(chosen), args.max_adapters)
             report(what="adapters", adapters=number, rank=args.rank, **figures)
 
 
