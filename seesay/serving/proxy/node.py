@@ -36,8 +36,8 @@ class Node:
         return sum(self.latencies_s) / len(self.latencies_s) if self.latencies_s else 0.0
 
     def may_have(self, model: str | None) -> bool:
-        """Return whether it may have a model: it has, or has not said which it has."""
-        return not self.models or model in self.models
+        """Return whether it may have a model: it has, or has not said which it has. None: whichever it has."""
+        return model is None or not self.models or model in self.models
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -13,6 +13,9 @@ from echo_node import EchoProcess, echo_nodes, start_node
 from live_proxy import LiveProxy, serve_proxy
 from waiting import wait_until
 
+from seesay.serving.proxy.affinity import Wish
+from seesay.serving.proxy.node import Node
+from seesay.serving.proxy.nodes import Nodes
 from seesay.serving.proxy.strategies import LOAD_BOUND
 
 NUM_AT_ONCE = 16
@@ -39,6 +42,22 @@ def test_two_agree_on_places(proxies: tuple[LiveProxy, LiveProxy]) -> None:
         assert len(found) == 1, f"the distributors disagree on request {index}: {found}"
         places.update(found)
     assert len(places) == 4
+
+
+async def test_nodes_that_have_said_their_models_get_no_more_and_no_less() -> None:
+    """A request that names no model goes to the same node, whichever of them have been asked for theirs."""
+    urls = [f"http://127.0.0.1:{port}" for port in range(1, 5)]
+    for index in range(20):
+        places = set()
+        for number in range(len(urls) + 1):
+            nodes = Nodes("cache_affinity")
+            for url in urls:
+                nodes.add(Node(url, models=["echo"] if url in urls[:number] else ()))
+            chosen = nodes.choose(Wish(key=b"%d" % index), ())
+            nodes.close()
+            assert chosen is not None
+            places.add(chosen.name)
+        assert len(places) == 1
 
 
 def test_two_share_the_load(proxies: tuple[LiveProxy, LiveProxy], nodes: list[EchoProcess]) -> None:
