@@ -7,12 +7,13 @@ Writes random adapters of all linear layers of the language model, as PEFT does,
 weights, which all have with scales of their own. *text*: requests per second of the workload of h200.py, request i with
 adapter i modulo the number; the best of `--rounds` rounds. *single*: milliseconds per token of one answer of 256
 tokens. `plain_…` are those of requests without an adapter, asked of the same engine in turns with the others, and
-`share` is the rate relative to theirs, by the best rounds; `paired_share` the median of the rounds' own; `cpu_share` compares
-the CPU time of this process, which others on the machine change less. Number 0 is an engine that was made without adapters.
+`share` is the rate relative to theirs, by the best rounds; `paired_share` is the median of the rounds' own;
+`cpu_share` compares the CPU time of this process, which others on the machine change less. Number 0 is an engine that
+was made without adapters.
 
-With fewer slots (`--max-adapters`) than adapters, *cold_ms* is the median time of a first token whose adapter is in host
-memory only, *warm_ms* that of one whose adapter is in a slot, of prompts that no cache has; `--only-cold` leaves out the
-rest.
+With fewer slots (`--max-adapters`) than adapters, *cold_ms* is the median time of a first token whose adapter is in
+host memory only, *warm_ms* that of one whose adapter is in a slot, of prompts that no cache has; `--only-cold` leaves
+out the rest.
 
 Prints a line `RESULT {JSON}` per number, and on stderr what is being done.
 """
@@ -129,12 +130,12 @@ def measure(pipe: Pipeline, names: Sequence[str], scale: float, num_rounds: int)
 def measure_cold(pipe: Pipeline, names: Sequence[str], num_slots: int) -> dict[str, float]:
     """Return milliseconds to a first token, of adapters that others have taken the slots of, and of those in slots."""
     texts = (f"{index} is the number of a question that was never asked before." for index in itertools.count())
-    orders = {"cold": names[: num_slots + 1], "warm": names[:1]}
-    figures = dict[str, float]()
-    for way, order in orders.items():
-        spent = [answer(pipe, [next(texts)], [1], [order[index % len(order)]]).wall for index in range(NUM_FIRST + 4)]
-        figures[f"{way}_ms"] = round(1e3 * statistics.median(spent[-NUM_FIRST:]), 3)
-    return figures
+    chosen = names[: num_slots + 1]
+    spent: dict[str, list[float]] = {"cold": [], "warm": []}
+    for index in range(NUM_FIRST + len(chosen)):
+        for way in spent:  # the second finds what the first has brought
+            spent[way].append(answer(pipe, [next(texts)], [1], [chosen[index % len(chosen)]]).wall)
+    return {f"{way}_ms": round(1e3 * statistics.median(each[len(chosen) :]), 3) for way, each in spent.items()}
 
 
 def note(what: str) -> None:
