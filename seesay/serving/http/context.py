@@ -82,7 +82,7 @@ class ContextMiddleware:
         except ClientGoneError:
             status = _CLIENT_CLOSED
         except Exception as error:
-            if not isinstance(error, ApiError):
+            if _is_fault(error):
                 logger.exception("%s failed: %s %s", request_id, scope["method"], scope["path"])
             if status:
                 raise  # the answer has begun: the server closes the connection, which tells the client
@@ -95,6 +95,11 @@ class ContextMiddleware:
             if trace is not None:
                 trace.end(scope, status)
             logger.info("%s %s %s %d %.3f s", request_id, scope["method"], scope["path"], status, elapsed_s)
+
+
+def _is_fault(error: Exception) -> bool:
+    """Return whether the server is to blame for an error, and does not know it yet."""
+    return not isinstance(error, ApiError) and ApiError.from_error(error).status_code >= 500
 
 
 def make_error_response(scope: Scope, error: Exception, envelopes: Envelopes) -> JSONResponse:

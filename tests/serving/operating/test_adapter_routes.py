@@ -93,7 +93,7 @@ async def test_adapters_come_and_go(http: httpx.AsyncClient, root: Path) -> None
     assert await say(http, "second") == answers[2]
 
 
-async def test_what_is_refused(http: httpx.AsyncClient, root: Path) -> None:
+async def test_what_is_refused(http: httpx.AsyncClient, root: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def refused(route: str, **body: Any) -> tuple[int, str]:
         answer = await http.post(route, json=body)
         return answer.status_code, answer.json()["error"]["message"]
@@ -125,6 +125,7 @@ async def test_what_is_refused(http: httpx.AsyncClient, root: Path) -> None:
     assert status == 400 and "'own' is loaded already: unload it first" in message
     status, message = await refused(LOAD, lora_name="own", lora_path="one", load_inplace=True)
     assert status == 400 and "unload the adapter of this name first" in message
+    assert not [row for row in caplog.records if row.exc_info], "the client is to blame, and no trace tells more"
 
 
 async def test_no_folder_is_allowed_by_default(engine: AsyncEngine, root: Path) -> None:
