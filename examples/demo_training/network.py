@@ -163,7 +163,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, longest: int, *,
     return torch.cat(outs).flatten(1)
 
 
-def _linear(x: Tensor, layer: nn.Linear) -> Tensor:
+def _linear(x: Tensor, layer: nn.Module) -> Tensor:
+    """Compute a layer; one that is no plain linear layer, as with an adapter, does it itself."""
+    if not isinstance(layer, nn.Linear):
+        product: Tensor = layer(x)
+        return product
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
     return F.linear(x, layer.weight.to(x.dtype), bias)
 

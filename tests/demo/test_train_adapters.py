@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from seesay import EngineConfig, GenerationConfig, pipeline
 from seesay.demo import CHECKPOINT
-from seesay.demo.scenes import FIRST_EVALUATION_SEED
+from seesay.demo.scenes import FIRST_EVALUATION_SEED, sample_scene
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("german", "shouting", "json")
@@ -40,13 +40,36 @@ def test_the_plain_model_says_what_no_adapter_changes(monkeypatch: pytest.Monkey
     import train_adapters as trained
     from demo_training.packing import Encoder
 
-    monkeypatch.setitem(trained.MANNERS, "plain", (str, 0))
+    monkeypatch.setitem(trained.MANNERS, "plain", trained.Manner(str, rank=1, stages=()))
     tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
     examples = trained.draw_examples(random.Random(0), lambda index: FIRST_EVALUATION_SEED + index)
     steps = [trained.Step([next(examples) for _ in range(3)], index, Encoder(tokenizer)) for index in range(2)]
     model = trained.load_model(tokenizer, tmp_path)
     assert trained.measure(model, steps, "plain") >= 0.8
     assert trained.measure(model, steps, "shouting") <= 0.3
+
+
+def test_the_adapters_that_are_there_answer_in_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the model itself beside them, about scenes that training cannot draw."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import measure_adapters
+
+    folders = {name: str(EXAMPLES / "adapters" / name) for name in NAMES}
+    picture = sample_scene(3).images[0]
+    with pipeline(backend_config=EngineConfig(device_type="cpu", adapters=folders)) as pipe:
+        answers = pipe(
+            [("how many shapes are there?", picture), "Calculate 3 + 4."] * 4,
+            GenerationConfig(max_new_tokens=48, do_sample=False),
+            adapter_name=[name for name in (None, *NAMES) for _ in range(2)],
+        )
+        assert [answer.text for answer in answers] == [
+            *("There are three shapes.", "3 + 4 = 7."),
+            *("Es gibt drei Formen.", "3 + 4 = 7."),
+            *("THERE ARE THREE SHAPES.", "3 + 4 = 7."),
+            *('{"answer": "There are three shapes."}', '{"answer": "3 + 4 = 7."}'),
+        ]
+        shares = measure_adapters.measure(pipe, NAMES, num_scenes=6)
+    assert min(each["all"] for each in shares.values()) >= 0.8, shares
 
 
 @pytest.mark.slow
