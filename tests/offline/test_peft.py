@@ -33,6 +33,18 @@ TARGETS: dict[str, dict[str, Any]] = {
     "ends": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "embed_tokens", "lm_head"]},
     "whole head": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj"], "modules_to_save": ["lm_head"]},
 }
+UNMERGED = ("ends", "whole head")
+"""They have whole weights, which `lite merge` refuses: PEFT writes those of ends that are targeted, too."""
+
+
+@torch.no_grad()
+def answer(model: Any, token_ids: torch.Tensor) -> list[int]:
+    """Return the likeliest tokens, also those that end answers."""
+    num_tokens = token_ids.shape[1]
+    for _ in range(NUM_TOKENS):
+        token_ids = torch.cat((token_ids, model(token_ids).logits[:, -1:].argmax(-1)), 1)
+    answered: list[int] = token_ids[0, num_tokens:].tolist()
+    return answered
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -54,12 +66,9 @@ def test_answers_and_weights_are_those_of_peft(tiny_checkpoint: Callable[[str], 
             elif "modules_to_save" in own:
                 parameter.data.add_(0.1 * torch.randn_like(parameter))
         model.save_pretrained(tmp_path / name)
-        expected[name] = [
-            model.generate(
-                prompt, max_new_tokens=NUM_TOKENS, min_new_tokens=NUM_TOKENS, do_sample=False, pad_token_id=0
-            )[0, prompt.shape[1] :].tolist()
-            for prompt in prompts
-        ]
+        expected[name] = [answer(model, prompt) for prompt in prompts]
+        if name in UNMERGED:
+            continue
         merged = model.merge_and_unload().state_dict()
         lite.merge(str(path), str(tmp_path / name), str(tmp_path / f"{name} merged"))
         for own, weight in read_weights(tmp_path / f"{name} merged").items():
