@@ -57,9 +57,16 @@ def has_others(schema: Any, find: Find, depth: int = 0) -> bool:
     return is_known and all(has_others(part, find, depth + 1) for part in parts)
 
 
+def is_always_other(schema: Any, name: str, beside: Sequence[Mapping[str, Any]], find: Find) -> bool:
+    """Return whether no value that a property may have beside some schemas matches another one; False where that is not
+    seen."""
+    own = [_property(part, name) for part in beside]
+    return any(one is False or (one is not None and _differ(one, schema, find, 1)) for one in own)
+
+
 def find_types(schema: Any, find: Find, within: Mapping[str, Any]) -> set[Any] | None:
     """The types of the values that match a schema beside `within`; None where they do not say."""
-    known = [types_of(part) for part in (*_conjuncts(schema, find), *([within] if "type" in within else ()))]
+    known = [types_of(part) for part in (*list_conjuncts(schema, find), *([within] if "type" in within else ()))]
     kinds = [found for found in known if found is not None]
     return set.intersection(*kinds) if kinds else None
 
@@ -119,8 +126,8 @@ def _resolve(schema: Any, find: Find) -> Mapping[str, Any]:
     return {}
 
 
-def _conjuncts(schema: Any, find: Find) -> list[Mapping[str, Any]]:
-    """Return a schema, and those of its `allOf`, as far as they are looked at."""
+def list_conjuncts(schema: Any, find: Find) -> list[Mapping[str, Any]]:
+    """Return a schema, and those of its `allOf`, as far as they are looked at: all that a value must match."""
     found, stack = list[Mapping[str, Any]](), [schema]
     while stack and len(found) < _MAX_PARTS:
         part = _resolve(stack.pop(), find)
@@ -149,7 +156,7 @@ def _differ(first: Any, second: Any, find: Find, depth: int, within: Mapping[str
         return not values[0] & values[1]
     if kinds != ({"object"}, {"object"}):
         return False
-    parts = _conjuncts(first, find), _conjuncts(second, find)
+    parts = list_conjuncts(first, find), list_conjuncts(second, find)
     return _differ_in_property(*parts, find, depth, within) or _differ_in_property(*parts[::-1], find, depth, within)
 
 

@@ -25,6 +25,7 @@ from seesay.grammars.schemas.patterns import rewrite_pattern
 from seesay.grammars.schemas.references import References
 from seesay.grammars.schemas.schema_fields import (
     IN_PLACE,
+    TYPES,
     Schema,
     SchemaObject,
     Spot,
@@ -65,6 +66,7 @@ _OBJECT = frozenset(
 _NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _PLAIN = frozenset(["type", "enum", "const", "minLength", "maxLength", *_NUMBERS, "multipleOf", "pattern", "format"])
 """Keywords that have no schemas in them."""
+_TYPE_NAMES = frozenset(TYPES)
 _HAS_PLAIN, _HAS_IN_PLACE, _HAS_ARRAY, _HAS_OBJECT = 1, 2, 4, 8
 _KINDS = {
     **dict.fromkeys(_PLAIN, _HAS_PLAIN),
@@ -72,6 +74,8 @@ _KINDS = {
     **dict.fromkeys(_ARRAY, _HAS_ARRAY),
     **dict.fromkeys(_OBJECT, _HAS_OBJECT),
 }
+_BUT_TYPE = frozenset(_KINDS) - {"type"}
+_BUT_REFERENCE = frozenset(_KINDS) - {"$ref"} | {"$id", "id"}
 
 
 def rewrite_schema(source: str, *, is_open: bool, is_lenient: bool = False) -> tuple[Schema, tuple[str, ...]]:
@@ -108,6 +112,7 @@ class SchemaWriter:
         self.is_closing, self._is_lenient = is_closing, is_lenient
         self._negation = Negation(self)
         self._names: dict[tuple[str, bool], str] = {}
+        self._referring: dict[tuple[str, str], Schema] = {}  # of properties, by reference and base
         self._targets: dict[str, tuple[str, Any, str]] = {}  # of references to references
         self._pending: list[tuple[str, Any, Spot]] = []
         self._patterns: dict[str, str] = {}
@@ -153,6 +158,24 @@ class SchemaWriter:
         if "$ref" in schema and self.references.draft <= 7:
             return self._write_reference(schema, spot)
         return self._write_parts(schema, spot)
+
+    def write_property(self, name: str, schema: Any, spot: Spot) -> Schema:
+        """Return the compiler's form of the schema of a property. Most say no more than one type, or refer to a schema
+        that was written before."""
+        if isinstance(schema, dict) and self._num_nodes < MAX_NODES:
+            given = schema.get("type")
+            if _BUT_TYPE.isdisjoint(schema) and isinstance(given, str) and given in _TYPE_NAMES:
+                self._num_nodes += 1
+                return {"type": given}
+            reference = schema.get("$ref")
+            if isinstance(reference, str) and _BUT_REFERENCE.isdisjoint(schema):
+                self._num_nodes += 1
+                written = self._referring.get((reference, spot.base))
+                if written is None:
+                    inner = spot.at(f"properties.{name[:60]}", closes=self.is_closing)
+                    written = self._referring[reference, spot.base] = self._write_reference(schema, inner)
+                return written
+        return self.write(schema, spot.at(f"properties.{name[:60]}", closes=self.is_closing))
 
     def attempt(self, what: str, spot: Spot, error: RequestError) -> None:
         """Note that something is left out, or raise `error`."""
@@ -291,19 +314,25 @@ class SchemaWriter:
                 return True
             no = self._negation.write(test, spot.at("if"), "if", self._types_of(schema, spot))
             return any_of([_both(yes, then), _both(no, other)])
-        return all_of([self._write_dependency(key, name, needs, spot) for name, needs in
-                       read_object(schema, key, spot.place).items()])  # fmt: skip
+        return self._write_dependencies(key, schema, spot)
 
-    def _write_dependency(self, key: str, name: str, needs: Any, spot: Spot) -> Schema:
-        spot = spot.at(f"{key}.{name[:60]}")
-        if isinstance(needs, list):
-            names = [other for other in read_names(needs, key, spot.place) if other != name]
-            if not names:
-                return True
-            held: Schema = {"required": [name, *names]}
-        else:
-            held = _both({"required": [name]}, self.write(needs, spot))
-        return any_of([{"properties": {name: False}}, held])
+    def _write_dependencies(self, key: str, schema: SchemaObject, spot: Spot) -> Schema:
+        """Properties that need the same others are written together: the compiler multiplies alternatives out."""
+        parts: list[Schema] = []
+        needy: dict[tuple[str, ...], list[str]] = {}
+        for name, needs in read_object(schema, key, spot.place).items():
+            at = spot.at(f"{key}.{name[:60]}")
+            if isinstance(needs, list):
+                names = [other for other in read_names(needs, key, at.place) if other != name]
+                needy.setdefault(tuple(names), []).append(name)
+            else:
+                held = _both({"required": [name]}, self.write(needs, at))
+                parts.append(any_of([{"properties": {name: False}}, held]))
+        for needed, names in needy.items():
+            if needed:
+                held = {"required": [*(names if len(names) == 1 else ()), *needed]}
+                parts.append(any_of([{"properties": dict.fromkeys(names, False)}, held]))
+        return all_of(parts)
 
     def _write_one_of(self, schema: SchemaObject, spot: Spot) -> Schema:
         options = schema["oneOf"]
@@ -334,7 +363,8 @@ class SchemaWriter:
         exclusive: list[Schema] = []
         for i, one in enumerate(written):
             kinds = find_types(options[i], self._finder(spot), within)
-            without = [self._negation.write(options[j], spot.at(f"oneOf[{j}]"), "oneOf", kinds) for j in overlaps[i]]
+            negation = Negation(self, [options[i], within], spot.base)
+            without = [negation.write(options[j], spot.at(f"oneOf[{j}]"), "oneOf", kinds) for j in overlaps[i]]
             exclusive.append(False if False in without else all_of([one, *without]))
         if not any(exclusive):
             raise refuse(spot.place, "no value that matches one of its schemas alone is known")

@@ -5,12 +5,12 @@ Where not all of them can be described, it is those that can: the schema allows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from seesay.grammars.names import match_others
-from seesay.grammars.schemas.disjoint import types_of
+from seesay.grammars.schemas.disjoint import is_always_other, list_conjuncts, types_of
 from seesay.grammars.schemas.schema_fields import (
     Schema,
     SchemaObject,
@@ -49,10 +49,15 @@ _COUNTS = {
 
 
 class Negation:
-    """Of the schemas of one document."""
+    """Of the schemas of one document, or of those that are about the same value as others.
 
-    def __init__(self, writer: SchemaWriter) -> None:
+    beside: what the value matches in any case. base: the address against which the references in these are.
+    """
+
+    def __init__(self, writer: SchemaWriter, beside: Sequence[Any] = (), base: str = "") -> None:
         self._writer = writer
+        self._base = base
+        self._beside = [part for one in beside for part in list_conjuncts(one, self._find_target)]
         self._makers: Mapping[str, Callable[[SchemaObject, str, Spot], list[Schema]]] = {
             "type": self._without_types,
             "enum": self._without_values,
@@ -97,6 +102,9 @@ class Negation:
             return [], False
         return _join_absent(options), is_whole
 
+    def _find_target(self, reference: str) -> Any:
+        return self._writer.references.find(reference, self._base, "$")[1]
+
     @staticmethod
     def _inside(spot: Spot, step: str) -> Spot:
         return spot.at(step, closes=False)
@@ -137,8 +145,12 @@ class Negation:
 
     def _without_properties(self, schema: SchemaObject, key: str, spot: Spot) -> list[Schema]:
         options: list[Schema] = []
+        inner = Negation(self._writer) if self._beside else self
         for name, value in read_object(schema, key, spot.place).items():
-            found = any_of(self._find(value, self._inside(spot, f"properties.{name[:60]}"))[0])
+            if spot.base == self._base and is_always_other(value, name, self._beside, self._find_target):
+                found: Schema = True
+            else:
+                found = any_of(inner._find(value, self._inside(spot, f"properties.{name[:60]}"))[0])
             if found is not False:
                 options.append({"type": "object", "properties": {name: found}, "required": [name]})
         return options

@@ -40,10 +40,7 @@ def write_object(
     patterns = read_object(schema, "patternProperties", spot.place)
     written: SchemaObject = {}
     if properties:
-        written["properties"] = {
-            name: writer.write(value, spot.at(f"properties.{name[:60]}", closes=inside))
-            for name, value in properties.items()
-        }
+        written["properties"] = {name: writer.write_property(name, value, spot) for name, value in properties.items()}
     if patterns:
         written["patternProperties"] = {
             rewrite_pattern(pattern, spot.place, key="patternProperties"): writer.write(

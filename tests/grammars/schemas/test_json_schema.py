@@ -178,6 +178,47 @@ HONOURED: list[tuple[str, Any, list[Any]]] = [
      obj(properties={"a": INT, "b": INT}, dependentSchemas={"a": {"properties": {"b": {"minimum": 5}}}}),
      [{"b": 1}, {"a": 1, "b": 6}]),
     ("dependencies", obj(properties={"a": INT, "b": INT}, dependencies={"a": ["b"]}), [{"b": 1}, {"a": 1, "b": 2}]),
+    (
+        "dependentRequired",
+        obj(
+            properties=dict.fromkeys("abcde", INT),
+            dependentRequired={"a": ["c"], "b": ["c", "b"], "c": ["d"], "d": [], "e": ["d", "c"]},
+        ),
+        [{}, {"d": 1}, {"c": 1, "d": 1}, {"a": 1, "c": 1, "d": 1}, dict.fromkeys("abcde", 1)],
+    ),
+    (  # a property that may be missing differs in what both share
+        "oneOf",
+        {
+            "required": ["n"],
+            "properties": {"n": INT},
+            "oneOf": [
+                {"properties": {"k": {"$ref": "#/$defs/a"}}},
+                {"properties": {"k": {"enum": ["b", 1]}, "m": INT}, "required": ["m"]},
+                {"properties": {"k": {"type": "boolean"}, "m": STR}, "required": ["m"]},
+            ],
+            "$defs": {"a": {"const": "a"}},
+        },
+        [{"n": 1, "k": "a"}, {"n": 1, "k": "b", "m": 2}, {"n": 1, "k": True, "m": "s"}, {"n": 1, "k": "a", "m": 2}],
+    ),
+    (  # the same reference means different schemas
+        "oneOf",
+        {
+            "oneOf": [
+                {"properties": {"k": {"$ref": "#/$defs/x"}}},
+                {"$ref": "http://x.y/other"},
+            ],
+            "$defs": {
+                "x": {"const": "a"},
+                "other": {
+                    "$id": "http://x.y/other",
+                    "type": "object",
+                    "properties": {"k": {"$ref": "#/$defs/x"}},
+                    "$defs": {"x": {"enum": ["a", "b"]}},
+                },
+            },
+        },
+        [{"k": "b"}],
+    ),
     ("uniqueItems", {"type": "array", "items": {"enum": ["a", "b", "c"]}, "uniqueItems": True, "minItems": 1},
      [["c", "a"], ["b"]]),
     ("uniqueItems", {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True}, [[True, False], []]),
@@ -330,6 +371,10 @@ def test_schemas_of_which_few_match_at_once_are_small() -> None:
     assert len(program.source) < 12_000
     grown = {"oneOf": [{"allOf": [{"required": ["k"]}, {"properties": {"k": {"const": name}}}]} for name in names]}
     assert len(make_program(Grammar(kind="json_schema", source=json.dumps(grown))).source) < 2_000
+    optional = {"oneOf": [{"properties": {"k": {"const": "word" * 9 + name}}} for name in names]}
+    assert len(make_program(Grammar(kind="json_schema", source=json.dumps(optional))).source) < 8_000
+    needy = obj(properties={}, dependentRequired={name: ["p0"] for name in names})
+    assert json.dumps(rewrite_schema(json.dumps(needy), is_open=True)[0]).count("anyOf") == 1
 
 
 def test_schemas_that_name_themselves_and_end_are_taken() -> None:
