@@ -45,6 +45,16 @@ class Matcher:
         self._is_consumed: bool | None = None
         self.forced: tuple[int, ...] = ()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is forbidden any more: a grammar always says what may follow."""
+        return False
+
+    def may_forbid(self, num_generated: int) -> bool:
+        """Whether a token may be forbidden behind so many generated ones."""
+        del num_generated
+        return True
+
     def fork(self) -> Matcher:
         """Return a copy that follows other tokens from here on."""
         other = copy(self)
@@ -67,6 +77,10 @@ class Matcher:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
         inner, forced = self._inner, self.forced
+        if self._is_consumed and not (forced or self._forces):  # as most tokens are where nothing is forced
+            self._is_consumed = None
+            self._num_accepted += 1
+            return inner
         for token_id in generated_ids[self._num_accepted :].tolist():
             is_consumed, self._is_consumed = self._is_consumed, None
             if is_consumed is None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seesay.config.grammar import Grammar
     from seesay.grammars.bad_words import BadWords, CompiledBadWords
     from seesay.grammars.masks import CompiledGrammars
+    from seesay.grammars.matcher import Matcher
     from seesay.llm.scheduling.sequence import Sequence
 
 
@@ -59,7 +60,7 @@ class GrammarRows:
         self._resume = resume
         self._jumps = jumps
         self._threads = MaskThreads() if device is None else MaskThreads(partial(empty_words, device=device))
-        self._rules: dict[int, tuple[RowRule | RowMatcher, Sequence]] = {}
+        self._rules: dict[int, tuple[RowRule | Matcher | RowMatcher, Sequence]] = {}
         self.held: dict[int, LiveRequest] = {}
 
     def take(self, request: LiveRequest) -> bool:
@@ -95,7 +96,7 @@ class GrammarRows:
 
     def _make_rule(
         self, request: LiveRequest, grammar: Future[CompiledGrammar] | None, overshoots: Future[Overshoots] | None
-    ) -> RowRule:
+    ) -> RowRule | Matcher:
         """Return the rule of a request's thought and grammar, for which all is compiled."""
         thought = None
         if request.thought is not None:
@@ -107,6 +108,8 @@ class GrammarRows:
         tokens, endings = compiled.table.tokens, params.ending_token_ids
         # A stop token that stands in texts ends an answer where it is, as a stop word does.
         endings = tuple(i for i in endings if i in params.eos_token_ids or not _has_text(tokens, i)) or endings
+        if thought is None:
+            return compiled.make_matcher(endings)
         return RowRule(
             thought=thought,
             make_matcher=partial(compiled.make_matcher, endings),

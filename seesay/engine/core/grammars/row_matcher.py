@@ -13,6 +13,7 @@ from seesay.llm.plans.no_token_error import make_no_token_error
 
 if TYPE_CHECKING:
     from seesay.grammars.bad_words import BadWordsMatcher
+    from seesay.grammars.matcher import Matcher
     from seesay.grammars.row_rule import RowRule
     from seesay.llm.plans.sampling_params import SamplingParams
 
@@ -33,7 +34,7 @@ class RowMatcher:
     def __init__(
         self,
         *,
-        rule: RowRule | None,
+        rule: RowRule | Matcher | None,
         words: BadWordsMatcher | None,
         params: SamplingParams,
         has_grammar: bool,
@@ -50,7 +51,7 @@ class RowMatcher:
             self._is_token[-1] = (1 << (vocab_size % 32)) - 1
         self._vocab_size = vocab_size
         self._generated_ids: Ids = np.empty(0, np.int64)
-        self._bans: tuple[bool, Ids, Bits] | None = None
+        self._bans: tuple[bool, list[tuple[int, int]]] | None = None
         self._has_restrictions = params.has_restrictions
         ids = np.array(params.allowed_token_ids, np.int64)
         self._allowed = _gather(ids, vocab_size) if params.allowed_token_ids else None
@@ -95,11 +96,11 @@ class RowMatcher:
         it forbids any. Raises `RequestError` where all tokens are forbidden, by the mask or by the sampler."""
         generated_ids = self._generated_ids
         is_masked = self._rule is not None and self._rule.finish(words)
-        bits = words[: len(self._is_token)]
         if not is_masked:
-            bits[:] = -1
-        if not self._has_restrictions and self._ban(bits, len(generated_ids)):
+            words[:] = -1
+        if not self._has_restrictions and self._ban(words, len(generated_ids)):
             return is_masked
+        bits = words[: len(self._is_token)]
         own = "response_format" if self._has_grammar else "max_thinking_tokens"
         allowed = {own: bits.copy()} if is_masked else {}
         if self._words is not None:
@@ -125,13 +126,17 @@ class RowMatcher:
         if self._bans is None or self._bans[0] != is_held_back:
             others = self._allow_others(np.array(self._params.banned_token_ids(num_generated), np.int64))
             places = np.flatnonzero(others != -1)
-            self._bans = is_held_back, places, others[places]
-        _, places, others = self._bans
-        before = bits[places]
-        bits[places] = before & others
+            self._bans = is_held_back, [(place, others.item(place)) for place in places.tolist()]
+        taken = [(place, before, kept) for place, kept in self._bans[1] if (before := bits.item(place)) & ~kept]
+        if not taken:
+            return True
+        for place, before, kept in taken:
+            bits[place] = before & kept
+        bits = bits[: len(self._is_token)]
         if bits[:_WORDS_AT_ONCE].any() or (bits & self._is_token).any():
             return True
-        bits[places] = before
+        for place, before, _ in taken:
+            bits[place] = before
         return False
 
     def _allow_others(self, token_ids: Ids) -> Bits:
