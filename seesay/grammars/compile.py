@@ -11,6 +11,9 @@ os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 of closed objects take twice the time."""
 MAX_LEXER_STATES = 50_000
 """Of one answer: half of them are 32 MiB, and take a quarter of a second."""
+LEXER_FUEL = 3_000_000
+"""What the lexer of a grammar may spend on finding out whether a text can still end, in parts of expressions: 0.1 s.
+With less, it forbids texts that match a pattern beside a large `maxLength`."""
 _MAX_FORCED_BYTES = 4096
 """Of a longer forced text the beginning is cut into tokens."""
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
@@ -71,7 +74,7 @@ def compile_program(table: TokenTable, source: str, *, forces: bool = True) -> A
     choice about the text, it leaves none about the tokens. Raises ValueError for a program with a fault."""
     from llguidance import LLMatcher, LLParserLimits
 
-    limits = LLParserLimits(max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
+    limits = LLParserLimits(initial_lexer_fuel=LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, verbose_errors=False)
     grammar = LLMatcher.grammar_from_lark(source if forces else NO_FORCING + source)
     matcher = LLMatcher(table.tokenizer, grammar, log_level=0, limits=limits)
     if matcher.is_error():

@@ -19,6 +19,7 @@ _PIECE = re.compile(
 _SPACES = r" \x{9}-\x{d}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}\x{feff}"
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": _SPACES}
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
+_LOOKAROUND = re.compile(r"^(?:\\.|\[(?:\\.|[^\]\\])*\]|[^\\\[])*?\(\?<?[=!]", re.DOTALL)
 _PAIR = re.compile(r"\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 
@@ -28,6 +29,8 @@ def rewrite_pattern(pattern: object, place: str, *, key: str = "pattern") -> str
         raise refuse(place, f"{key} must be a text, got {show(pattern)}")
     if len(pattern) > _MAX_CHARS:
         raise refuse(place, f"{key} has {len(pattern)} characters; at most {_MAX_CHARS} are taken")
+    if _LOOKAROUND.search(pattern):
+        raise refuse(place, f"{key} has lookaround, which is not supported")
     pattern = _PAIR.sub(lambda pair: f"\\u{{{_join(int(pair[1], 16), int(pair[2], 16)):x}}}", pattern)
     written: list[str] = []
     in_class = False

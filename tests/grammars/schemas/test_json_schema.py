@@ -163,6 +163,7 @@ HONOURED: list[tuple[str, Any, list[Any]]] = [
     ("enum", {"enum": [1, 5, "x"], "minimum": 3}, [5, "x"]),
     ("pattern", {"type": "string", "pattern": "^a+$", "minLength": 3, "maxLength": 5}, ["aaa"]),
     ("pattern", {"type": "string", "pattern": "b"}, ["abc"]),
+    ("pattern", {"type": "string", "pattern": r"^[(]\(?=b[(?=]$"}, ["((=b=", "(=b?"]),
     ("not", {"type": "string", "not": {"enum": ["a", "bc", ""]}}, ["b", "abc"]),
     ("not", {"not": {"type": ["integer", "string"]}}, [None, [1]]),
     ("not", {"type": "integer", "not": {"const": 3}}, [2, 4]),
@@ -251,6 +252,8 @@ REFUSED: list[tuple[str, Any]] = [
     ("oneOf", {"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}),
     ("multipleOf", {"type": "integer", "multipleOf": 0}),
     ("pattern", {"type": "string", "pattern": r"(a)\1"}),
+    ("pattern has lookaround", {"type": "string", "pattern": r"^[(]\(a(?!b)"}),
+    ("pattern has lookaround", {"type": "string", "pattern": "(?<=a)b"}),
     ("propertyNames", obj(propertyNames={"format": "uuid", "pattern": "a"})),
     ("minProperties", obj(additionalProperties=INT, minProperties=2)),
     ("maxProperties", obj(properties={"a": INT}, additionalProperties=INT, maxProperties=2)),
@@ -348,6 +351,11 @@ def test_strings_of_raw_bytes_are_valid_unicode(schema: Any) -> None:
         assert not accepts(compiled, b'"' + data + b'b"'), data
 
 
+def test_a_pattern_beside_a_large_maxlength_allows_what_matches_both() -> None:
+    compiled = compile_schema({"type": "string", "pattern": r"^(?:\S+\s+){0,99}\S+$", "maxLength": 1500})
+    assert accepts(compiled, '"What is the meaning of it?"') and not accepts(compiled, '"What "')
+
+
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_json_has_not_are_refused(number: str) -> None:
     for source in (f'{{"const": {number}}}', f'{{"type": "array", "minItems": {number}}}'):
@@ -415,10 +423,11 @@ def test_strict_false_holds_what_can_be_held_and_says_what_is_left_out() -> None
         properties={
             "a": {"type": "array", "items": INT, "uniqueItems": True},
             "b": {"oneOf": [{"pattern": "x"}, {"pattern": "y"}]},
+            "c": {"type": "string", "pattern": "(?=.*[a-z])^.{8}$"},
         }
     )
     program = make_program(Grammar(kind="json_schema", source=json.dumps(schema), is_open=True))
-    assert program.left_out == ("uniqueItems at $.properties.a", "oneOf at $.properties.b")
+    assert program.left_out == ("uniqueItems at $.properties.a", "oneOf at $.properties.b", "pattern at $.properties.c")
     compiled = compile_schema(schema, is_open=True)
     assert accepts(compiled, '{"a": [1, 1], "b": null}') and not accepts(compiled, '{"a": ["x"]}')
     with pytest.raises(RequestError, match=r"schema at \$\.properties\.a: uniqueItems"):
