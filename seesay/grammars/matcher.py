@@ -76,11 +76,14 @@ class Matcher:
     def follow(self, generated_ids: Ids) -> Any:
         """Follow the tokens that were generated. Returns what is to fill the mask of the next one (`LLMatcher`), before
         `finish`; None where it is known. Raises ValueError for a token that the grammar does not allow."""
-        inner, forced = self._inner, self.forced
-        if self._is_consumed and not (forced or self._forces):  # as most tokens are where nothing is forced
+        if self._is_consumed and not (self.forced or self._forces):  # as most tokens are where nothing is forced
             self._is_consumed = None
             self._num_accepted += 1
-            return inner
+            return self._inner
+        return self._follow_all(generated_ids)
+
+    def _follow_all(self, generated_ids: Ids) -> Any:
+        inner, forced = self._inner, self.forced
         for token_id in generated_ids[self._num_accepted :].tolist():
             is_consumed, self._is_consumed = self._is_consumed, None
             if is_consumed is None:

@@ -125,8 +125,7 @@ class RowMatcher:
         is_held_back = num_generated < self._params.min_new_tokens
         if self._bans is None or self._bans[0] != is_held_back:
             others = self._allow_others(np.array(self._params.banned_token_ids(num_generated), np.int64))
-            places = np.flatnonzero(others != -1)
-            self._bans = is_held_back, [(place, others.item(place)) for place in places.tolist()]
+            self._bans = is_held_back, _list_words(others)
         taken = [(place, before, kept) for place, kept in self._bans[1] if (before := bits.item(place)) & ~kept]
         if not taken:
             return True
@@ -160,6 +159,11 @@ class RowMatcher:
                 names.remove(name)
         if names:
             raise make_no_token_error(names, num_generated=num_generated)
+
+
+def _list_words(mask: Bits) -> list[tuple[int, int]]:
+    """Return the words of a mask that do not allow all of their tokens, with their places."""
+    return [(place, mask.item(place)) for place in np.flatnonzero(mask != -1).tolist()]
 
 
 def _find_followers(params: SamplingParams, token_ids: Ids) -> Ids:
