@@ -57,7 +57,7 @@ def main() -> None:
             parent.link.send(Facts(os.getpid(), sys.path, sorted(sys.modules), num_files))
         elif message.name == "flood":
             for number in range(message.number):
-                parent.link.send(Echo(number, {"large": np.full(1 << 20, number % 256, np.uint8)}))
+                parent.link.send(Echo(number, {"large": np.full(1 << 18, number % 256, np.uint8)}))
         elif message.name == "hang":
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
             time.sleep(600)

@@ -33,6 +33,7 @@ ABOUT_THE_CPU: dict[str, str] = {
     "test_a_tensor_that_makes_no_sense_is_named_as_it_was_given": _NO_FP8,
     "[two ranks]": _NO_RANKS,
     "test_two_ranks_are_refused": _NO_RANKS,
+    "test_several_ranks": _NO_RANKS,
     "[ranks]": _NO_RANKS,
     "test_ranks.py": _NO_RANKS,
     "test_rank_weights.py": _NO_RANKS,
