@@ -33,6 +33,8 @@ _COUNTS: Mapping[str, int] = {
     "hidden_stride": 1 << 8,
     **dict.fromkeys(("mamba_n_heads", "mamba_n_groups", "linear_num_key_heads", "linear_num_value_heads"), _MOST_HEADS),
     **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "mamba_d_state"), _MOST_HEADS),
+    **dict.fromkeys(("mamba_num_heads", "mamba_head_dim", "ssm_state_size"), _MOST_HEADS),
+    "moe_shared_expert_intermediate_size": _MOST_SIZE,
     **dict.fromkeys(("mamba_expand", "mamba_d_conv", "linear_conv_kernel_dim", "conv_L_cache"), 1 << 8),
     "num_visual_indicator_tokens": 1 << 8,
 }

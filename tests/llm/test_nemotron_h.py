@@ -40,6 +40,10 @@ def test_layers_are_halves(tmp_path: Path) -> None:
         ({"layers_block_type": [STATES], "mamba_hidden_act": "gelu"}, "mamba_hidden_act='gelu' is not supported"),
         ({"layers_block_type": ["mlp"], "mlp_hidden_act": "relu6"}, "mlp_hidden_act='relu6' is not supported"),
         ({"layers_block_type": [STATES], "n_groups": 4}, "6 heads of a state space cannot be in 4 groups"),
+        ({"layers_block_type": [STATES], "n_groups": 0}, "n_groups must be an integer from 1 to 256, got 0"),
+        ({"layers_block_type": [STATES], "conv_kernel": -3}, "conv_kernel must be an integer from 1 to 256, got -3"),
+        ({"layers_block_type": [STATES], "mamba_num_heads": 0}, "mamba_num_heads must be"),
+        ({"layers_block_type": [STATES], "ssm_state_size": 10**9}, "ssm_state_size must be"),
         (NEMOTRON_EXPERTS | {"layers_block_type": ["moe"], "num_experts_per_tok": 5}, "cannot take 5 of 4 experts"),
     ],
 )

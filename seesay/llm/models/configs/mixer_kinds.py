@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from seesay.checkpoint.model_config import ModelConfig
 
 
+_MOST = 256
+
+
 def read_delta_net(config: ModelConfig, *, is_grouped: bool) -> DeltaNetSpec:
     """Raises `CheckpointError` for heads that cannot be grouped."""
     spec = DeltaNetSpec(
@@ -68,7 +71,10 @@ def read_state_space(config: ModelConfig) -> StateSpaceSpec:
 
 
 def read_nemotron_state_space(config: ModelConfig) -> StateSpaceSpec:
-    """Read the Mamba-2 of a Nemotron-H."""
+    """Read the Mamba-2 of a Nemotron-H. Raises `CheckpointError` for numbers that no state space has."""
+    for option in ("n_groups", "conv_kernel"):
+        if type(number := getattr(config, option)) is not int or not 0 < number <= _MOST:
+            raise CheckpointError(f"{option} must be an integer from 1 to {_MOST}, got {str(number)[:40]}")
     return _check_groups(
         config,
         StateSpaceSpec(
