@@ -172,3 +172,15 @@ def test_prefills_and_large_batches_drop_the_copies(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(decode_kv_copy, "MAX_KEPT_TOKENS", 8)
     assert world.ops._kept.begin_step(world.make_layout(), frozenset([None])) is None
     assert not world.ops._kept._copies
+
+
+def test_rows_of_proposed_tokens_see_what_takes_their_places() -> None:
+    """A row of a token, and one of the token proposed behind it, in the same blocks: where that was wrong, both have
+    the next places in the step after."""
+    world = World()
+    world.join(6)
+    [row] = world.rows
+    world.rows.append({"length": row["length"] + 1, "blocks": row["blocks"]})
+    for _ in range(9):
+        world.step()
+    assert world.num_followed == 0

@@ -2,8 +2,9 @@
 row instead of the whole context.
 
 A copy holds only what the paged cache holds, and is used only by the step right after the one that made or extended
-it, for the same rows in the same blocks, each one token longer. Any other step makes a new one. Block numbers do not
-say what a block contains: code that writes to blocks in between (loads from the host do) must call `drop`.
+it, for the same rows in the same blocks, each one token longer, none of which sees the newest token of another, as rows
+of proposed tokens do. Any other step makes a new one. Block numbers do not say what a block contains: code that writes
+to blocks in between (loads from the host do) must call `drop`.
 """
 
 from __future__ import annotations
@@ -85,12 +86,14 @@ class DecodeKVCopy:
         if not 0 < count * (table.shape[1] + 1) * size <= MAX_KEPT_TOKENS:
             self.drop()
             return None
+        rows, places = np.arange(count), kv_lens - 1
+        newest = table[rows, places // size]
         follows = longest <= self._capacity and self._is_next(kv_lens, table, size)
+        follows = follows and not _sees_others(kv_lens, table, size, newest)
         if not follows:
             self._copies.clear()
             self._capacity = (table.shape[1] + 1) * size
         self._kv_lens, self._table = kv_lens, table
-        rows, places = np.arange(count), kv_lens - 1
         return ContextStep(
             number=self._number,
             follows=follows,
@@ -99,7 +102,7 @@ class DecodeKVCopy:
             blocks=torch.from_numpy(np.ascontiguousarray(table).reshape(-1)),
             last_rows=torch.from_numpy(rows),
             last_places=torch.from_numpy(places),
-            last_slots=torch.from_numpy(table[rows, places // size] * size + places % size),
+            last_slots=torch.from_numpy(newest * size + places % size),
             masks={window: _make_mask(kv_lens, longest, window) for window in windows},
         )
 
@@ -131,6 +134,14 @@ class DecodeKVCopy:
             self._copies[id(cache)] = kept
         keys, values = kept.pairs.flatten(1, 2)[:, :, : step.longest].unbind(0)
         return keys, values
+
+
+def _sees_others(
+    kv_lens: npt.NDArray[np.int64], table: npt.NDArray[np.int64], size: int, newest: npt.NDArray[np.int64]
+) -> bool:
+    """Whether a row has a block with the newest token of another; `newest`: those blocks of all rows."""
+    is_used = np.arange(table.shape[1]) < -(-kv_lens // size)[:, None]
+    return int((is_used & np.isin(table, newest)).sum()) > len(np.unique(newest))
 
 
 def _gather(cache: LayerCache, step: ContextStep) -> torch.Tensor:
