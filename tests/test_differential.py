@@ -1,19 +1,23 @@
 """Random requests through the real loop, beside each other, aborted and with faults: each answer is that of the request
-alone. The loop is a thread, or a process of its own. A short run by default; `pytest tests/test_differential.py
---requests 20000` is a long one."""
+alone. The loop is a thread, or a process of its own. Setups with each method of speculation are drawn at random. A
+short run by default; `pytest tests/test_differential.py --requests 20000` is a long one."""
 
 from __future__ import annotations
 
 import random
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
-from differential import Asked, Question, Setup, World, check_answers, make_questions, write_adapters
+from differential import Asked, Question, Setup, World, check_answers, lengthen, make_questions, write_adapters
 from faults import RATES, Faults
 from llm.backbones import Backbone, make_backbone
+from proposing import METHODS, write_predicting_layer, write_proposer
+
+from seesay.llm.memory.kv_layout import KVFormat
 
 DEFAULT_REQUESTS = 2000
 NUM_QUESTIONS = 120
@@ -86,8 +90,53 @@ SETUPS = {
         backbone="deepseek-v2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=5
     ),
 }
+PREDICTING = " that predicts"
+"""Behind the names of backbones with a layer for that."""
+SPECULATIVE_BACKBONES = {
+    "ngram": ("qwen2", "qwen3.5", "lfm2"),
+    "draft": ("qwen2", "deepseek-v2"),
+    "mtp": (f"glm4-moe{PREDICTING}", f"qwen3.5{PREDICTING}"),
+    "eagle3": ("qwen2", "qwen3.5", "llama"),
+}
+ADAPTED_BACKBONES = ("qwen2", "qwen3.5", "llama")
+NUM_DRAWN, NUM_ALWAYS_DRAWN = 32, 8
+"""Setups with speculation; the others are slow tests."""
+
+
+def draw_setup(seed: int) -> Setup:
+    """Return a setup whose rows propose tokens, by one method after another."""
+    rng = random.Random(seed)
+    method = METHODS[seed % len(METHODS)]
+    names = SPECULATIVE_BACKBONES[method]
+    backbone = names[seed // len(METHODS) % len(names)]
+    divides = method in ("ngram", "draft") and backbone == "qwen2" and rng.random() < 0.3
+    return Setup(
+        method=method,
+        drafts=rng.choice((2, 4, 7, 15)),
+        has_long=True,
+        backbone=backbone,
+        is_ahead=rng.random() < 0.5,
+        num_blocks=rng.choice((20, 24, 24, 60)),
+        num_host_slots=rng.choice((0, 40)),
+        chunk=rng.choice((10, 16, 24, 64)),
+        max_live=rng.choice((3, 5, 8)),
+        adapter_slots=rng.choice((0, 1, 2)) if backbone in ADAPTED_BACKBONES else 0,
+        kv_format=rng.choice(("plain", "plain", "int8", "int4")) if backbone == "qwen2" else "plain",
+        eager_graphs=rng.random() < 0.3,
+        caching=rng.random() < 0.8,
+        num_states=rng.choice((0, 5)) if backbone.startswith(("qwen3.5", "lfm2")) else 0,
+        max_step_s=rng.choice((None, None, 0.004)),
+        num_ranks=2 if divides else 1,
+        rates=OF_TOWER if divides else RATES,
+    )
+
+
+for number in range(NUM_DRAWN):
+    SETUPS[f"speculation {number}, {draw_setup(number).method}"] = draw_setup(number)
 SLOW_SETUPS = ("process", "state space beside, ahead", "first state space, ahead")
+SLOW_SETUPS += tuple(SETUPS)[NUM_ALWAYS_DRAWN - NUM_DRAWN :]
 """The other engine process does more of this at once, and the other state space runs through the same code."""
+NUM_SETUPS = len(SETUPS) - NUM_DRAWN + NUM_ALWAYS_DRAWN
 WITH_ADAPTERS = tuple(dict.fromkeys(setup.backbone for setup in SETUPS.values() if setup.adapter_slots))
 cuda = pytest.param(
     "cuda", marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
@@ -100,9 +149,14 @@ def get_backbone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ba
 
     @cache
     def get(name: str) -> Backbone:
-        made = make_backbone(name, tmp_path_factory.mktemp("backbone"))
+        plain = name.removesuffix(PREDICTING)
+        made = make_backbone(plain, tmp_path_factory.mktemp("backbone"))
+        if plain != name:
+            made = replace(made, path=write_predicting_layer(made.path, plain))
         if name in WITH_ADAPTERS:
             write_adapters(made.path)
+        for method in {setup.method for setup in SETUPS.values() if setup.backbone == name and setup.drafts}:
+            write_proposer(made.path, method)
         return made
 
     return get
@@ -121,17 +175,26 @@ def device(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def ask_alone(
     get_backbone: Callable[[str], Backbone], questions: list[Question], device: str
-) -> Callable[[str], dict[Question, Asked]]:
+) -> Callable[[str, KVFormat, bool], dict[Question, Asked]]:
     """Return each question's answer of a backbone when nothing else is there, nothing is cached, nothing fails, and
     each step computes one token."""
 
     @cache
-    def ask(name: str) -> dict[Question, Asked]:
+    def ask(name: str, kv_format: KVFormat, has_long: bool) -> dict[Question, Asked]:
         slots = int(name in WITH_ADAPTERS)
-        setup = Setup(backbone=name, device=device, caching=False, max_live=1, jumps=False, adapter_slots=slots)
+        setup = Setup(
+            backbone=name,
+            kv_format=kv_format,
+            device=device,
+            caching=False,
+            max_live=1,
+            jumps=False,
+            adapter_slots=slots,
+        )
         world = World(get_backbone(name), setup, Faults())
         try:
-            asked = world.ask([(question, None) for question in questions if setup.takes(question)], random.Random(0))
+            possible = [lengthen(question) if has_long else question for question in questions]
+            asked = world.ask([(question, None) for question in possible if setup.takes(question)], random.Random(0))
             world.check_idle()
         finally:
             world.close()
@@ -159,7 +222,7 @@ def test_answers_equal_those_of_the_request_alone(
     device: str,
     get_backbone: Callable[[str], Backbone],
     questions: list[Question],
-    ask_alone: Callable[[str], dict[Question, Asked]],
+    ask_alone: Callable[[str, KVFormat, bool], dict[Question, Asked]],
     pytestconfig: pytest.Config,
 ) -> None:
     if SETUPS[name].own_process:
@@ -167,17 +230,21 @@ def test_answers_equal_those_of_the_request_alone(
         pytest.importorskip("zmq")
     if SETUPS[name].num_ranks > 1 and device != "cpu":
         pytest.skip("threads cannot meet within a CUDA graph")
-    num_requests = (pytestconfig.getoption("requests") or DEFAULT_REQUESTS) // len(SETUPS)
+    num_requests = (pytestconfig.getoption("requests") or DEFAULT_REQUESTS) // NUM_SETUPS
     seed = list(SETUPS).index(name)
     rng = random.Random(seed)
     faults = Faults(rates=SETUPS[name].rates, seed=seed)
-    alone = ask_alone(SETUPS[name].backbone)
+    alone = ask_alone(SETUPS[name].backbone, SETUPS[name].kv_format, SETUPS[name].has_long)
     world = World(
         get_backbone(SETUPS[name].backbone),
         Setup(**{**vars(SETUPS[name]), "device": device, "has_tenants": True}),
         faults,
     )
-    possible = [question for question in questions if world.setup.takes(question)]
+    possible = [question for question in alone if world.setup.takes(question)]
+    proposals = None if SETUPS[name].own_process else world.engine.proposals
+    if proposals is not None:
+        for question in possible:
+            proposals.learn(question.make_prompt().token_ids.tolist() + alone[question].token_ids)
     asked_for = [rng.choice(possible)]
     while len(asked_for) < num_requests:  # several answers to one question now and then
         asked_for.append(asked_for[-1] if rng.random() < 0.4 else rng.choice(possible))
@@ -191,8 +258,10 @@ def test_answers_equal_those_of_the_request_alone(
     finally:
         world.close()
     print(f"{name}: {len(asked)} requests, faults {faults.counts}, {world.core.stats()}")
+    print(world.setup, None if proposals is None else proposals.counts)
     check_answers(asked, alone, faults)
-    assert not (world.setup.eager_graphs and device == "cpu") or len(world.engine.graph_steps) > 10
+    is_eager = world.setup.eager_graphs and device == "cpu"
+    assert not is_eager or len(world.engine.graph_steps) > (0 if world.setup.has_long else 10)
     assert len(asked) == num_requests
     # With graphs, few jumps save enough steps; how many depends on which rows happen to run together.
     jumps_rarely = world.setup.eager_graphs or world.setup.drafts or device != "cpu" or world.setup.num_blocks < 10

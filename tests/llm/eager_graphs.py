@@ -73,5 +73,6 @@ def record_eagerly(runner: ModelRunner) -> list[int]:
             record=record_eager,
             block_size=block_size,
             num_adapter_slots=runner.limits.num_adapter_slots,
+            make_states=None if runner.kept_states is None else runner.kept_states.make,
         )
     return runner._graphs.sizes

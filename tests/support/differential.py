@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from adapter_folders import write_adapter
 from faults import RATES, Faults, Injected, inject_into
-from llm.backbones import VOCAB, Backbone, names_of
+from llm.backbones import VOCAB, Backbone
 from llm.eager_graphs import record_eagerly
 from llm.fake_engine import check_row_table
+from proposing import Proposals, make_proposals, name_model
 from thread_followers import ThreadFollowers, make_led_runner
 
 from seesay.checkpoint import Checkpoint
@@ -35,12 +36,12 @@ from seesay.encoders.store import Lookup
 from seesay.engine.core.adapters import AdapterControl, AdapterStore, load_adapters, make_slots
 from seesay.engine.core.grammars.jumps import JumpRule
 from seesay.engine.core.loop import EngineLoop
-from seesay.engine.core.speculation.speculation import SpeculationRule, TextSpeculation
 from seesay.engine.engine_core import EngineCore
 from seesay.engine.token_messages import TokenOutput, TokenRequest
 from seesay.errors import ErrorCode, RequestError
 from seesay.grammars.masks import CompiledGrammars
 from seesay.grammars.program import make_program
+from seesay.llm.memory.kv_layout import KVFormat
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.configs.reading import read_decoder_config
 from seesay.llm.plans.sampling_params import SamplingParams
@@ -135,6 +136,13 @@ def make_questions(rng: random.Random, number: int) -> list[Question]:
     ]
 
 
+def lengthen(question: Question) -> Question:
+    """Return a question whose answer is long."""
+    params = question.params
+    is_free = question.grammar is None
+    return replace(question, params=replace(params, max_new_tokens=max(24, params.max_new_tokens), ignore_eos=is_free))
+
+
 def _make_question(rng: random.Random) -> Question:
     """Few beginnings, pictures and tails, so that much is shared."""
     if rng.random() < 0.3:  # a few tokens, so that the smallest cache takes them
@@ -219,9 +227,10 @@ class Setup:
     eager_graphs: on the CPU, decode steps take the path of CUDA graphs. lends: on the CPU, steps may read embeddings
     whose tower call is not over, as on a GPU that rested when it began. has_tenants: requests have priorities, and some
     questions a cache of their own. jumps: forced text is computed several tokens at a time. drafts: most tokens that a
-    row proposes, of which many are wrong. num_ranks: so many threads compute the decoder together; no step may fail in
-    them. adapter_slots: adapters that may be in use at a time; 0: no question has one. backbone: a name of `BACKBONES`.
-    num_states: slots of states, where its layers have any; 0: as many as the runner chooses."""
+    row proposes by `method`, of which many are wrong. has_long: answers are long. kv_format: of the cache. num_ranks:
+    so many threads compute the decoder together; no step may fail in them. adapter_slots: adapters that may be in use
+    at a time; 0: no question has one. backbone: a name of `BACKBONES`. num_states: slots of states, where its layers
+    have any; 0: as many as the runner chooses."""
 
     device: str = "cpu"
     is_ahead: bool = False
@@ -242,6 +251,9 @@ class Setup:
     has_tenants: bool = False
     jumps: bool = True
     drafts: int = 0
+    method: str = "ngram"
+    has_long: bool = False
+    kv_format: KVFormat = "plain"
     num_ranks: int = 1
     adapter_slots: int = 0
     backbone: str = "qwen2"
@@ -271,35 +283,6 @@ class _OneByOne(JumpRule):
 
     def choose(self, num_rows: int, found: Mapping[int, tuple[int, ...]]) -> Mapping[int, tuple[int, ...]]:
         return {}
-
-
-class _Guesses(TextSpeculation):
-    """Proposes what came behind the same tokens in another answer, with mistakes, or tokens that are nobody's."""
-
-    def __init__(self, most: int) -> None:
-        super().__init__(SpeculationRule(most=most, most_tokens=1 << 10, least_saved=0), vocab_size=VOCAB)
-        self._rng = random.Random(most)
-        self._known: dict[tuple[int, ...], int] = {}
-
-    def follow(self, seq_id: int, token_ids: Sequence[int]) -> None:
-        super().follow(seq_id, token_ids)
-        if (text := self._texts.get(seq_id)) is not None:
-            known = {tuple(text._ids[stop - 4 : stop]): text._ids[stop] for stop in range(4, len(text._ids))}
-            self._known.update(known)
-
-    def propose(self, num_rows: int) -> dict[int, tuple[int, ...]]:
-        found = {}
-        for seq_id, text in self._texts.items():
-            if self._rng.random() < 0.3:
-                continue
-            token_ids = text._ids[-4:]
-            for _ in range(self._rng.randint(1, self._rule.most)):
-                guess = self._known.get(tuple(token_ids[-4:]))
-                if guess is None or self._rng.random() < 0.15:
-                    guess = self._rng.randrange(VOCAB)
-                token_ids.append(guess)
-            found[seq_id] = tuple(token_ids[4:])
-        return found
 
 
 class _Group(NamedTuple):
@@ -339,7 +322,7 @@ class Engine:
             return ComposedDecoder.load(
                 checkpoint,
                 decoder_config,
-                decoder_name=names_of(checkpoint),
+                decoder_name=name_model(checkpoint),
                 device=device,
                 dtype=torch.float32,
                 ranks=ranks,
@@ -350,6 +333,7 @@ class Engine:
             max_step_tokens=setup.chunk,
             session_len=SESSION_LEN,
             block_size=setup.block_size,
+            kv_format=setup.kv_format,
             max_verified_tokens=10 if setup.drafts else 0,
         )
         followers: ThreadFollowers | None = None
@@ -363,6 +347,9 @@ class Engine:
         options = EngineConfig(adapters=folders, max_adapters=setup.adapter_slots)
         for runner in runners:
             make_slots(runner, options)
+        self.proposals: Proposals | None = None
+        if setup.drafts:
+            self.proposals = make_proposals(checkpoint, setup.method, setup.drafts, self.runner)
         self.runner.allocate_cache(num_blocks=setup.num_blocks, share=0.5, num_host_slots=setup.num_host_slots)
         if device.type == "cuda":
             self.runner.warm_up()
@@ -399,8 +386,7 @@ class Engine:
             adapters=adapters,
             jumps=(JumpRule if setup.jumps else _OneByOne)(session_len=SESSION_LEN, has_graphs=setup.eager_graphs),
         )
-        if setup.drafts:
-            self.loop.steps.speculation = _Guesses(setup.drafts)
+        self.loop.steps.speculation = self.proposals
         self._check_row_table()
         if followers is not None:
             close, end = self.loop.close, followers.end
