@@ -8,6 +8,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -21,6 +22,7 @@ from seesay.engine.front.response import Response
 from seesay.errors import ConfigError
 from seesay.grammars.trials import GrammarTrials
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
+from seesay.llm.scheduling import text_follower
 from seesay.system.python import python_command
 
 PERSON = {
@@ -76,6 +78,14 @@ def check(name: str, text: str) -> None:
         assert text.startswith("A: ") and len(json.loads(text[3:])) <= 3
 
 
+EXAMPLES = {
+    "schema": '{"name": "Tom", "age": 31, "kind": "cat", "tags": ["ab", "cd"], "boss": {"rank": 2}}',
+    "object": '{"a": 1, "b": [1, 2, 3], "c": {"d": "e"}}',
+    "regex": "abc-12 end",
+    "grammar": "<ab,((cd)),efg>",
+    "choice": "I see no picture. Please",
+    "tag": "A: [12, 13, 14]",
+}
 NARROW = {"top_k": 4, "max_new_tokens": 60}
 """Of thousands of tokens that are almost equally likely, the last bit of a logit would decide which is drawn."""
 
@@ -113,16 +123,44 @@ def test_all_answers_that_ended_are_valid(pipe: Pipeline) -> None:
 
 
 @pytest.mark.slow
-def test_a_thousand_answers_that_ended_are_valid(pipe: Pipeline) -> None:
-    ended = 0
-    for first in range(0, 100_000, 100):
-        answers = pipe(["Who is it?"] * 100, gen_config=[drawn(FORMS["schema"], first + i) for i in range(100)])
-        for one in answers:
-            if one.finish_reason == "stop":
-                check("schema", one.text)
-                ended += 1
-        if ended >= 1000:
-            return
+@pytest.mark.timeout(7200)
+def test_thousands_of_answers_with_proposals_are_valid(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text that is forced comes at once, and tokens that stood in the prompt or the answer are proposed wherever any
+    did, right or wrong. `--requests 10000` is a long run."""
+    wanted = pytestconfig.getoption("requests") or 1000
+    monkeypatch.setattr(text_follower, "LEAST_RATE", 0)
+    options: dict[str, Any] = {"async_scheduling": True, "session_len": 1024, "max_batch_size": 32}
+    with pipeline("seesay-demo", EngineConfig(device_type="cpu", speculative={"method": "ngram"}, **options)) as pipe:
+        propose_always(pipe)
+        num_ended = 0
+        for first in range(0, 30 * wanted, 96):
+            names = [name for name in FORMS for _ in range(16)]
+            prompts = [f"Say this: {EXAMPLES[name]} {EXAMPLES[name]}" for name in names]
+            configs = [drawn(FORMS[name], first + i, top_k=(0, 2, 4)[i % 3]) for i, name in enumerate(names)]
+            for name, one in zip(names, pipe(prompts, gen_config=configs), strict=True):
+                assert one.finish_reason in ("stop", "length"), one
+                if one.finish_reason == "stop":
+                    check(name, one.text)
+                    num_ended += 1
+            if num_ended >= wanted:
+                break
+        stats = pipe.engine.stats()
+    print(
+        f"{num_ended} answers, {stats.total_jumped_tokens} tokens at once, {stats.total_draft_tokens} proposed, "
+        f"{stats.total_accepted_tokens} accepted"
+    )
+    assert num_ended >= wanted
+    assert stats.total_jumped_tokens > wanted
+    assert stats.total_draft_tokens > stats.total_accepted_tokens > wanted / 4
+
+
+def propose_always(pipe: Pipeline) -> None:
+    """Let texts propose tokens however few steps that saves."""
+    core: Any = pipe.engine.core
+    speculation = core.steps.speculation
+    speculation._rule = replace(speculation._rule, least_saved=0)
 
 
 @pytest.mark.parametrize(
