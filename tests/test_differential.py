@@ -133,8 +133,12 @@ def draw_setup(seed: int) -> Setup:
 
 for number in range(NUM_DRAWN):
     SETUPS[f"speculation {number}, {draw_setup(number).method}"] = draw_setup(number)
-SLOW_SETUPS = ("process", "state space beside, ahead", "first state space, ahead")
-SLOW_SETUPS += tuple(SETUPS)[NUM_ALWAYS_DRAWN - NUM_DRAWN :]
+SLOW_SETUPS = (
+    "process",
+    "state space beside, ahead",
+    "first state space, ahead",
+    *tuple(SETUPS)[NUM_ALWAYS_DRAWN - NUM_DRAWN :],
+)
 """The other engine process does more of this at once, and the other state space runs through the same code."""
 NUM_SETUPS = len(SETUPS) - NUM_DRAWN + NUM_ALWAYS_DRAWN
 WITH_ADAPTERS = tuple(dict.fromkeys(setup.backbone for setup in SETUPS.values() if setup.adapter_slots))

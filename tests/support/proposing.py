@@ -163,7 +163,7 @@ def make_proposals(checkpoint: Checkpoint, method: str, most: int, main: ModelRu
         return Proposals(TextSpeculation(rule, vocab_size=VOCAB), most)
     draft = _make_draft(checkpoint, method, most, main)
     speculation = ModelSpeculation(rule, draft, vocab_size=VOCAB)
-    speculation.pause_tokens = 0  # type: ignore[misc]
+    speculation.pause_tokens = 0
     return Proposals(speculation, most)
 
 
