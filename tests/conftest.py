@@ -189,11 +189,12 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
     """`tiny_checkpoint(name)` is the folder of a tiny random checkpoint, made by Transformers on first use: by one of
     the processes of a run for all of them. No test may write into it.
 
-    Names: those of `enrolment.CHECKPOINTS`, `EMBEDDERS`, `MODULES`, `VISION_MODULES` and `OWN_CODE`. An architecture
+    Names: those of `enrolment.CHECKPOINTS`, `EMBEDDERS`, `MODULES`, `VISION_MODULES`, `AUDIO_MODULES`
+    and `OWN_CODE`. An architecture
     without a checkpoint, which is enrolled under its own name, fails the test; one that needs a package which is not
     installed skips it.
     """
-    from enrolment import CHECKPOINTS, EMBEDDERS, MODULES, OWN_CODE, VISION_MODULES, without_checkpoint
+    from enrolment import AUDIO_MODULES, CHECKPOINTS, EMBEDDERS, MODULES, OWN_CODE, VISION_MODULES, without_checkpoint
 
     def write(name: str, folder: Path) -> None:
         from vl.checkpoints import (
@@ -208,7 +209,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         shared = shared.parent
 
     def get(name: str) -> Path:
-        if name not in {*CHECKPOINTS, *EMBEDDERS, *MODULES, *VISION_MODULES, *OWN_CODE}:
+        if name not in {*CHECKPOINTS, *EMBEDDERS, *MODULES, *VISION_MODULES, *AUDIO_MODULES, *OWN_CODE}:
             pytest.fail(without_checkpoint(name))
         if name in CHECKPOINTS and (package := CHECKPOINTS[name].needs) is not None:
             pytest.importorskip(package, reason=f"{name} is compared with a model that needs {package}")

@@ -156,9 +156,13 @@ class RequestTrace:
         self._add("decode", first_s, moments.ended_at_s, {_ANSWER: index, **answer})
 
     def _add_media(self, moments: StageMoments, usage: Usage, timings: StageTimings) -> None:
-        if not (usage.num_images or usage.num_videos):
+        if not (usage.num_images or usage.num_videos or usage.num_audios):
             return
-        counts = {"seesay.images": usage.num_images, "seesay.videos": usage.num_videos}
+        counts = {
+            "seesay.images": usage.num_images,
+            "seesay.videos": usage.num_videos,
+            "seesay.audios": usage.num_audios,
+        }
         seconds = {f"seesay.{name}": getattr(timings, name) for name in ("fetch_s", "decode_media_s", "preprocess_s")}
         self._add("media", moments.received_at_s, moments.prepared_at_s, counts | seconds)
         encode = {"seesay.media_tokens": usage.media_tokens, "seesay.encode_queue_s": timings.encode_queue_s}

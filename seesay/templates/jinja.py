@@ -192,7 +192,10 @@ class JinjaTemplate(ChatTemplate):
 
     def _is_inline(self, part: MediaPart) -> bool:
         """Return whether the marker of a medium is written into the text around it: of one that the user placed and the
-        template would move, and of a video where the template has places for pictures only."""
+        template would move, of a video where the template has places for pictures only, and of audio where it has
+        none."""
+        if part.modality is Modality.AUDIO:
+            return (part.is_placed and self._moves_audio) or self._lacks_audio
         return (part.is_placed and self._moves_media) or (part.modality is Modality.VIDEO and self._lacks_videos)
 
     def _run(self, **context: object) -> str:
@@ -223,11 +226,24 @@ class JinjaTemplate(ChatTemplate):
     @cached_property
     def _moves_media(self) -> bool:
         """Whether the template moves a picture that stands between two texts, or has none: LLaVA's puts all first."""
-        without, given = self._try_media(None), self._try_media(Modality.IMAGE)
+        return self._moves(Modality.IMAGE)
+
+    @cached_property
+    def _moves_audio(self) -> bool:
+        return self._moves(Modality.AUDIO)
+
+    def _moves(self, kind: Modality) -> bool:
+        without, given = self._try_media(None), self._try_media(kind)
         if without is None or given is None:
             return True
         between = [text.partition("probe 1d7f")[2].partition("probe 2e80")[0] for text in (without, given)]
         return len(between[0]) >= len(between[1])
+
+    @cached_property
+    def _lacks_audio(self) -> bool:
+        """Whether the template writes nothing for audio."""
+        without = self._try_media(None)
+        return without is not None and self._try_media(Modality.AUDIO) in (None, without)
 
     @cached_property
     def _lacks_videos(self) -> bool:
@@ -281,7 +297,7 @@ def _parts_as_json(
         is_inline = id(part) in inline
         if isinstance(part, MediaPart) and not is_inline:
             # Templates test the type or the key. None of them reads the value.
-            kind = "image" if part.modality is Modality.IMAGE else "video"
+            kind = part.modality.value
             found.append({"type": kind, kind: f"<{kind}>"})
         else:
             text = inline[id(part)] if isinstance(part, MediaPart) else shield.cover(part.text)

@@ -40,6 +40,7 @@ class ToolSupport:
         """takes_strings: whether content may be a string."""
         self._attempt = attempt
         self._takes_strings = takes_strings
+        self._places: dict[Modality, bool] = {}
 
     @cached_property
     def writes_tools(self) -> bool:
@@ -93,18 +94,12 @@ class ToolSupport:
         return False, True
 
     def _has_place(self, modality: Modality) -> bool:
-        return self._has_picture_place if modality is Modality.IMAGE else self._has_video_place
-
-    @cached_property
-    def _has_picture_place(self) -> bool:
-        return self._writes_in_result(Modality.IMAGE)
-
-    @cached_property
-    def _has_video_place(self) -> bool:
-        return self._writes_in_result(Modality.VIDEO)
+        if modality not in self._places:
+            self._places[modality] = self._writes_in_result(modality)
+        return self._places[modality]
 
     def _writes_in_result(self, modality: Modality) -> bool:
-        """Return whether the template writes something for a picture or video in a result, and not its Python form."""
+        """Return whether the template writes something for a medium in a result, and not its Python form."""
         takes_objects, takes_long_ids = self._call_form
         begun = self._round(_LONG_ID if takes_long_ids else _SHORT_ID, is_object=takes_objects)[:-1]
         text = {"type": "text", "text": _RESULT}

@@ -19,7 +19,7 @@ class MediaRecord:
     """
 
     position: int
-    modality: Literal["image", "video"]
+    modality: Literal["image", "video", "audio"]
     sha256: str
     num_tokens: int
     options: Mapping[str, Any] = field(default_factory=dict)

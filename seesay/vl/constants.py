@@ -2,6 +2,7 @@
 
 IMAGE_TOKEN = "<IMAGE_TOKEN>"
 VIDEO_TOKEN = "<VIDEO_TOKEN>"
+AUDIO_TOKEN = "<AUDIO_TOKEN>"
 
 DETAILS = ("auto", "low", "high")
 """Values of OpenAI's option `detail`. Only "low" changes anything: the default takes the most tokens already."""

@@ -77,6 +77,7 @@ class Family(ABC):
     writes_text: whether the model answers; others make embeddings alone. pooling: what an embedding is, where a request
     does not say.
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
+    audio_rate_hz: samples per second of the audio that the model takes.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -98,6 +99,7 @@ class Family(ABC):
     coordinates: ClassVar[Coordinates] = "thousandth"
     weights: WeightMap
     resizes_on_device: bool = False
+    audio_rate_hz: int = 0
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         """Read the processor settings. Logs one warning that names the leftover tensors (`WeightMap.is_leftover`)."""
@@ -124,7 +126,7 @@ class Family(ABC):
     @property
     @abstractmethod
     def markers(self) -> Mapping[Modality, str]:
-        """The text that stands for one picture or video in a rendered prompt."""
+        """The text that stands for one picture, video or audio in a rendered prompt."""
 
     @property
     def spellings(self) -> Mapping[Modality, str]:
@@ -288,9 +290,8 @@ class Family(ABC):
 
     def option_names(self, modality: Modality) -> frozenset[str]:
         """Return the names of all options that media of a modality may have; none of one that the model does not take.
-        Videos whose frames are taken as pictures have the options of pictures."""
-        as_pictures = self.modalities == (Modality.IMAGE,) and modality is not Modality.AUDIO
-        if modality not in self.modalities and not as_pictures:
+        Audio has none. Videos whose frames are taken as pictures have the options of pictures."""
+        if modality is Modality.AUDIO or (modality not in self.modalities and self.modalities != (Modality.IMAGE,)):
             return frozenset()
         own = self.options.get(modality if modality in self.modalities else Modality.IMAGE, ())
         return frozenset({"detail", *own}) | DECODE_OPTIONS[modality]

@@ -20,7 +20,7 @@ from seesay.vl import families
 from seesay.vl.family import Family
 from seesay.vl.model_names import REASONS
 from seesay.vl.modules.module_family import ModuleTextFamily, is_known_to_transformers, list_causal_models
-from seesay.vl.modules.module_vision import ModuleVisionFamily, takes_pictures
+from seesay.vl.modules.module_vision import ModuleVisionFamily, takes_media
 from seesay.vl.nearest_models import describe_nearest
 from seesay.vl.plugins import BrokenPlugin, ModuleMap, Plugin, collect_claims, load_named, load_packages
 from seesay.vl.text_family import TextFamily
@@ -109,8 +109,8 @@ def _say_unknown(architecture: str, registry: Registry, nearest: str) -> str:
     hint = f" did you mean {close[0]!r}?" if close else ""
     return (
         f"architecture {architecture!r} is not supported{nearest};{hint} neither seesay (docs/models.md, or seesay "
-        "list) nor Transformers for texts or texts with pictures has one of this name, and config.json's auto_map "
-        f"names no code beside the weights{registry.list_broken()}"
+        "list) nor Transformers for texts, or texts with pictures or audio, has one of this name, and config.json's "
+        f"auto_map names no code beside the weights{registry.list_broken()}"
     )
 
 
@@ -158,7 +158,7 @@ def _try_find(architecture: str, tower: str, registry: Registry) -> type[Family]
             return registry.claims[name]
     if architecture in REASONS:
         return None
-    if takes_pictures(architecture):
+    if takes_media(architecture):
         return ModuleVisionFamily
     return ModuleTextFamily if is_known_to_transformers(architecture) else None
 
@@ -189,7 +189,7 @@ def _find_by_type(checkpoint: Checkpoint, registry: Registry) -> type[Family] | 
     runs_code = checkpoint.remote_code is not None and checkpoint.runs_code
     if runs_code or not isinstance(kind, str) or architecture in REASONS or kind in list_backbones():
         return None
-    pictures = modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(kind)
+    pictures = modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.get(kind)
     if pictures in map(_without_tower, registry.claims):
         return None
     found = pictures or modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)

@@ -142,7 +142,7 @@ def test_fields_of_prompts(server: LiveServer, engine: AsyncEngine) -> None:
         ({"input": [{"type": "text", "text": "a"}, 3]}, "input[1]"),
         ({"input": [[{"type": "text", "text": "a"}], "b"]}, "input[1]"),
         ({"input": [[{"type": "text", "text": "a"}], []]}, "input[1]"),
-        ({"input": [[{"type": "text", "text": "a"}], [{"type": "input_audio"}]]}, "input[1][0].type"),
+        ({"input": [[{"type": "text", "text": "a"}], [{"type": "input_audio"}]]}, "input[1][0].input_audio"),
         ({"input": [[{"type": "image_url", "image_url": {"url": "/etc/passwd"}}]]}, "input[0][0].image_url.url"),
         ({"input": [[{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]]},
          "input[0][0].image_url.url"),

@@ -107,7 +107,19 @@ PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": make_data_u
         ({"role": "user", "content": 3}, "messages[0].content"),
         ({"role": "user", "content": "hi", "odd": 1}, "messages[0].odd"),
         ({"role": "user", "content": [{"type": "image_embeds", "image_embeds": "x"}]}, "messages[0].content[0].type"),
-        ({"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}, "messages[0].content[0].type"),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+            "messages[0].content[0].input_audio.data",
+        ),
+        (
+            {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": "AA==", "format": "midi"}}]},
+            "messages[0].content[0].input_audio.format",
+        ),
+        (
+            {"role": "user", "content": [{"type": "audio_url", "audio_url": {"url": "/etc/passwd"}}]},
+            "messages[0].content[0].audio_url.url",
+        ),
+        ({"role": "user", "content": [{"type": "audio_url", "audio_url": "x"}]}, "messages[0].content[0].audio_url"),
         ({"role": "user", "content": [{"type": "odd"}]}, "messages[0].content[0].type"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "messages[0].content[0].image_url.url"),
         (

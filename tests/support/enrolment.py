@@ -194,6 +194,12 @@ VISION_MODULES: Mapping[str, str] = {
 them, pictures of any size, tiles with learned rows, rows of several layers, a marker that is no token of rows, tokens
 of a picture that see each other in some layers."""
 
+AUDIO_MODULES: Mapping[str, str] = {
+    "glmasr": "GlmAsrForConditionalGeneration",
+    "qwen2_audio": "Qwen2AudioForConditionalGeneration",
+}
+"""Those with audio, tower and processor included: one audio in a prompt, and several."""
+
 
 EMBEDDERS: Mapping[str, str] = {
     "colpali": "ColPaliForRetrieval",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import transformers
+from audio_checkpoints import write_glm_asr, write_qwen2_audio
 from grid_checkpoints import (
     GLM_TOKENS,
     HUNYUAN_TOKENS,
@@ -34,8 +35,8 @@ _RESOLUTIONS = [[8, 16], [16, 8], [16, 16]]
 
 @dataclass(frozen=True, slots=True)
 class ModuleCheckpoint:
-    """marker: what stands for a picture in the chat template, and video for a video. special: tokens by the attribute
-    name they get."""
+    """marker: what stands for a picture in the chat template, video for a video, and audio for audio. special: tokens
+    by the attribute name they get."""
 
     marker: str
     write: Write
@@ -43,6 +44,7 @@ class ModuleCheckpoint:
     plain: tuple[str, ...] = ()
     has_bos: bool = False
     video: str = ""
+    audio: str = ""
 
 
 def _tiles(**sizes: Any) -> Any:
@@ -280,5 +282,11 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     "paddleocr_vl": ModuleCheckpoint(
         "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>", write_paddleocr_vl, PADDLE_TOKENS
     ),
+    "qwen2_audio": ModuleCheckpoint(
+        "", write_qwen2_audio,
+        {"audio_token": "<|AUDIO|>", "audio_bos_token": "<|audio_bos|>", "audio_eos_token": "<|audio_eos|>"},
+        audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
+    ),
+    "glmasr": ModuleCheckpoint("", write_glm_asr, {"audio_token": "<|pad|>"}, audio="<|pad|>"),
     "hunyuan_vl": ModuleCheckpoint("<img_start><img><img_end>", write_hunyuan_vl, HUNYUAN_TOKENS),
 }  # fmt: skip

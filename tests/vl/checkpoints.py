@@ -159,6 +159,7 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}{{ '@image@' }}{% elif part['type'] == 'video' %}{{ '@video@' }}"
+    "{% elif part['type'] == 'audio' %}{{ '@audio@' }}"
     "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
@@ -1789,6 +1790,7 @@ FACTORIES |= {
 def _of_vision_modules(checkpoint: ModuleCheckpoint) -> Callable[[Path], None]:
     def factory(path: Path) -> None:
         template = CHATML.replace("@image@", checkpoint.marker).replace("@video@", checkpoint.video)
+        template = template.replace("@audio@", checkpoint.audio)
         tokenizer = make_tokenizer(template, has_bos=checkpoint.has_bos, **checkpoint.special)
         ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
         model, processor = checkpoint.write(tokenizer, {"vocab_size": 288, **QWEN_TEXT, **ids}, STATISTICS)

@@ -72,11 +72,11 @@ def _load_transformers(checkpoint: Checkpoint, dtype: str) -> torch.nn.Module:
     import transformers
 
     from seesay.vl.modules.module_family import is_known_to_transformers
-    from seesay.vl.modules.module_vision import takes_pictures
+    from seesay.vl.modules.module_vision import takes_media
 
     name = checkpoint.architecture
-    if takes_pictures(name):
-        maker = transformers.AutoModelForImageTextToText
+    if takes_media(name):
+        maker = transformers.AutoModelForMultimodalLM
     elif is_known_to_transformers(name):
         maker = transformers.AutoModelForCausalLM
     else:

@@ -5,6 +5,7 @@ Runs in worker threads. Everything that is wrong with a request is found here an
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -239,12 +240,13 @@ def _fit_length(params: SamplingParams, max_length: int | None, num_tokens: int)
 
 
 def _count(prompt: MultimodalInput) -> Usage:
-    num_images = sum(item.modality is Modality.IMAGE for item in prompt.items)
+    counts = Counter(item.modality for item in prompt.items)
     return Usage(
         prompt_tokens=len(prompt.token_ids),
         media_tokens=sum(len(item.slots) for item in prompt.items),
-        num_images=num_images,
-        num_videos=len(prompt.items) - num_images,
+        num_images=counts[Modality.IMAGE],
+        num_videos=counts[Modality.VIDEO],
+        num_audios=counts[Modality.AUDIO],
     )
 
 
@@ -264,5 +266,6 @@ def _report(coordinates: Coordinates, media: PreparedMedia, item: MediaItem) -> 
         is_cached=False,
         timestamps_s=media.timestamps_s,
         page=media.page,
+        audio_s=media.size.audio_s,
         coordinates=coordinates,
     )

@@ -28,7 +28,7 @@ from seesay.engine.token_messages import TokenRequest
 from seesay.errors import ConfigError, RequestError, SeesayError
 from seesay.processors.media.media_file import as_file
 from seesay.system.thread_pool import ThreadPool
-from seesay.values import GenerationRequest, MultimodalInput, OutputDelta
+from seesay.values import GenerationRequest, Modality, MultimodalInput, OutputDelta
 from seesay.values.records import MediaRecord, RequestRecord
 from seesay.version import __version__
 
@@ -330,6 +330,9 @@ def _shrink(prompt: MultimodalInput) -> list[int]:
     return tokens + token_ids[done:]
 
 
+_KINDS: Mapping[Modality, Literal["video", "audio"]] = {Modality.VIDEO: "video", Modality.AUDIO: "audio"}
+
+
 def _make_media(
     prompt: MultimodalInput, media: Sequence[PreparedMedia], files: Sequence[_MediaFile]
 ) -> tuple[MediaRecord, ...]:
@@ -338,11 +341,10 @@ def _make_media(
     for item, prepared, (name, _) in zip(prompt.items, media, files, strict=True):
         assert prepared.opened is not None
         start, stop = item.span
-        modality: Literal["image", "video"] = "video" if prepared.modality.value == "video" else "image"
         records.append(
             MediaRecord(
                 position=start - num_dropped,
-                modality=modality,
+                modality=_KINDS.get(prepared.modality, "image"),
                 sha256=name,
                 num_tokens=stop - start,
                 options=dict(prepared.opened.part.options),
@@ -353,11 +355,11 @@ def _make_media(
 
 
 def _read_file(item: PreparedMedia) -> _MediaFile:
-    """Return the file of a media item, by its hash. Raises `RequestError` for frames, which are not in one."""
+    """Return the file of a media item, by its hash. Raises `RequestError` for frames and samples that are in none."""
     assert item.opened is not None
     content = as_file(item.opened.media)
     if content is None:
-        raise ConfigError("the frames of a video are not recorded")
+        raise ConfigError("the frames of a video, and samples of audio that are not in a file, are not recorded")
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest(), content
     with content.open("rb") as file:

@@ -43,7 +43,8 @@ class Audio:
     modality = Modality.AUDIO
 
     def __init__(self, content: bytes | Path | AudioSamples, *, rate_hz: int, limits: MediaLimits, name: str) -> None:
-        self._content, self._rate_hz, self._limits, self._name = content, rate_hz, limits, name
+        self.content = content
+        self._rate_hz, self._limits, self._name = rate_hz, limits, name
 
     def size(self) -> None:
         """Decoding alone tells how many samples there are: headers are often wrong about it."""
@@ -61,11 +62,11 @@ class Audio:
 
         most_s = self._limits.max_audio_s
         try:
-            if isinstance(self._content, AudioSamples):
-                found = resample(self._content, self._rate_hz, most_s=most_s)
+            if isinstance(self.content, AudioSamples):
+                found = resample(self.content, self._rate_hz, most_s=most_s)
             else:
-                kind = self._find_kind(self._content)
-                found = decode_audio(self._content, kind, self._rate_hz, most_s=most_s, check_rate=self._check_rate)
+                kind = self._find_kind(self.content)
+                found = decode_audio(self.content, kind, self._rate_hz, most_s=most_s, check_rate=self._check_rate)
         except RequestError:
             raise
         except TooLongError as error:
@@ -83,9 +84,9 @@ class Audio:
     @cached_property
     def content_key(self) -> bytes | None:
         """A hash of the encoded content and of how it is decoded. None where the content may change."""
-        if not isinstance(self._content, bytes):
+        if not isinstance(self.content, bytes):
             return None
-        return digest(b"audio", self._content, str(self._rate_hz).encode())
+        return digest(b"audio", self.content, str(self._rate_hz).encode())
 
     def _find_kind(self, content: bytes | Path) -> str:
         kind = _container_kind(_read_head(content))

@@ -136,12 +136,12 @@ class ChatChoice(_Marked):
 
 
 class SeenMedia(AnswerModel):
-    """How the model saw a picture or video: its original size and its size in the model, in pixels; the number of
-    pieces for the vision tower and of tokens; whether it was cached, so that the tower did not run; and the time in
-    the video of each frame that was taken; page: its number in a document;
+    """How the model saw a picture, video or audio: its original size and its size in the model, in pixels, or audio_s,
+    the duration of audio; the number of pieces for the tower and of tokens; whether it was cached, so that the tower
+    did not run; and the time in the video of each frame that was taken; page: its number in a document;
     coordinates: what boxes and points in JSON count."""
 
-    modality: Literal["image", "video"]
+    modality: Literal["image", "video", "audio"]
     num_frames: int
     height: int
     width: int
@@ -154,6 +154,7 @@ class SeenMedia(AnswerModel):
     timestamps_s: list[float]
     page: int | None = None
     coordinates: Literal["pixel", "thousandth"] = "thousandth"
+    audio_s: float = 0.0
 
 
 class SeesayDetails(AnswerModel):

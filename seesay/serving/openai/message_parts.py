@@ -84,6 +84,29 @@ class VideoContent(StrictModel):
     video_url: VideoURL
 
 
+class AudioURL(StrictModel):
+    """url: http(s) or `data:audio/…;base64,…` of WAV, MP3, FLAC, Ogg, AAC, MP4 or WebM."""
+
+    url: str
+
+
+class AudioContent(StrictModel):
+    type: Literal["audio_url"]
+    audio_url: AudioURL
+
+
+class InputAudio(StrictModel):
+    """data: base64. The content says truly what it is, whatever `format` says."""
+
+    data: str = Field(min_length=1)
+    format: Literal["wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "webm"]
+
+
+class InputAudioContent(StrictModel):
+    type: Literal["input_audio"]
+    input_audio: InputAudio
+
+
 class FileData(PageFields, _MediaOptions):
     """file_data: a PDF, or a TIFF of several pages, as `data:application/pdf;base64,…` or an http(s) URL: the model
     sees pictures of its pages, with their numbers. filename: its name in the prompt. The pixel and tile options are
@@ -99,7 +122,10 @@ class FileContent(StrictModel):
     file: FileData
 
 
-Content = Annotated[TextContent | ImageContent | VideoContent | FileContent, Field(discriminator="type")]
+Content = Annotated[
+    TextContent | ImageContent | VideoContent | AudioContent | InputAudioContent | FileContent,
+    Field(discriminator="type"),
+]
 
 
 class CalledFunction(StrictModel):
@@ -145,7 +171,7 @@ class _Turn(StrictModel):
 
 
 class ChatMessage(_Turn):
-    """One turn. Pictures and videos may appear between texts in any order, in any turn."""
+    """One turn. Pictures, videos and audio may appear between texts in any order, in any turn."""
 
     role: Literal["system", "developer", "user"]
     content: str | list[Content]

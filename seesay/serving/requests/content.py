@@ -19,10 +19,7 @@ from seesay.vl.prompts.conversation_parts import parse_messages, parse_parts
 # Fields of assistant messages that clients send back unchanged. Empty ones are dropped.
 _EMPTY_FIELDS = ("refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning_content")
 _ROLES = ("system", "developer", "user", "assistant", "tool")
-_UNSUPPORTED_PARTS = {
-    "image_embeds": "send the picture itself, as image_url",
-    "input_audio": "this server takes text, pictures, videos and documents",
-}
+_UNSUPPORTED_PARTS = {"image_embeds": "send the picture itself, as image_url"}
 
 
 def read_messages(messages: object, limits: MediaLimits, *, param: str = "messages") -> tuple[Message, ...]:
@@ -140,7 +137,7 @@ def _check_part(part: object, where: str) -> None:
         raise bad_request(f"{where}: {kind} is not supported; {_UNSUPPORTED_PARTS[kind]}", f"{where}.type")
     if kind == "file" and isinstance(part.get(kind), dict):
         find_source(part[kind], ("file_data",), f"{where}.file")
-    if kind in ("image_url", "video_url", "file") and not isinstance(part.get(kind), dict | None):
+    if kind in ("image_url", "video_url", "audio_url", "file") and not isinstance(part.get(kind), dict | None):
         place = f"{where}.{kind}"
         source = "file_data" if kind == "file" else "a url"
         raise bad_request(f"{place} must be an object with {source}, got {show(part[kind])}", place)

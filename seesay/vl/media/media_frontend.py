@@ -19,9 +19,10 @@ from typing import TypeVar
 from seesay.config import MediaLimits, VisionConfig
 from seesay.errors import RequestError
 from seesay.processors.media.allowance import Allowance, Cancellation
+from seesay.processors.media.audio import open_audio
 from seesay.processors.media.document import OpenedPage
 from seesay.processors.media.frame_sampling import fill_sampling_options
-from seesay.processors.media.open import open_media
+from seesay.processors.media.open import OpenedMedia, open_media
 from seesay.processors.media.video_frame import VideoFrame
 from seesay.system.fair_threads import FairThreads
 from seesay.system.hashing import digest
@@ -147,7 +148,11 @@ class MediaFrontend:
         if modality is Modality.VIDEO:
             chosen = dict(fill_sampling_options(chosen, family.default_sampling, limit=self._limits.max_frames))
         started = time.perf_counter()
-        media = open_media(modality, part.source, {"transparency": self._transparency, **chosen}, allowance)
+        media: OpenedMedia
+        if modality is Modality.AUDIO:
+            media = open_audio(part.source, allowance, rate_hz=family.audio_rate_hz)
+        else:
+            media = open_media(modality, part.source, {"transparency": self._transparency, **chosen}, allowance)
         fetch_s = time.perf_counter() - started
         size = media.size()
         if size is not None:

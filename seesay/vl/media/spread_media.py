@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from seesay.processors.media.video_frame import VideoFrame
 from seesay.values import MediaPart, Message, Modality, RenderedPrompt, TextPart
-from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.constants import AUDIO_TOKEN, IMAGE_TOKEN, VIDEO_TOKEN
 
 Split = Callable[[Sequence[MediaPart]], list[tuple[TextPart | MediaPart, ...]]]
 """Returns what stands for each part: itself, the frames of a video, or the pages of a document."""
 
-_TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
+_NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN, Modality.AUDIO: AUDIO_TOKEN}
+_MODALITIES = {token: modality for modality, token in _NEUTRAL.items()}
+_TOKENS = re.compile("|".join(map(re.escape, _MODALITIES)))
 
 
 def spread_messages(messages: Sequence[Message], split: Split) -> list[Message]:
@@ -33,25 +35,17 @@ def spread_raw(text: str, media: Sequence[MediaPart], split: Split) -> tuple[str
     """Replace each `VIDEO_TOKEN` in a raw prompt by an `IMAGE_TOKEN` per frame, and the `IMAGE_TOKEN` of a document by
     one per page, each in a line of its own and without any other text. A text whose tokens are not those of its media
     is returned as it is."""
-    found = list(map(_modality_of, _TOKENS.findall(text)))
+    found = [_MODALITIES[token] for token in _TOKENS.findall(text)]
     if sorted(found) != sorted(part.modality.stands_as for part in media):
         return text, tuple(media)
     pieces = list(map(_media_of, split(_order_as(found, media))))
-    tokens = iter([[_token_of(part) for part in piece] for piece in pieces])
+    tokens = iter([[_NEUTRAL[part.modality] for part in piece] for piece in pieces])
     spread = _TOKENS.sub(lambda _: "\n".join(next(tokens)), text)
     return spread, tuple(part for piece in pieces for part in piece)
 
 
 def _media_of(piece: Sequence[TextPart | MediaPart]) -> list[MediaPart]:
     return [part for part in piece if isinstance(part, MediaPart)]
-
-
-def _modality_of(token: str) -> Modality:
-    return Modality.VIDEO if token == VIDEO_TOKEN else Modality.IMAGE
-
-
-def _token_of(part: MediaPart) -> str:
-    return VIDEO_TOKEN if part.modality is Modality.VIDEO else IMAGE_TOKEN
 
 
 def _order_as(modalities: Sequence[Modality], media: Sequence[MediaPart]) -> list[MediaPart]:

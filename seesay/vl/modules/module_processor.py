@@ -1,7 +1,8 @@
-"""Transformers' own processor of a checkpoint: the tokens of a picture or video from its size, and the tower's input.
+"""Transformers' own processor of a checkpoint: the tokens of a picture, video or audio from its size, and the tower's
+input.
 
-Both come from the same call, for the text that is one marker. It is made of a blank picture or video where only the
-size is known. Thread-safe.
+Both come from the same call, for the text that is one marker. It is made of blank media where only the size is known.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.values import DecodedMedia, Expansion, MediaSize, Modality
+from seesay.processors.media.audio import MAX_RATE_HZ
+from seesay.processors.media.decoded import make_decoded_audio
+from seesay.values import AudioSamples, DecodedMedia, Expansion, MediaSize, Modality
 
 FILES = ("processor_config.json", "preprocessor_config.json")
 MAX_SIDES_RATIO = 200
@@ -40,8 +43,8 @@ _MAX_MEASURES = 64
 
 _TRIAL = MediaSize(num_frames=4, height=72, width=40, timestamps_s=(0.0, 0.5, 1.0, 1.5), frame_interval_s=0.5)
 
-TOKEN_TYPES = {Modality.IMAGE: 1, Modality.VIDEO: 2}
-"""How processors mark the tokens that take rows of pictures and of videos; other ones are 0."""
+TOKEN_TYPES = {Modality.IMAGE: 1, Modality.VIDEO: 2, Modality.AUDIO: 3}
+"""How processors mark the tokens that take rows of media; other ones are 0."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 logger = logging.getLogger("seesay")
@@ -49,7 +52,7 @@ logger = logging.getLogger("seesay")
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Measures of a picture or video of one size. num_patches: of 14² pixels, of all that the processor makes.
+    """Measures of media of one size. num_patches: of 14² pixels, of all that the processor makes.
     num_tiles: the pictures that it makes. peak_pixels: uint8 pixels that take as much memory. arrays: the small ones
     that the processor makes, such as its grid of patches."""
 
@@ -63,15 +66,31 @@ class Planned:
 class ModuleProcessor:
     """The processor of `checkpoint`, which is found by the names in its JSON files among the classes of Transformers,
     or is code in its folder where that may be run. marker: the text of a picture. image_token: the id of tokens that
-    take a row. video_marker: the text of a video; None where it takes none."""
+    take a row. Both are None where it takes audio alone. video_marker: the text of a video; None where it takes none;
+    audio_marker: that of audio, of which it takes `audio_rate_hz` samples a second."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        """Raises `CheckpointError` where it cannot be made, or has no marker for pictures."""
+        """Raises `CheckpointError` where it cannot be made, or has a marker neither for pictures nor for audio."""
         self._path = checkpoint.path
         for name in FILES:
             if "audio_tokenizer" in (checkpoint.read_json(name) or {}):
                 raise CheckpointError(f"{self._path / name}: audio_tokenizer names another model, which is not loaded")
         self._processor = _load(checkpoint)
+        self._known: OrderedDict[tuple[object, ...], Planned] = OrderedDict()
+        self._lock = threading.Lock()
+        self.marker: str | None = None
+        self.image_token: int | None = None
+        self._video_token: int | None = None
+        self._audio_token: int | None = None
+        self.video_marker: str | None = None
+        self.audio_marker, self.audio_rate_hz = _find_audio(self._processor, checkpoint)
+        if self.audio_marker is not None:
+            self._audio_token = self._find_token(checkpoint, "audio_token_id")
+        if hasattr(self._processor, "image_processor"):
+            self._find_pictures(checkpoint)
+
+    def _find_pictures(self, checkpoint: Checkpoint) -> None:
+        """Find the markers and tokens of pictures and videos. Raises `CheckpointError` without those of pictures."""
         self._check_tiles()
         # The text that a template writes for a picture is mostly the token that takes a row.
         marker = getattr(self._processor, "image_placeholder_token", None) or getattr(
@@ -83,20 +102,17 @@ class ModuleProcessor:
             )
         self.marker = self._wrap(marker)
         self.image_token = self._find_token(checkpoint, "image_token_id")
-        self._known: OrderedDict[tuple[object, ...], Planned] = OrderedDict()
-        self._lock = threading.Lock()
         self._video_token = self._try_token(checkpoint, "video_token_id")
-        self.video_marker: str | None = None
         self._find_video(checkpoint)
 
     def _wrap(self, marker: str) -> str:
         """Return the marker with the tokens around it that the processor asks for, where it takes it with them only."""
-        blank = np.zeros((64, 64, 3), dtype=np.uint8)
+        blank = make_blank(Modality.IMAGE, MediaSize(num_frames=1, height=64, width=64))
         start, end = (getattr(self._processor, f"image_{side}_token", None) for side in ("start", "end"))
         if not isinstance(start, str) or not isinstance(end, str):
             return marker
         try:
-            self._process(marker, images=[blank])
+            self._process(marker, [blank])
         except ValueError:
             return start + marker + end
         return marker
@@ -116,7 +132,8 @@ class ModuleProcessor:
     @property
     def row_tokens(self) -> tuple[int, ...]:
         """The ids of tokens that take rows."""
-        return (self.image_token,) if self._video_token is None else (self.image_token, self._video_token)
+        found = (self.image_token, self._video_token, self._audio_token)
+        return tuple(token for token in found if token is not None)
 
     def _check_tiles(self) -> None:
         """Raise `CheckpointError` for more tiles than can be listed. Where there is no least number of them,
@@ -148,15 +165,17 @@ class ModuleProcessor:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """All settings that may change what pictures become, as JSON values."""
-        parts = {"processor": self._processor, "image_processor": self._processor.image_processor}
+        """All settings that may change what media become, as JSON values."""
+        names = ("image_processor", "feature_extractor", "audio_processor")
+        parts = {name: part for name in names if (part := getattr(self._processor, name, None)) is not None}
+        parts["processor"] = self._processor
         found = {name: json.loads(json.dumps(part.to_dict(), default=str)) for name, part in parts.items()}
         return {**found, "class": type(self._processor).__name__}
 
     def plan(self, modality: Modality, size: MediaSize) -> Planned:
-        """Return what a picture or video of this size becomes. Raises `RequestError` for a size that is refused."""
+        """Return what media of this size become. Raises `RequestError` for a size that is refused."""
         sides = (size.height, size.width)
-        key = (modality, *sides, size.num_frames, size.timestamps_s, size.frame_interval_s)
+        key = (modality, *sides, size.num_frames, size.timestamps_s, size.frame_interval_s, size.num_samples)
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
@@ -164,57 +183,35 @@ class ModuleProcessor:
             # One blank picture at a time: it takes as much memory as the real one.
             if max(sides) > MAX_SIDES_RATIO * min(sides):
                 _refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")
-            planned = self._plan(self._process_blank(modality, size))
+            planned = self._plan(self.process(make_blank(modality, size)))
             if not planned.expansion.takes_embedding.any():
-                _refuse(size, f"it makes no token {self.image_token} (image_token_id) of it")
+                name = "audio_token_id" if modality is Modality.AUDIO else "image_token_id"
+                token = self._audio_token if modality is Modality.AUDIO else self.image_token
+                _refuse(size, f"it makes no token {token} ({name}) of it")
             self._known[key] = planned
             if len(self._known) > _MAX_KNOWN_SIZES:
                 self._known.popitem(last=False)
         return planned
 
-    def process(self, picture: npt.NDArray[np.uint8]) -> Arrays:
-        """Return the arrays that the processor makes of the marker and its picture [height, width, 3]. Raises
-        `RequestError` for one that it refuses."""
-        height, width, _ = picture.shape
-        with _refusing(MediaSize(num_frames=1, height=height, width=width)):
-            return self._process(self.marker, images=[picture], add_special_tokens=False)
-
-    def process_video(self, frames: npt.NDArray[np.uint8], size: MediaSize) -> Arrays:
-        """As `process`, for a video: frames [N, height, width, 3], whose times are those of `size`."""
-        assert self.video_marker is not None
-        with _refusing(size):
-            return self._process(self.video_marker, videos=[(frames, size)], add_special_tokens=False)
+    def process(self, media: DecodedMedia) -> Arrays:
+        """Return the arrays that the processor makes of the marker and its medium. Raises `RequestError` for one that
+        it refuses."""
+        markers = {Modality.IMAGE: self.marker, Modality.VIDEO: self.video_marker, Modality.AUDIO: self.audio_marker}
+        marker = markers[media.modality]
+        assert marker is not None
+        with _refusing(media.size):
+            return self._process(marker, [media], add_special_tokens=False)
 
     def process_prompt(self, text: str, media: Sequence[DecodedMedia]) -> Arrays:
         """Return the arrays that the processor makes of a whole prompt, with the special tokens around it."""
-        videos = [(item.frames, item.size) for item in media if item.modality is Modality.VIDEO]
-        return self._process(text, images=[i.frames[0] for i in media if i.modality is Modality.IMAGE], videos=videos)
+        return self._process(text, media)
 
-    def _process_blank(self, modality: Modality, size: MediaSize) -> Arrays:
-        if modality is Modality.IMAGE:
-            return self.process(np.zeros((size.height, size.width, 3), dtype=np.uint8))
-        return self.process_video(np.zeros((size.num_frames, size.height, size.width, 3), dtype=np.uint8), size)
-
-    def _process(
-        self,
-        text: str,
-        *,
-        images: Sequence[npt.NDArray[np.uint8]] = (),
-        videos: Sequence[tuple[npt.NDArray[np.uint8], MediaSize]] = (),
-        **options: Any,
-    ) -> Arrays:
-        import torch
-        from PIL import Image
-
-        if images:
-            options["images"] = [Image.fromarray(np.ascontiguousarray(picture)) for picture in images]
-        if videos:
-            options["videos"] = [torch.from_numpy(frames.copy()).permute(0, 3, 1, 2) for frames, _ in videos]
-            options["video_metadata"] = [_describe_times(size) for _, size in videos]
-            options["do_sample_frames"] = False
-        made = self._processor(text=[text], return_tensors="pt", **options)
+    def _process(self, text: str, media: Sequence[DecodedMedia], **options: Any) -> Arrays:
+        given = _as_arguments(media)
+        made = self._processor(text=[text], return_tensors="pt", **options, **given)
         arrays = {name: _as_array(name, value) for name, value in made.items() if name != "video_metadata"}
-        if not images and "mm_token_type_ids" in arrays:  # some processors tell videos by the tokens around the marker
+        # Some processors tell videos by the tokens around the marker.
+        if "videos" in given and "images" not in given and "mm_token_type_ids" in arrays:
             arrays["mm_token_type_ids"] = TOKEN_TYPES[Modality.VIDEO] * np.isin(arrays["input_ids"], self.row_tokens)
         return arrays
 
@@ -247,9 +244,64 @@ def _load(checkpoint: Checkpoint) -> Any:
         raise CheckpointError(
             f"{checkpoint.path}: its processor cannot be loaded: {type(error).__name__}: {error}"
         ) from error
-    if not hasattr(processor, "image_processor") or not hasattr(processor, "tokenizer"):
-        raise CheckpointError(f"{checkpoint.path}: {type(processor).__name__} is no processor of texts with pictures")
+    takes_media = hasattr(processor, "image_processor") or _find_audio(processor, checkpoint)[0] is not None
+    if not takes_media or not hasattr(processor, "tokenizer"):
+        raise CheckpointError(
+            f"{checkpoint.path}: {type(processor).__name__} is no processor of texts with pictures or audio"
+        )
     return processor
+
+
+def _find_audio(processor: Any, checkpoint: Checkpoint) -> tuple[str | None, int]:
+    """Return the marker of audio and its samples per second; (None, 0) where the processor takes none, and where it
+    takes pictures and the model has no tower of audio."""
+    extractor = getattr(processor, "audio_processor", None) or getattr(processor, "feature_extractor", None)
+    marker, rate_hz = getattr(processor, "audio_token", None), getattr(extractor, "sampling_rate", None)
+    if not isinstance(marker, str) or not isinstance(rate_hz, int) or not 1000 <= rate_hz <= MAX_RATE_HZ:
+        return None, 0
+    if hasattr(processor, "image_processor") and getattr(checkpoint.model_config, "audio_config", None) is None:
+        return None, 0
+    return marker, rate_hz
+
+
+def make_blank(modality: Modality, size: MediaSize) -> DecodedMedia:
+    """Return black frames, or silence."""
+    if modality is Modality.AUDIO:
+        silence = np.zeros(size.num_samples, dtype=np.float32)
+        return make_decoded_audio(AudioSamples(samples=silence, rate_hz=size.rate_hz))
+    return DecodedMedia(
+        modality=modality,
+        frames=np.zeros((size.num_frames, size.height, size.width, 3), dtype=np.uint8),
+        timestamps_s=size.timestamps_s,
+        frame_interval_s=size.frame_interval_s,
+        digest=bytes(32),
+    )
+
+
+def _as_arguments(media: Sequence[DecodedMedia]) -> dict[str, Any]:
+    """Return media as the arguments that processors take."""
+    sounds = [item.audio for item in media if item.audio is not None]
+    given = _picture_arguments([item for item in media if item.audio is None])
+    if sounds:
+        given |= {"audio": [sound.samples for sound in sounds], "sampling_rate": sounds[0].rate_hz}
+    return given
+
+
+def _picture_arguments(media: Sequence[DecodedMedia]) -> dict[str, Any]:
+    import torch
+    from PIL import Image
+
+    by_kind: dict[Modality, list[DecodedMedia]] = {}
+    for item in media:
+        by_kind.setdefault(item.modality, []).append(item)
+    given: dict[str, Any] = {}
+    if images := by_kind.get(Modality.IMAGE):
+        given["images"] = [Image.fromarray(np.ascontiguousarray(item.frames[0])) for item in images]
+    if videos := by_kind.get(Modality.VIDEO):
+        given["videos"] = [torch.from_numpy(item.frames.copy()).permute(0, 3, 1, 2) for item in videos]
+        given["video_metadata"] = [_describe_times(item.size) for item in videos]
+        given["do_sample_frames"] = False
+    return given
 
 
 def _as_array(name: str, value: object) -> npt.NDArray[Any]:
@@ -297,5 +349,6 @@ def _refusing(size: MediaSize) -> Iterator[None]:
 
 def _refuse(size: MediaSize, reason: str, cause: Exception | None = None) -> NoReturn:
     kind = "a picture" if size.num_frames == 1 else f"{size.num_frames} frames"
-    text = f"the model's processor refuses {kind} of {size.width}x{size.height} pixels: {reason}"
+    shown = f"audio of {size.audio_s:.3f} s" if size.rate_hz else f"{kind} of {size.width}x{size.height} pixels"
+    text = f"the model's processor refuses {shown}: {reason}"
     raise RequestError(ErrorCode.INVALID_MEDIA, text.splitlines()[0], "messages") from cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +19,7 @@ from seesay.values.frame_chain import Chain
 from seesay.vl.family import Features, MediaPlan
 from seesay.vl.modules.module_family import ModuleBackbone, ModuleTextFamily
 from seesay.vl.modules.module_positions import RopeIndex, count_axes
-from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned, describes_videos
+from seesay.vl.modules.module_processor import FILES, ModuleProcessor, Planned, make_blank
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from seesay.llm.models.modules.module_decoder import ModuleDecoder
 
 _NO_PICTURES = "cannot take pictures here"
-_NAMES = {Modality.IMAGE: "picture", Modality.VIDEO: "video"}
+_NAMES = {Modality.IMAGE: "picture", Modality.VIDEO: "video", Modality.AUDIO: "audio"}
+_LONG_AUDIO_S = 30
+"""Duration of audio for which memory is planned: encoders divide longer audio into such pieces, or cut it off."""
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
 
@@ -37,7 +40,7 @@ class ModuleVisionFamily(ModuleTextFamily):
     arrays that the processor makes of the item's marker. Without a processor's file in its folder it has no tower, and
     the vision encoder must be disabled."""
 
-    auto_class: ClassVar[str] = "AutoModelForImageTextToText"
+    auto_class: ClassVar[str] = "AutoModelForMultimodalLM"
     modalities: tuple[Modality, ...] = (Modality.IMAGE,)
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
@@ -45,15 +48,10 @@ class ModuleVisionFamily(ModuleTextFamily):
         self._tower: ModuleTower | None = None
         self._has_processor = any(checkpoint.read_json(name) is not None for name in FILES)
         self.num_position_axes = count_axes(checkpoint)
-        if describes_videos(checkpoint) and self._takes_videos():
-            self.modalities = (Modality.IMAGE, Modality.VIDEO)
-
-    def _takes_videos(self) -> bool:
-        """Return whether the processor takes videos; False for one that cannot be made, which `processor` tells."""
-        try:
-            return self.processor.video_marker is not None
-        except CheckpointError:
-            return False
+        if self._has_processor:
+            with suppress(CheckpointError):  # `processor` raises it again where it is needed
+                self.modalities = tuple(self.markers)
+                self.audio_rate_hz = self.processor.audio_rate_hz
 
     @cached_property
     def processor(self) -> ModuleProcessor:
@@ -64,7 +62,11 @@ class ModuleVisionFamily(ModuleTextFamily):
     def markers(self) -> Mapping[Modality, str]:
         if not self._has_processor:
             return {}
-        found = {Modality.IMAGE: self.processor.marker, Modality.VIDEO: self.processor.video_marker}
+        found = {
+            Modality.IMAGE: self.processor.marker,
+            Modality.VIDEO: self.processor.video_marker,
+            Modality.AUDIO: self.processor.audio_marker,
+        }
         return {modality: marker for modality, marker in found.items() if marker is not None}
 
     @cached_property
@@ -80,6 +82,8 @@ class ModuleVisionFamily(ModuleTextFamily):
         found = {"num_tiles": self.processor.plan(modality, size).num_tiles, "resized": sides, "original": sides}
         if modality is Modality.IMAGE:
             return found
+        if modality is Modality.AUDIO:
+            return {**found, "num_samples": size.num_samples, "rate_hz": size.rate_hz}
         times = {"times": size.timestamps_s, "interval": size.frame_interval_s}
         return {**found, "num_frames": size.num_frames, **times}
 
@@ -88,6 +92,8 @@ class ModuleVisionFamily(ModuleTextFamily):
 
     def _plan(self, measures: Features) -> Planned:
         """Return what the processor makes of an item with these measures."""
+        if "num_samples" in measures:
+            return self.processor.plan(Modality.AUDIO, MediaSize.of_audio(measures["num_samples"], measures["rate_hz"]))
         height, width = measures["original"]
         size = MediaSize(
             num_frames=measures.get("num_frames", 1),
@@ -110,10 +116,7 @@ class ModuleVisionFamily(ModuleTextFamily):
         return replace(plan, peak_pixels=max(plan.peak_pixels, self.processor.plan(modality, size).peak_pixels))
 
     def preprocess(self, media: DecodedMedia, measures: Features) -> Features:
-        if media.modality is Modality.VIDEO:
-            arrays = self.processor.process_video(media.frames, media.size)
-        else:
-            arrays = self.processor.process(media.frames[0])
+        arrays = self.processor.process(media)
         planned = self.expand(media.modality, measures).token_ids
         if arrays["input_ids"][0].tolist() != planned.tolist():
             raise RequestError(
@@ -124,7 +127,18 @@ class ModuleVisionFamily(ModuleTextFamily):
             )
         return {**measures, **arrays}
 
+    def largest_input(self) -> Features | None:
+        if Modality.AUDIO not in self.modalities:
+            return super().largest_input()
+        audio = make_blank(Modality.AUDIO, MediaSize.of_audio(_LONG_AUDIO_S * self.audio_rate_hz, self.audio_rate_hz))
+        found = self.preprocess(audio, self.measure(audio.modality, audio.size, {}))
+        picture = super().largest_input()
+        return found if picture is None or self.num_units(found) > self.num_units(picture) else picture
+
     def largest_size(self) -> tuple[int, int] | None:
+        if Modality.IMAGE not in self.modalities:
+            return None
+
         def cost(size: tuple[int, int]) -> int:
             planned = self.processor.plan(Modality.IMAGE, MediaSize(num_frames=1, height=size[0], width=size[1]))
             return planned.num_patches
@@ -151,7 +165,7 @@ class ModuleVisionFamily(ModuleTextFamily):
         found = replace(
             super().backbone(), num_deep_layers=self._count_deep(), num_position_axes=self.num_position_axes
         )
-        if not self._has_processor or getattr(text, "use_bidirectional_attention", None) != "vision":
+        if Modality.IMAGE not in self.modalities or getattr(text, "use_bidirectional_attention", None) != "vision":
             return found
         sizes = (MediaSize(num_frames=1, height=height, width=width) for height, width in _SIZES)
         plans = (self.processor.plan(Modality.IMAGE, size) for size in sizes)
@@ -187,14 +201,14 @@ class ModuleVisionFamily(ModuleTextFamily):
         return self._tower
 
     def check(self, decoder: ModuleDecoder) -> None:
-        from seesay.vl.modules.module_vision_check import check_pictures
+        from seesay.vl.modules.module_vision_check import check_prompts
 
         if self._tower is None or decoder.device.type == "meta":
             return
         try:
             with self.model.blaming("its modules fail in a trial with pictures", verdict=_NO_PICTURES):
                 try:
-                    check_pictures(self, self.processor, self._tower, decoder)
+                    check_prompts(self, self.processor, self._tower, decoder)
                 except RequestError as error:
                     raise CheckpointError(str(error)) from error
         except CheckpointError as error:
@@ -205,8 +219,8 @@ def _or_text_alone(error: CheckpointError) -> CheckpointError:
     return CheckpointError(f"{error}. With disable_vision_encoder=True it runs with text alone")
 
 
-def takes_pictures(architecture: str) -> bool:
-    """Return whether Transformers has a model of texts with pictures of this name. Imports Transformers."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+def takes_media(architecture: str) -> bool:
+    """Return whether Transformers has a model of texts with pictures or audio of this name. Imports Transformers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES
 
-    return architecture in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.values()
+    return architecture in MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES.values()

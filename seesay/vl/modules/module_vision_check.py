@@ -1,6 +1,7 @@
 """Compares a vision-language model that runs through Transformers' modules with itself at start.
 
-Two prompts, of one picture and of three, and one of a video where the model takes videos, go through our prompt
+Two prompts, of one picture and of three, one of a video where the model takes videos, and two of audio where it takes
+audio, go through our prompt
 builder, tower and packed steps, and through the model's own processor and forward pass. Both must have the same tokens
 and hidden states.
 """
@@ -16,7 +17,8 @@ import torch
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.modules.module_check import CheckedPrompt, check_media
-from seesay.values import DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
+from seesay.processors.media.decoded import make_decoded_audio
+from seesay.values import AudioSamples, DecodedMedia, MediaPart, Modality, MultimodalInput, RenderedPrompt
 from seesay.vl.media.media_items import PreparedMedia
 from seesay.vl.prompts.prompt import build_input, tokenize
 
@@ -33,22 +35,48 @@ _LARGE = ((900, 1400), (800, 600), (1300, 700))
 others."""
 _TEXTS = ("what is in ", " and in\n", "? One, ", " two.")
 _TIMES_S = (0.0, 0.5, 1.0, 1.5, 2.0)
+_AUDIO_S = ((0.9,), (2.3, 0.5, 1.1))
+"""Durations of the audio of each prompt."""
 _VIDEO = (60, 44)
 """(height, width) of a video, whose frames are shown at these times."""
 
 
-def check_pictures(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
-    """Raise `CheckpointError` saying in which way a prompt with pictures is computed otherwise."""
+def check_prompts(family: Family, processor: ModuleProcessor, tower: ModuleTower, decoder: ModuleDecoder) -> None:
+    """Raise `CheckpointError` saying in which way a prompt with media is computed otherwise."""
+    media = [*_draw_pictures(family), *_draw_audio(family, processor)]
+    check_media(decoder, [_make_prompt(family, processor, tower, decoder, each) for each in media])
+    if Modality.IMAGE in family.modalities:
+        _make_input(family, processor, [_decoded(np.zeros((1, *size, 3), dtype=np.uint8)) for size in _LARGE])
+
+
+def _draw_pictures(family: Family) -> list[list[DecodedMedia]]:
+    """Return the pictures of each prompt, and the video."""
     rng = np.random.default_rng(0)
-    shapes = [[(1, *size) for size in sizes] for sizes in _PROMPTS]
+    shapes = [[(1, *size) for size in sizes] for sizes in _PROMPTS] if Modality.IMAGE in family.modalities else []
     if Modality.VIDEO in family.modalities:  # alone: not all models take both in one prompt
         shapes.append([(len(_TIMES_S), *_VIDEO)])
-    prompts = []
-    for each in shapes:
-        media = [_decoded(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in each]
-        prompts.append(_make_prompt(family, processor, tower, decoder, media))
-    check_media(decoder, prompts)
-    _make_input(family, processor, [_decoded(np.zeros((1, *size, 3), dtype=np.uint8)) for size in _LARGE])
+    return [[_decoded(rng.integers(0, 256, (*shape, 3), dtype=np.uint8)) for shape in each] for each in shapes]
+
+
+def _draw_audio(family: Family, processor: ModuleProcessor) -> list[list[DecodedMedia]]:
+    """Return the audio of each prompt, noise."""
+    if Modality.AUDIO not in family.modalities:
+        return []
+    rng, rate_hz = np.random.default_rng(0), family.audio_rate_hz
+    found = [[rng.normal(0, 0.1, round(each * rate_hz)).astype(np.float32) for each in times] for times in _AUDIO_S]
+    sounds = [
+        [make_decoded_audio(AudioSamples(samples=samples, rate_hz=rate_hz)) for samples in each] for each in found
+    ]
+    return [each for each in sounds if len(each) == 1 or _takes(family, processor, each)]
+
+
+def _takes(family: Family, processor: ModuleProcessor, media: Sequence[DecodedMedia]) -> bool:
+    """Return whether the model's processor takes these media together: some take one audio alone."""
+    try:
+        processor.process_prompt(_render(family, media).text, media)
+    except ValueError:
+        return False
+    return True
 
 
 def _decoded(frames: npt.NDArray[np.uint8]) -> DecodedMedia:
@@ -63,14 +91,14 @@ def _make_input(
     family: Family, processor: ModuleProcessor, media: Sequence[DecodedMedia]
 ) -> tuple[MultimodalInput, dict[str, npt.NDArray[Any]]]:
     """Return our prompt with these media, and what the model's processor makes of it, which has the same tokens."""
-    rendered = _render([family.markers[item.modality] for item in media])
+    rendered = _render(family, media)
     prepared = [_prepare(family, item) for item in media]
     made = build_input(tokenize(rendered, family.tokenizer), prepared, family=family, model_digest=bytes(32))
     theirs = processor.process_prompt(rendered.text, media)
     if theirs["input_ids"][0].tolist() != made.token_ids.tolist():
         raise CheckpointError(
-            f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(media)} picture(s), "
-            f"which are not those of the text and of each picture alone ({len(made.token_ids)})"
+            f"its processor makes {theirs['input_ids'].shape[1]} tokens of a prompt with {len(media)} media, "
+            f"which are not those of the text and of each of them alone ({len(made.token_ids)})"
         )
     return made, theirs
 
@@ -101,12 +129,13 @@ def _make_prompt(
     )
 
 
-def _render(markers: Sequence[str]) -> RenderedPrompt:
+def _render(family: Family, media: Sequence[DecodedMedia]) -> RenderedPrompt:
     text, spans = _TEXTS[0], []
-    for index, marker in enumerate(markers):
+    for index, item in enumerate(media):
+        marker = family.markers[item.modality]
         spans.append((len(text), len(text) + len(marker)))
         text += marker + _TEXTS[1 + index]
-    parts = tuple(MediaPart(modality=Modality.IMAGE, source=None) for _ in markers)
+    parts = tuple(MediaPart(modality=item.modality, source=None) for item in media)
     return RenderedPrompt(text=text, media=parts, markers=tuple(spans))
 
 

@@ -18,9 +18,11 @@ from seesay.config import GenerationConfig
 from seesay.errors import ErrorCode, RequestError, show
 from seesay.processors.media.sources import is_base64_media
 from seesay.values import (
+    AUDIO_SUFFIXES,
     DOCUMENT_SUFFIXES,
     IMAGE_SUFFIXES,
     VIDEO_SUFFIXES,
+    AudioSamples,
     GenerationRequest,
     MediaPart,
     MediaPlace,
@@ -29,7 +31,7 @@ from seesay.values import (
     TextPart,
     VideoFrames,
 )
-from seesay.vl.constants import DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.constants import AUDIO_TOKEN, DETAILS, IMAGE_TOKEN, VIDEO_TOKEN
 
 Part = TextPart | MediaPart
 
@@ -40,8 +42,21 @@ _MESSAGE_EXTRAS = ("name", "tool_calls", "tool_call_id", "reasoning_content")
 _ACCEPTED = "a text, OpenAI messages (a list of dicts), (text, image), or (text, [images])"
 _URL = re.compile(r"\s*(https?|file)://", re.IGNORECASE)
 _DATA_URL = re.compile(r"data:[^\s,]*,", re.IGNORECASE)
-_TOKENS = re.compile(f"{re.escape(IMAGE_TOKEN)}|{re.escape(VIDEO_TOKEN)}")
-_MODALITIES = {IMAGE_TOKEN: Modality.IMAGE, VIDEO_TOKEN: Modality.VIDEO}
+_MODALITIES = {IMAGE_TOKEN: Modality.IMAGE, VIDEO_TOKEN: Modality.VIDEO, AUDIO_TOKEN: Modality.AUDIO}
+_TOKENS = re.compile("|".join(map(re.escape, _MODALITIES)))
+_BY_NAME = {
+    Modality.DOCUMENT: ((".pdf",), "data:application/pdf"),
+    Modality.VIDEO: (VIDEO_SUFFIXES, "data:video/"),
+    Modality.AUDIO: (AUDIO_SUFFIXES, "data:audio/"),
+}
+_BY_TYPE: Mapping[type, Modality] = {AudioSamples: Modality.AUDIO, VideoFrames: Modality.VIDEO}
+_SOURCES = {
+    "image_url": (Modality.IMAGE, "url"),
+    "video_url": (Modality.VIDEO, "url"),
+    "image_data": (Modality.IMAGE, "data"),
+    "file": (Modality.DOCUMENT, "file_data"),
+}
+_AUDIO_FORMATS = ("wav", "mp3", "flac", "ogg", "opus", "aac", "m4a", "webm")
 
 
 def parse_prompts(
@@ -147,7 +162,7 @@ def _media_rank(text: str) -> int:
     the name of a file."""
     is_word = not re.search(r"\s", text.strip())
     is_url = _URL.match(text) is not None
-    has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES + DOCUMENT_SUFFIXES)
+    has_suffix = text.lower().endswith(IMAGE_SUFFIXES + VIDEO_SUFFIXES + DOCUMENT_SUFFIXES + AUDIO_SUFFIXES)
     if (is_url and is_word) or _DATA_URL.match(text) or is_base64_media(text):
         return 3
     if (has_suffix and (is_word or is_url)) or _is_file(text):
@@ -165,10 +180,11 @@ def _is_file(path: str) -> bool:
 def _make_media(source: object) -> MediaPart:
     name = str(source) if isinstance(source, str | PurePath) else ""
     address = name.partition("?")[0].lower() if "://" in name else name.lower()
-    if address.endswith(".pdf") or name.startswith("data:application/pdf"):
-        return MediaPart(modality=Modality.DOCUMENT, source=source)
-    is_video = address.endswith(VIDEO_SUFFIXES) or name.startswith("data:video/") or isinstance(source, VideoFrames)
-    return MediaPart(modality=Modality.VIDEO if is_video else Modality.IMAGE, source=source)
+    modality = _BY_TYPE.get(type(source), Modality.IMAGE)
+    for kind, (suffixes, beginning) in _BY_NAME.items():
+        if address.endswith(suffixes) or name.startswith(beginning):
+            modality = kind
+    return MediaPart(modality=modality, source=source)
 
 
 def _place_in_message(message: Message, where: str) -> Message:
@@ -179,7 +195,7 @@ def _place_in_message(message: Message, where: str) -> Message:
 
 
 def _place(parts: Sequence[Part], where: str, place: str) -> tuple[Part, ...]:
-    """Move media to the places of `IMAGE_TOKEN` and `VIDEO_TOKEN` in the texts of the same message.
+    """Move media to the places of `IMAGE_TOKEN`, `VIDEO_TOKEN` and `AUDIO_TOKEN` in the texts of the same message.
 
     Media of a modality whose token is absent stay where they are. Raises RequestError as `_find_marked` does.
     """
@@ -286,18 +302,14 @@ def _parse_part(part: object, where: str) -> Part:
         if not isinstance(part.get("text"), str):
             _fail(f"{where}.text must be a text; it is {_describe(part.get('text'))}", f"{where}.text")
         return TextPart(text=part["text"])
-    if kind in ("image_url", "video_url", "image_data"):
+    if isinstance(kind, str) and kind in _SOURCES:
         _refuse_unknown(part, ("type", kind), where)
-        modality = Modality.VIDEO if kind == "video_url" else Modality.IMAGE
-        return _parse_media_object(
-            part.get(kind), modality, "data" if kind == "image_data" else "url", f"{where}.{kind}"
-        )
+        return _parse_media_object(part.get(kind), *_SOURCES[kind], f"{where}.{kind}")
     if kind in ("image", "video", "document"):
         return _parse_inline_media(part, Modality(kind), where)
-    if kind == "file":
-        _refuse_unknown(part, ("type", kind), where)
-        return _parse_media_object(part.get(kind), Modality.DOCUMENT, "file_data", f"{where}.{kind}")
-    known = "text, image_url, image, image_data, video_url, video, file, document"
+    if kind in ("audio", "audio_url", "input_audio"):
+        return _parse_audio(part, kind, where)
+    known = "text, image_url, image, image_data, video_url, video, audio_url, audio, input_audio, file, document"
     _fail(f"{where} has the unknown type {show(kind)}; known are {known}", f"{where}.type")
 
 
@@ -317,6 +329,30 @@ def _parse_inline_media(part: Mapping[str, object], modality: Modality, where: s
     if len(keys) != 1:
         _fail(f"{where} must have exactly one of {modality.value}, url, path, base64; it has {keys or 'none'}", where)
     return _make_part(modality, part[keys[0]], part, ("type", keys[0]), path=f"{where}.{keys[0]}", where=where)
+
+
+def _parse_audio(part: Mapping[str, object], kind: str, where: str) -> MediaPart:
+    """`{"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}`, `{"type": "audio_url", "audio_url":
+    {"url": …}}`, or `{"type": "audio", "audio": source}`. Audio has no options."""
+    if kind == "audio":
+        _refuse_unknown(part, ("type", "audio", "url", "path", "base64"), where)
+        return _parse_inline_media(part, Modality.AUDIO, where)
+    _refuse_unknown(part, ("type", kind), where)
+    value, place = part.get(kind), f"{where}.{kind}"
+    if kind == "audio_url":
+        if isinstance(value, Mapping):
+            _refuse_unknown(value, ("url",), place)
+        return _parse_media_object(value, Modality.AUDIO, "url", place)
+    if not isinstance(value, Mapping):
+        _fail(f"{place} must be an object with data and format; it is {_describe(value)}", place)
+    _refuse_unknown(value, ("data", "format"), place)
+    data, form = value.get("data"), value.get("format")
+    if not isinstance(data, str) or not data:
+        _fail(f"{place}.data must be base64; it is {_describe(data)}", f"{place}.data")
+    if form not in _AUDIO_FORMATS:
+        _fail(f"{place}.format must be {', '.join(_AUDIO_FORMATS)}, got {show(form)}", f"{place}.format")
+    source = f"data:audio/{form};base64,{data}"
+    return MediaPart(modality=Modality.AUDIO, source=source, place=MediaPlace(source=f"{place}.data", parent=place))
 
 
 def _make_part(

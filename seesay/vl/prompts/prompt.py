@@ -16,7 +16,7 @@ import numpy.typing as npt
 from seesay.errors import ErrorCode, RequestError
 from seesay.system.hashing import digest
 from seesay.values import MediaItem, MediaPart, Modality, MultimodalInput, RenderedPrompt
-from seesay.vl.constants import IMAGE_TOKEN, VIDEO_TOKEN
+from seesay.vl.constants import AUDIO_TOKEN, IMAGE_TOKEN, VIDEO_TOKEN
 
 if TYPE_CHECKING:
     from seesay.processors.text.tokenizer import Tokenizer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("seesay.prompts")
 
-_NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN}
+_NEUTRAL = {Modality.IMAGE: IMAGE_TOKEN, Modality.VIDEO: VIDEO_TOKEN, Modality.AUDIO: AUDIO_TOKEN}
 
 
 def render_raw(
@@ -36,9 +36,9 @@ def render_raw(
 ) -> RenderedPrompt:
     """Make a prompt without a chat template. Special tokens in its text are honoured.
 
-    Media go where `IMAGE_TOKEN` and `VIDEO_TOKEN` are, or else where the text holds the model's own markers, or what
-    fits the patterns `spellings` (`Family.spellings`). Raises RequestError when their number differs from that of
-    `media`, and for numbers in them that do not count the pictures up.
+    Media go where `IMAGE_TOKEN`, `VIDEO_TOKEN` and `AUDIO_TOKEN` are, or else where the text holds the model's own
+    markers, or what fits the patterns `spellings` (`Family.spellings`). Raises RequestError when their number differs
+    from that of `media`, and for numbers in them that do not count the pictures up.
     """
     if not media:
         return RenderedPrompt(text=text)
@@ -64,7 +64,7 @@ def _choose_patterns(
     text: str, wanted: Iterable[Modality], markers: Mapping[Modality, str], spellings: Mapping[Modality, str]
 ) -> tuple[dict[Modality, str], Mapping[Modality, str]]:
     """Return the patterns of the places of media in a text, and how messages spell them: the model's own if the text
-    has some of these and none of `IMAGE_TOKEN` and `VIDEO_TOKEN`."""
+    has some of these and none of `IMAGE_TOKEN`, `VIDEO_TOKEN` and `AUDIO_TOKEN`."""
     own = {modality: spellings.get(modality, re.escape(markers[modality])) for modality in wanted}
     if not any(_NEUTRAL[modality] in text for modality in own) and re.search("|".join(own.values()), text):
         return own, markers

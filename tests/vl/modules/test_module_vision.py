@@ -27,7 +27,7 @@ from seesay.engine.front.engine import AsyncEngine
 from seesay.errors import CheckpointError, RequestError
 from seesay.llm.models.modules.module_decoder import ModuleDecoder
 from seesay.processors.text.tokenizer import Tokenizer
-from seesay.values import MediaSize
+from seesay.values import DecodedMedia, MediaSize
 from seesay.vl.modules.module_vision import ModuleVisionFamily
 from seesay.vl.registry import find_family
 
@@ -94,14 +94,14 @@ def test_a_size_is_asked_of_the_processor_once(load: Callable[[str], Loaded], mo
     asked: list[tuple[int, ...]] = []
     process = family.processor.process
 
-    def note(picture: Any) -> Any:
-        asked.append(picture.shape)
-        return process(picture)
+    def note(media: DecodedMedia) -> Any:
+        asked.append(media.frames.shape)
+        return process(media)
 
     monkeypatch.setattr(family.processor, "process", note)
     size = MediaSize(num_frames=1, height=61, width=83)
     assert plan(family, IMAGE, size) == plan(family, IMAGE, size)
-    assert asked == [(61, 83, 3)]
+    assert asked == [(1, 61, 83, 3)]
 
 
 def test_hostile_sizes_are_refused_before_anything_is_resized(load: Callable[[str], Loaded]) -> None:
@@ -119,8 +119,8 @@ def test_pixels_that_become_other_tokens_are_refused(
     assert isinstance(family, ModuleVisionFamily)
     process = family.processor.process
 
-    def crop(picture: np.ndarray[Any, Any]) -> Any:
-        return process(picture[:, :20] if picture.any() else picture)
+    def crop(media: DecodedMedia) -> Any:
+        return process(replace(media, frames=media.frames[:, :, :20]) if media.frames.any() else media)
 
     monkeypatch.setattr(family.processor, "process", crop)
     with pytest.raises(RequestError, match="makes other tokens of this picture than of a blank one of its size"):
@@ -241,7 +241,7 @@ def without_joined_breaks(folder: Path, target: Path) -> Path:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("gemma3_vision", "are not those of the text and of each picture alone"),
+        ("gemma3_vision", "are not those of the text and of each of them alone"),
         ("gemma3_breaks", "tokens of a picture see later ones, have positions of their own"),
     ],
 )

@@ -1,0 +1,256 @@
+"""Models that take audio answer as Transformers does: logits and greedy tokens in float32, in all ways of computing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from asking import ask, ask_in_order, loop_of, parse
+from enrolment import AUDIO_MODULES
+from sounds import make_tone, make_wav
+
+from seesay import EngineConfig, GenerationConfig, MediaLimits, Pipeline, load_audio
+from seesay.engine.front.engine import AsyncEngine
+from seesay.engine.front.response import Response
+from seesay.errors import RequestError
+from seesay.values import AudioSamples, Modality
+from seesay.vl.constants import AUDIO_TOKEN
+from seesay.vl.modules.module_vision import ModuleVisionFamily
+from seesay.vl.registry import find_family
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:transformers")
+NEW_TOKENS = 32
+ONE, SIX = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=6)
+ONE_EACH = ("glmasr",)
+"""Those whose processor takes one audio in a prompt."""
+Conversation = list[dict[str, Any]]
+NAMES = [pytest.param(name, marks=() if name == "qwen2_audio" else pytest.mark.slow) for name in AUDIO_MODULES]
+
+
+def make_sound(seconds: float, pitch_hz: float) -> bytes:
+    """A WAV with a tone in noise, which the two ways to resample nothing and to decode read alike."""
+    tone = make_tone(seconds, pitch_hz=pitch_hz)
+    return make_wav(tone + np.random.default_rng(int(pitch_hz)).normal(0, 0.05, len(tone)).clip(-0.3, 0.3))
+
+
+SHORT, LONG, OTHER = make_sound(0.43, 300), make_sound(1.9, 500), make_sound(1.1, 900)
+
+
+def make_turn(*parts: str | bytes, role: str = "user") -> dict[str, Any]:
+    return {
+        "role": role,
+        "content": [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "audio", "audio": part}
+            for part in parts
+        ],
+    }
+
+
+def make_conversations(name: str) -> list[Conversation]:
+    found = [
+        [make_turn("the game is in the frame")],
+        [make_turn(SHORT, "what?")],
+        [make_turn("before ", LONG, " after")],
+        [make_turn(OTHER, "the frame"), make_turn("a frame", role="assistant"), make_turn("in the game")],
+    ]
+    return found if name in ONE_EACH else [*found, [make_turn("see ", LONG, " and ", SHORT, OTHER, " rest")]]
+
+
+@dataclass
+class Expected:
+    input_ids: list[int]
+    logits: torch.Tensor
+    answer: list[int]
+
+
+@dataclass
+class Case:
+    name: str
+    path: Path
+    expected: list[Expected]
+
+    @property
+    def tight_blocks(self) -> dict[str, int]:
+        longest = max(len(each.input_ids) + len(each.answer) for each in self.expected)
+        return {"block_size": 4, "num_gpu_blocks": -(-longest // 4) + 2}
+
+
+def run_transformers(path: Path, name: str) -> list[Expected]:
+    from transformers import AutoModelForMultimodalLM, AutoProcessor
+
+    model = AutoModelForMultimodalLM.from_pretrained(path, dtype=torch.float32).eval()
+    processor = AutoProcessor.from_pretrained(path)
+    found = []
+    for messages in make_conversations(name):
+        text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        parts = [part for message in messages for part in message["content"]]
+        sounds = [load_audio(part["audio"]).samples for part in parts if part["type"] == "audio"]
+        given: dict[str, Any] = {"audio": sounds, "sampling_rate": 16000} if sounds else {}
+        if sounds:
+            inputs = processor(text=[text], return_tensors="pt", **given)
+        else:
+            inputs = processor.tokenizer([text], return_tensors="pt")
+        with torch.inference_mode():
+            logits = model(**inputs).logits[0].float()
+            output = model.generate(
+                **inputs, max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1
+            )
+        ids = inputs["input_ids"][0].tolist()
+        found.append(Expected(ids, logits, output[0, len(ids) :].tolist()))
+    return found
+
+
+@pytest.fixture(scope="module")
+def case(request: pytest.FixtureRequest, tiny_checkpoint: Callable[[str], Path]) -> Case:
+    path = tiny_checkpoint(request.param)
+    return Case(request.param, path, run_transformers(path, request.param))
+
+
+with_models = pytest.mark.parametrize("case", NAMES, indirect=True)
+
+
+def build(case: Case, **options: Any) -> AsyncEngine:
+    return AsyncEngine(str(case.path), backend_config=EngineConfig(device_type="cpu", **options))
+
+
+def make_requests(case: Case, **options: Any) -> list[Any]:
+    return parse(make_conversations(case.name), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, **options)
+
+
+def check(case: Case, outputs: Sequence[Response]) -> None:
+    for index, (output, expected) in enumerate(zip(outputs, case.expected, strict=True)):
+        assert output.error is None, (case.name, index, output.error)
+        assert output.usage is not None and output.usage.prompt_tokens == len(expected.input_ids), (case.name, index)
+        assert list(output.token_ids) == expected.answer, (case.name, index)
+
+
+@with_models
+def test_logits_equal_transformers(case: Case) -> None:
+    """Alone, in chunks of 20 tokens."""
+    with build(case, block_size=4, max_prefill_token_num=20) as engine:
+        for request, expected in zip(make_requests(case, output_logits="all"), case.expected, strict=True):
+            [output] = ask(engine, [request])
+            num_prompt = len(expected.input_ids)
+            assert (output.logits[:num_prompt] - expected.logits).abs().max() < 1e-4
+            assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
+            assert list(output.token_ids) == expected.answer
+
+
+@with_models
+def test_answers_depend_on_the_audio(case: Case) -> None:
+    with build(case) as engine:
+        [first, second] = ask(
+            engine,
+            parse([[make_turn(sound, "what?")] for sound in (LONG, make_sound(1.9, 501))], output_logits="all"),
+        )
+        assert (first.logits[-1] - second.logits[-1]).abs().max() > 1e-3
+
+
+@with_models
+def test_together_in_chunks_and_from_the_cache(case: Case) -> None:
+    for options in ({"block_size": 16}, {"block_size": 4, "max_prefill_token_num": 7, "async_scheduling": True}):
+        with build(case, **options) as engine:
+            check(case, ask(engine, make_requests(case)))
+            again = ask(engine, make_requests(case))
+            check(case, again)
+            assert all(output.usage is not None and output.usage.cached_tokens for output in again[1:])
+
+
+@with_models
+def test_preempted_in_the_middle(case: Case) -> None:
+    for caching in (True, False):
+        with build(case, enable_prefix_caching=caching, async_scheduling=not caching, **case.tight_blocks) as engine:
+            check(case, ask_in_order(engine, make_requests(case)))
+            assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
+
+
+@with_models
+def test_in_a_process(case: Case) -> None:
+    with build(case, engine_process=True, block_size=16) as engine:
+        check(case, ask(engine, make_requests(case)))
+
+
+@pytest.fixture(scope="module")
+def pipe(tiny_checkpoint: Callable[[str], Path]) -> Iterator[Pipeline]:
+    with Pipeline(str(tiny_checkpoint("qwen2_audio")), backend_config=EngineConfig(device_type="cpu")) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("name", AUDIO_MODULES)
+def test_an_architecture_of_audio_runs_through_its_modules(name: str) -> None:
+    assert find_family(AUDIO_MODULES[name]) is ModuleVisionFamily
+
+
+def test_every_form_of_a_prompt_gives_the_same_tokens(pipe: Pipeline, tmp_path: Path) -> None:
+    path = tmp_path / "sound.wav"
+    path.write_bytes(LONG)
+    samples = load_audio(LONG)
+    prompts: list[Any] = [
+        ("what?", str(path)),
+        ("what?", samples),
+        (f"{AUDIO_TOKEN}what?", path.as_uri()),
+        [{"role": "user", "content": [{"type": "audio_url", "audio_url": {"url": path.as_uri()}}, "what?"]}],
+        [make_turn(LONG, "what?")],
+    ]
+    ids = [pipe.engine.tokenize(parse_one(prompt)).result().tolist() for prompt in prompts]
+    assert all(each == ids[0] for each in ids), ids
+    answers = [pipe(prompt, gen_config=SIX) for prompt in prompts]
+    assert len({answer.text for answer in answers}) == 1
+    assert all(answer.media[0].modality is Modality.AUDIO and answer.media[0].audio_s == 1.9 for answer in answers)
+    usage = answers[0].usage
+    assert usage is not None and usage.num_audios == 1 and usage.media_tokens == answers[0].media[0].num_tokens
+
+
+def parse_one(prompt: Any) -> Any:
+    from seesay.vl.prompts.conversation_parts import parse_prompts
+
+    [request], _ = parse_prompts(prompt)
+    if isinstance(request, RequestError):
+        raise request
+    return request
+
+
+def test_the_rate_of_a_file_does_not_matter(pipe: Pipeline) -> None:
+    """A second at another rate has as many tokens; the samples are resampled."""
+    fast = make_wav(make_tone(1.0, rate_hz=44100), rate_hz=44100)
+    first, second = pipe([("what?", AudioSamples(samples=make_tone(1.0), rate_hz=16000)), ("what?", load_audio(fast))])
+    assert first.media[0].num_tokens == second.media[0].num_tokens > 0
+
+
+def test_a_known_audio_is_not_encoded_again(pipe: Pipeline) -> None:
+    sound = make_sound(0.8, 710)
+    assert [pipe([make_turn(sound, text)], gen_config=ONE).media[0].is_cached for text in ("a", "b")] == [False, True]
+
+
+def test_what_is_wrong_with_audio_is_said(pipe: Pipeline) -> None:
+    def error(part: dict[str, Any]) -> str:
+        answer = pipe([{"role": "user", "content": [part, {"type": "text", "text": "what?"}]}], gen_config=ONE)
+        assert answer.error is not None
+        return str(answer.error)
+
+    assert "messages[0].content[0].audio" in error({"type": "audio", "audio": b"RIFF0000WAVEjunk"})
+    assert "not audio of a known kind" in error({"type": "audio", "audio": b"junk"})
+    assert "unknown key 'fps'" in error({"type": "audio", "audio": LONG, "fps": 2})
+    assert "refuses audio of 0.000 s" in error({"type": "audio", "audio": make_wav(np.zeros(3))})
+    assert "takes no image input" in error({"type": "image", "image": np.zeros((8, 8, 3), np.uint8)})
+
+
+def test_all_audio_of_a_request_is_limited(tiny_checkpoint: Callable[[str], Path]) -> None:
+    limits = MediaLimits(max_audio_s=3)
+    config = EngineConfig(device_type="cpu")
+    with Pipeline(str(tiny_checkpoint("qwen2_audio")), backend_config=config, media_limits=limits) as pipe:
+        assert pipe([make_turn(LONG, "?")], gen_config=ONE).error is None
+        error = pipe([make_turn(LONG, LONG, "?")], gen_config=ONE).error
+        assert "more than 3 s together" in str(error)
+
+
+def test_a_model_without_audio_refuses_it(tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(device_type="cpu")
+    for name in ("llama", "llava"):
+        with Pipeline(str(tiny_checkpoint(name)), backend_config=config) as pipe:
+            assert "takes no audio input" in str(pipe([make_turn(LONG, "?")], gen_config=ONE).error)
