@@ -44,6 +44,7 @@ def test_openai_client_sends_audio(listener: LiveServer) -> None:
         )
     by_url = ask(listener, URL).json()
     assert answer.choices[0].message.content == by_url["choices"][0]["message"]["content"]
+    assert answer.usage is not None
     assert by_url["usage"]["prompt_tokens"] == answer.usage.prompt_tokens > 20
 
 

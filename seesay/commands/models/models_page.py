@@ -69,8 +69,8 @@ _MODULES = """\
 
 A model of the families above whose decoder is of another type, such as InternVL with a Helium, has our tower and
 Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts
-with pictures or audio (`AutoModelForMultimodalLM`), runs through Transformers' own modules where these ask its interface for
-attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
+with pictures or audio (`AutoModelForMultimodalLM`), runs through Transformers' own modules where these ask its
+interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
 safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed
 before its weights are read, and compared with its own attention behind that. What cannot run says why, and in most
 cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later ones,
@@ -100,8 +100,8 @@ and one with a side more than 200 times as long as the other is refused.
 The tests hold these against Transformers in all ways of computing: Cohere 2, Gemma 4's text model,
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A
 Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR, HunyuanOCR, LightOnOCR,
-LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; with audio GLM-ASR and Qwen2-Audio; and two made-up models whose code lies beside their weights,
-of texts and with pictures.
+LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; with audio GLM-ASR and Qwen2-Audio; and two made-up models
+whose code lies beside their weights, of texts and with pictures.
 """
 
 
