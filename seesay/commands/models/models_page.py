@@ -70,8 +70,8 @@ _MODULES = """\
 A model of the families above whose decoder is of another type, such as InternVL with a Helium, has our tower and
 Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts
 with pictures or audio (`AutoModelForMultimodalLM`), runs through Transformers' own modules where these ask its
-interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of its
-safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed
+interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of
+its safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed
 before its weights are read, and compared with its own attention behind that. What cannot run says why, and in most
 cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later ones,
 rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are
