@@ -70,12 +70,12 @@ _MODULES = """\
 A model of the families above whose decoder is of another type, such as InternVL with a Helium, has our tower and
 Transformers' modules of that decoder. Any other model of Transformers for text (`AutoModelForCausalLM`), or for texts
 with pictures or audio (`AutoModelForMultimodalLM`), runs through Transformers' own modules where these ask its
-interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights of
-its safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It is probed
-before its weights are read, and compared with its own attention behind that. What cannot run says why, and in most
-cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later ones,
-rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and its steps are
-no CUDA graphs. On the CPU its linear layers have packed weights, as those of our decoders.
+interface for attention: with our scheduler, KV blocks, prefix cache, sampling and server around them, and the weights
+of its safetensors. The model is found by its architecture, or else by its `model_type`, as Transformers finds it. It
+is probed before its weights are read, and compared with its own attention behind that. What cannot run says why, and
+in most cases which model that runs is nearest: layers with a recurrent or convolutional state, tokens that see later
+ones, rotary scaling by the longest text of a step, an encoder of the prompt. Such a model is not quantized, and its
+steps are no CUDA graphs. On the CPU its linear layers have packed weights, as those of our decoders.
 
 A model that neither we nor Transformers have, but whose code lies beside its weights (`auto_map` in config.json), runs
 in the same way with `EngineConfig(trust_remote_code=True)` (`--trust-remote-code`), with its own configuration, model
