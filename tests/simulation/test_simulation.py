@@ -26,3 +26,8 @@ def test_every_request_ends_once_with_the_right_tokens(part: int) -> None:
     failed = run_seeds(part * size, (part + 1) * size)
     reports = [f"python tests/simulation/run.py --seed {seed}\n{text}" for seed, text in failed]
     assert not failed, "\n".join(reports[:3])
+
+
+def test_a_step_that_is_planned_again_has_no_empty_row() -> None:
+    """The owner of the one waiting sequence that may begin has spent its share of the step."""
+    assert not run_seeds(88427, 88428)

@@ -143,7 +143,10 @@ class Admission:
         """The waiting sequence whose turn it is, of an owner with tokens left."""
         waiting, shares = self._live.waiting, step.shares
         if step.only is not None:
-            return next((seq for seq in waiting if seq.seq_id in step.only), None)
+            chosen = next((seq for seq in waiting if seq.seq_id in step.only), None)
+            if chosen is not None and shares.left(chosen.owner) < 1:  # no other owner may use what is left
+                shares.open()
+            return chosen
         if not waiting:
             return None
         if self._num_overtaking >= _MAX_OVERTAKING:
