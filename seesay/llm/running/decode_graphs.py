@@ -120,7 +120,7 @@ class DecodeGraphs:
             self._adapters = GraphAdapters(
                 num_rows=rows.num_rows, num_slots=num_adapter_slots, device=rows.numbers.device
             )
-        step = _Step(
+        self._step = _Step(  # kept: the graphs write to its tables
             decoder=decoder,
             caches=caches,
             rows=rows,
@@ -132,7 +132,7 @@ class DecodeGraphs:
         self._graphs: dict[tuple[int, bool], _Graph] = {}
         for size in reversed(self._sizes):
             for is_adapted in (False, True)[: 1 + (num_adapter_slots > 0)]:
-                replay, output = record(partial(step.compute, size, is_adapted))
+                replay, output = record(partial(self._step.compute, size, is_adapted))
                 self._graphs[size, is_adapted] = _Graph(replay=replay, output=output)
 
     def takes(self, step: StepRows) -> bool:
