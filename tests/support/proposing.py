@@ -101,9 +101,9 @@ class Proposals:
         ends = range(_SIZE, len(token_ids))
         self._known.update({tuple(token_ids[end - _SIZE : end]): token_ids[end] for end in ends})
 
-    def begin(self, seq: TokenSequence) -> None:
+    def begin(self, seq: TokenSequence, *, is_ruled: bool = False) -> None:
         """See `Speculation`."""
-        self._method.begin(seq)
+        self._method.begin(seq, is_ruled=is_ruled)
         if can_propose(seq.params):
             self._live[seq.seq_id] = seq
 

@@ -81,7 +81,8 @@ class StepMaker:
     def begin(self, request: LiveRequest) -> None:
         """Note a request that the scheduler has now."""
         if self.speculation is not None:
-            self.speculation.begin(request.sequence)
+            is_ruled = request.grammar is not None or request.thought is not None
+            self.speculation.begin(request.sequence, is_ruled=is_ruled)
 
     def drop(self, request_id: int) -> None:
         """Keep nothing of a request that has ended."""
@@ -156,7 +157,7 @@ class StepMaker:
             self._ends.fail(seq_id, error)
         self._requests.add_rows(result.rows)
         logprobs = {row.seq_id: row.logprobs for row in result.rows}
-        for update in self._scheduler.commit_step(plan, result.token_ids):
+        for update in self._scheduler.commit_step(plan, result.token_ids, result.drafted):
             request = self._requests.by_id[update.seq.seq_id]
             request.note_token()
             if self.speculation is not None:

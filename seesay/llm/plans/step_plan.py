@@ -16,8 +16,10 @@ import numpy.typing as npt
 from seesay.llm.plans.sampling_params import SamplingParams
 from seesay.values import Modality
 
-MAX_DRAFTS = 15
+MAX_DRAFTS = 63
 """Most proposed tokens of a row."""
+UNPROPOSED = -1
+"""A draft that the runner proposes itself, in rounds (`ProposalRounds`)."""
 
 
 class Row(NamedTuple):
@@ -26,7 +28,8 @@ class Row(NamedTuple):
     `samples` is true when the last known token is one of these positions, so that its logits give the next one,
     unless the sequence wants no answer.
     drafts: proposed tokens, which follow the last known one and are the last of the `num_tokens`. The row samples at
-    each of them, too. One is accepted if it is the token sampled before it, and all before it are accepted.
+    each of them, too. One is accepted if it is the token sampled before it, and all before it are accepted. All are
+    `UNPROPOSED`, or none: then the row gives at most `num_tokens` tokens.
     """
 
     seq_id: int
@@ -39,6 +42,13 @@ class Row(NamedTuple):
     def num_known(self) -> int:
         """Positions of known tokens."""
         return self.num_tokens - len(self.drafts)
+
+
+class DraftCounts(NamedTuple):
+    """Tokens that were proposed for a row, and those of them that were accepted."""
+
+    num_drafted: int
+    num_accepted: int
 
 
 class EncodeJob(NamedTuple):
@@ -143,6 +153,16 @@ class StepPlan:
     @property
     def num_tokens(self) -> int:
         return sum(row.num_tokens for row in self.rows)
+
+    @property
+    def has_unproposed(self) -> bool:
+        """Whether a row has drafts that are not proposed yet."""
+        return any(row.drafts[:1] == (UNPROPOSED,) for row in self.rows)
+
+    def without_drafts(self) -> StepPlan:
+        """Return the plan with the known tokens of its rows alone."""
+        rows = tuple(row._replace(num_tokens=row.num_known, drafts=()) for row in self.rows)
+        return replace(self, rows=rows)
 
     def without(self, seq_ids: Container[int]) -> StepPlan:
         """Return the plan without the rows of some sequences."""

@@ -154,14 +154,28 @@ class DecodeGraphs:
             places = np.repeat(places, counts) + np.concatenate([np.arange(count) for count in counts.tolist()])
             members = [member for member, count in zip(members, counts.tolist(), strict=True) for _ in [0] * count]
         count = len(slots)
-        size = fill_up(count, self._sizes)
+        size = self.find_size(count)
         if step.adapter_slots is not None:
             assert self._adapters is not None, "a plan has adapters, and the decoder takes none"
             self._adapters.send(np.repeat(step.adapter_slots, 1 + step.num_drafts), size=size)
-        graph = self._graphs[size, step.adapter_slots is not None]
         self._rows.begin_decode(slots, places, members, size=size)
-        graph.replay()
+        output = self.replay(count, is_adapted=step.adapter_slots is not None)
         self._rows.end_decode(slots, places)
+        return output
+
+    @property
+    def most_tokens(self) -> int:
+        """Most tokens of a step."""
+        return self._sizes[-1]
+
+    def find_size(self, count: int) -> int:
+        """Return the tokens of the graph that computes `count` of them."""
+        return fill_up(count, self._sizes)
+
+    def replay(self, count: int, *, is_adapted: bool = False) -> DecodeOutput:
+        """Compute the first `count` slots of the rows on the device, behind which there is padding."""
+        graph = self._graphs[self.find_size(count), is_adapted]
+        graph.replay()
         output = graph.output
         return DecodeOutput(
             states=output.states[:count],

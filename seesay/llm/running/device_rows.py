@@ -7,7 +7,7 @@ adds one to the lengths of its rows, and the sampler's choices are the next step
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from seesay.device.transfers import upload
 from seesay.llm.plans.step_plan import StepPlan
 from seesay.llm.running.row_table import RowState, RowTable
 from seesay.llm.running.sampler import DRAW_OPTIONS, draw_words
+
+if TYPE_CHECKING:
+    from seesay.llm.running.step_input import StepRows
 
 TOKEN, LENGTH, OFFSET, STRETCH, SEED, STATE, OPTIONS = range(7)
 """Columns of `DeviceRows.state`: the token to compute next; its place in the sequence, which is the number of tokens
@@ -160,6 +163,11 @@ class DeviceRows:
         self.lengths[lent] = self.token_places[lent] = -1
         return found
 
+    def forget(self, slots: npt.NDArray[np.int64]) -> None:
+        """The device changes what it has of these slots, and which ones a graph computes: the host knows neither."""
+        self.lengths[slots] = self.token_places[slots] = -1
+        self._sent_slots[:] = -1
+
     def end_decode(self, slots: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> None:
         """A graph was launched that computes the rows of `begin_decode` and adds one to their lengths."""
         self.lengths[slots] = lengths + 1
@@ -183,6 +191,19 @@ class DeviceRows:
         self.token_places[slots] = -1
         self.state[:, TOKEN].index_copy_(0, there, token_ids)
         self.token_places[slots] = places
+
+    def put_chosen(self, step: StepRows, there: torch.Tensor, token_ids: torch.Tensor) -> None:
+        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample, whose
+        slots, where no row has drafts, are `there`. Which one is the last of a row with drafts is not known before the
+        step is collected."""
+        sampling = step.sampling
+        if step.has_drafts:
+            stops = np.cumsum(1 + step.num_drafts[sampling])
+            last, there = upload([stops - 1, step.slots[sampling]], token_ids.device)
+            token_ids = token_ids.index_select(0, last)
+        self.put_tokens(there, token_ids, step.slots[sampling], step.stops[sampling])
+        if step.has_drafts:
+            self.token_places[step.slots[step.num_drafts > 0]] = -1
 
     def _send(self, words: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]) -> None:
         """Bring all deltas, and (places in `_words`, values) beside them, to the device."""

@@ -49,14 +49,17 @@ class KeptStates:
         """Take the states [T, size] of all tokens of a step, in the order of its rows."""
         first = 0
         for row in step.rows:
-            if (pieces := self._pieces.get(row.seq_id)) is not None:
-                states = made[first : first + row.num_tokens]
-                pieces.append(_Piece(row.start, states))
-                self._num_bytes += states.nbytes
+            self.add(row.seq_id, row.start, made[first : first + row.num_tokens])
             first += row.num_tokens
         if self._num_bytes > self._max_bytes:
             self._num_bytes = 0
             self._pieces = {seq_id: [] for seq_id in self._pieces}
+
+    def add(self, seq_id: int, start: int, states: torch.Tensor) -> None:
+        """Take the states [n, size] of a sequence, if it was begun, from position `start` on."""
+        if (pieces := self._pieces.get(seq_id)) is not None:
+            pieces.append(_Piece(start, states))
+            self._num_bytes += states.nbytes
 
     def take(self, seq_id: int, start: int, stop: int) -> torch.Tensor | None:
         """Return the states [stop - start, hidden] of these positions, zeros for those that were not kept; None where

@@ -13,7 +13,7 @@ import torch
 from seesay.device.streams import Stopwatch
 from seesay.device.transfers import HostCopy
 from seesay.errors import ErrorCode, RequestError
-from seesay.llm.plans.step_plan import Row, StepPlan
+from seesay.llm.plans.step_plan import DraftCounts, Row, StepPlan
 from seesay.llm.running.sampler import Draws, Sampled, make_not_finite_error
 from seesay.llm.running.step_input import StepRows
 from seesay.values.prompt_logprobs import PromptLogprobs
@@ -54,13 +54,14 @@ class StepResult:
     """token_ids: by sequence id, the tokens that were sampled: what `Scheduler.commit_step` takes. rows: what some rows
     gave beside that. errors: by sequence id, of the rows that failed. not_finite: those among them that computed
     something that is not finite. seconds: how long the device computed the step; None when nothing was computed, or
-    something beside it."""
+    something beside it. drafted: of the rows for which the runner proposed."""
 
     token_ids: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     rows: tuple[RowResult, ...] = ()
     errors: Mapping[int, RequestError] = field(default_factory=dict)
     not_finite: frozenset[int] = frozenset()
     seconds: float | None = None
+    drafted: Mapping[int, DraftCounts] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class LaunchedStep:
     next launch.
     outputs: by sequence id, what rows gave beside tokens. faults: those of the step's tokens, in the rows' order (see
     `ModelInput`). faults_copy: the same on their way to the host; None where the draws tell of them. stopwatch: stopped
-    when the step was sampled. jumps: see `TokenMasks`.
+    when the step was sampled. jumps: see `TokenMasks`. drafted: see `StepResult`.
     """
 
     step: StepRows
@@ -88,6 +89,7 @@ class LaunchedStep:
     stopwatch: Stopwatch | None = None
     is_sampled: bool = False
     jumps: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    drafted: Mapping[int, DraftCounts] = field(default_factory=dict)
 
     def take_jumps(self, jumps: Mapping[int, tuple[int, ...]]) -> None:
         """Let the row table know what some rows sample, and the tokens that come behind that: the next step may begin
@@ -142,6 +144,7 @@ class LaunchedStep:
             errors=errors,
             not_finite=frozenset(not_finite),
             seconds=None if self.stopwatch is None else self.stopwatch.seconds(),
+            drafted=self.drafted,
         )
 
     def _find_faulty(self) -> set[int]:

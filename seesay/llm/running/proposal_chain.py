@@ -1,6 +1,6 @@
 """Proposes tokens of sequences in one go: a layer that predicts from hidden states computes what it lacks of them, and
-then token after token, each from what it made of the one before. The host waits once, for all of them; on a GPU one
-CUDA graph computes them.
+then token after token, each from what it made of the one before. The host waits once, for all of them, or not at all
+(`ProposalRounds`); on a GPU one CUDA graph computes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from seesay.device.streams import GraphRecorder, on_stream
 from seesay.device.transfers import HostCopy, upload
 from seesay.llm.ops import RowLayout
 from seesay.llm.running.decode_graphs import make_decode_input
-from seesay.llm.running.device_rows import TOKEN, DecodeInput, begin_decode
+from seesay.llm.running.device_rows import LENGTH, TOKEN, DecodeInput, begin_decode
 from seesay.llm.running.step_sizes import fill_up, row_sizes
 
 if TYPE_CHECKING:
@@ -35,6 +35,30 @@ class ChainSize(NamedTuple):
     num_rows: int
     num_tokens: int
     num_proposed: int
+
+
+class MissingTokens(NamedTuple):
+    """What a layer lacks of R `members`: their last `counts` int64 [R] known tokens. states [sum of counts, hidden]:
+    those of the model that these take."""
+
+    members: Sequence[RowState]
+    counts: npt.NDArray[np.int64]
+    states: torch.Tensor
+
+
+class VerifiedTokens(NamedTuple):
+    """What a model made of R sequences' last known tokens and D proposed ones behind each, on the device.
+
+    tokens int64 [R, D + 1]: what it chose behind each. num_right int64 [R]: proposed ones that were those which it
+    chose. lasts int64 [R]: what it chose behind these. places int64 [R]: of the first tokens. states [R x (D + 1),
+    hidden]: its states of all of them.
+    """
+
+    tokens: torch.Tensor
+    num_right: torch.Tensor
+    lasts: torch.Tensor
+    places: torch.Tensor
+    states: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -112,15 +136,30 @@ class ProposalChain:
         num_proposed = min(self._most, self._most_tokens // num_rows - 1)
         return ChainSize(num_rows, num_rows * (num_proposed + 1), num_proposed)
 
-    def run(
-        self, members: Sequence[RowState], counts: npt.NDArray[np.int64], states: torch.Tensor
-    ) -> npt.NDArray[np.int64]:
-        """Return what is proposed, int64 [num_proposed, R], behind the known tokens of R `members`, of which the last
-        `counts` int64 [R] were not computed. states [sum of counts, hidden]: those of the model that these take."""
+    def run(self, missing: MissingTokens) -> npt.NDArray[np.int64]:
+        """Return what is proposed, int64 [num_proposed, R], behind the known tokens of R sequences."""
+        self.begin(missing)
+        [proposed] = HostCopy(self.compute(len(missing.members), len(missing.states))).wait()
+        chosen: npt.NDArray[np.int64] = proposed.numpy()
+        return chosen
+
+    def compute(self, num_rows: int, num_tokens: int) -> torch.Tensor:
+        """Return what is proposed for `num_rows` sequences, of which the first `num_tokens` slots are missing tokens:
+        int64 [num_proposed, num_rows] on the device, until the next ones are."""
+        size = self.find_size(num_rows)
+        if not self._graphs:
+            return self._chain.compute(size._replace(num_tokens=num_tokens))
+        replay, found = self._graphs[size.num_rows]
+        replay()
+        return found[:, :num_rows]
+
+    def begin(self, missing: MissingTokens) -> None:
+        """Bring what is missing to the device. Afterwards the host does not know what the device has of these
+        sequences."""
+        members, counts, states = missing
         size, rows = self.find_size(len(members)), self._rows
         assert len(states) <= size.num_tokens, (size, counts)
-        if not self._graphs:
-            size = size._replace(num_tokens=len(states))
+        num_tokens = size.num_tokens if self._graphs else len(states)
         firsts = np.cumsum(counts) - counts
         # The last token is computed in the sequence's own slot, where the chain goes on; those before it in lent ones.
         order = np.concatenate([first + np.roll(np.arange(n), 1) for first, n in zip(firsts, counts, strict=True)])
@@ -129,7 +168,7 @@ class ProposalChain:
         owners = np.fromiter((member.slot for member in members), np.int64, count=len(members))
         slots = rows.lend(owners, counts)
         each = [member for member, n in zip(members, counts.tolist(), strict=True) for _ in range(n)]
-        rows.begin_decode(slots, places, each, size=size.num_tokens)
+        rows.begin_decode(slots, places, each, size=num_tokens)
         num_more = size.num_rows - len(members)
         own, lasts, there = upload(
             [np.pad(owners, (0, num_more), constant_values=rows.scratch_slot), np.pad(firsts, (0, num_more)), order],
@@ -139,15 +178,36 @@ class ProposalChain:
         chain.owners[: len(own)].copy_(own)
         chain.lasts[: len(lasts)].copy_(lasts)
         chain.decoder.carry(states.index_select(0, there))
-        if self._graphs:
-            replay, found = self._graphs[size.num_rows]
-            replay()
-        else:
-            found = chain.compute(size)
         rows.token_places[slots] = -1
-        [proposed] = HostCopy(found).wait()
-        chosen: npt.NDArray[np.int64] = proposed.numpy()[:, : len(members)]
-        return chosen
+
+    def lend(self, owners: npt.NDArray[np.int64], num_lent: int) -> npt.NDArray[np.int64]:
+        """Lend so many slots to each of `owners` int64 [R], and return them, int64 [R, num_lent]. `go_on` follows."""
+        slots: npt.NDArray[np.int64] = self._rows.lend(owners, np.full(len(owners), 1 + num_lent))
+        return slots.reshape(-1, 1 + num_lent)[:, 1:]
+
+    def forget(self, owners: npt.NDArray[np.int64]) -> None:
+        """The device has gone on with the sequences in `owners`: the host does not know how far."""
+        self._rows.forget(owners)
+
+    def go_on(self, owners: torch.Tensor, lent: torch.Tensor, verified: VerifiedTokens) -> None:
+        """Let the tokens that the model chose behind the proposed ones be those that are missing, and as many as were
+        right. owners int64 [R] and lent int64 [R, num_proposed]: slots. The host does not wait."""
+        rows, chain = self._rows, self._chain
+        tokens, num_right, lasts, places, states = verified
+        num_rows, width = tokens.shape
+        index = rows.numbers[:width]
+        slots = torch.where(index[:-1] < num_right[:, None], lent, rows.scratch_slot)
+        slots = torch.cat((slots, torch.full_like(owners[:, None], rows.scratch_slot)), dim=1)
+        slots.scatter_(1, num_right[:, None], owners[:, None])
+        rows.slots[: slots.numel()].copy_(slots.view(-1))
+        rows.slots[slots.numel() : self.find_size(num_rows).num_tokens].fill_(rows.scratch_slot)
+        each = lent.reshape(-1)
+        rows.state[:, TOKEN].index_copy_(0, each, tokens[:, :-1].reshape(-1))
+        rows.state[:, LENGTH].index_copy_(0, each, (places[:, None] + index[:-1]).reshape(-1))
+        rows.state[:, TOKEN].index_copy_(0, owners, lasts)
+        rows.state[:, LENGTH].index_copy_(0, owners, places + num_right)
+        chain.lasts[:num_rows].copy_(rows.numbers[:num_rows] * width + num_right)
+        chain.decoder.carry(states)
 
 
 def _bring_layout(given: DecodeInput, block_size: int) -> RowLayout:

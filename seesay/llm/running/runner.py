@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from seesay.device.determinism import is_deterministic
 from seesay.device.query import cpu_threads, synchronize
 from seesay.device.streams import GraphRecorder, Stopwatch, make_stream, on_stream, traced
-from seesay.device.transfers import HostCopy, upload
+from seesay.device.transfers import HostCopy
 from seesay.llm.memory.host_cache import HostCache
 from seesay.llm.memory.kv_cache import KVCache, make_layouts
 from seesay.llm.models.adapters.adapters import Adapters
@@ -46,6 +46,7 @@ from seesay.llm.running.step_timing import measure_step_costs
 if TYPE_CHECKING:
     from seesay.llm.memory.kv_layout import KVLayout, LayerCache
     from seesay.llm.running.kept_states import KeptStates
+    from seesay.llm.running.proposal_rounds import ProposalRounds
     from seesay.llm.running.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000
@@ -58,9 +59,9 @@ class ModelRunner:
     `allocate_cache` must be called once before `launch` and `run`; `warm_up` and `record_graphs` may be. `limits` are
     what these prepare for; they may be replaced before. `rows` is its row table; `device_rows` is the part of it on the
     device, and is there once the cache is. `adapters`: those of the decoder, if it takes any. `kept_states` takes what
-    it makes of the hidden states of all tokens, if it is there. `has_graphs`: whether CUDA graphs compute decode steps,
-    once the cache is there. `samples_late`: a step is sampled only when the next one is launched, or none follows, as
-    its hidden states come from elsewhere meanwhile.
+    it makes of the hidden states of all tokens, and `rounds` computes proposals of its own, if they are there.
+    `has_graphs`: whether CUDA graphs compute decode steps, once the cache is there. `samples_late`: a step is sampled
+    only when the next one is launched, or none follows, as its hidden states come from elsewhere meanwhile.
     """
 
     samples_late = False
@@ -71,6 +72,7 @@ class ModelRunner:
         self.rows = RowTable()
         self.adapters: Adapters | None = None
         self.kept_states: KeptStates | None = None
+        self.rounds: ProposalRounds | None = None
         self._cache: KVCache | None = None
         self._host_cache: HostCache | None = None
         self._num_blocks = self._num_host_slots = self.num_states = self.num_host_states = 0
@@ -112,6 +114,11 @@ class ModelRunner:
         """The KV cache of all layers."""
         assert self._cache is not None, "allocate_cache comes before plans"
         return self._cache
+
+    @property
+    def graphs(self) -> DecodeGraphs | None:
+        """What computes decode steps, where graphs do."""
+        return self._graphs
 
     @property
     def device_rows(self) -> DeviceRows:
@@ -287,7 +294,9 @@ class ModelRunner:
             traced("step", self.device),
         ):
             stopwatch = Stopwatch(self.stream)
-            launched = self._launch(plan, splices)
+            usually = partial(self._launch, splices=splices)
+            rounds = self.rounds if plan.has_unproposed else None
+            launched = usually(plan) if rounds is None else rounds.launch(plan, usually)
         launched.stopwatch = stopwatch if launched.step.rows else None
         self._unsampled = launched
         return launched
@@ -436,15 +445,6 @@ class ModelRunner:
             launched.faults_copy = HostCopy(launched.faults)
 
     def _put_tokens(self, launched: LaunchedStep, token_ids: torch.Tensor) -> None:
-        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample. Which one
-        is the last of a row with drafts is not known before the step is collected."""
+        """Let the next step begin with `token_ids` int64 [n], chosen on the device for the rows that sample."""
         assert launched.slots is not None
-        step, sampling = launched.step, launched.step.sampling
-        slots = launched.slots
-        if step.has_drafts:
-            stops = np.cumsum(1 + step.num_drafts[sampling])
-            last, slots = upload([stops - 1, step.slots[sampling]], token_ids.device)
-            token_ids = token_ids.index_select(0, last)
-        self.device_rows.put_tokens(slots, token_ids, step.slots[sampling], step.stops[sampling])
-        if step.has_drafts:
-            self.device_rows.token_places[step.slots[step.num_drafts > 0]] = -1
+        self.device_rows.put_chosen(launched.step, launched.slots, token_ids)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from seesay.llm.memory.resume_points import EveryToken
-from seesay.llm.plans.step_plan import StepPlan
+from seesay.llm.plans.step_plan import DraftCounts, StepPlan
 from seesay.llm.plans.token_runs import TokenRuns
 from seesay.llm.scheduling.admission import Admission
 from seesay.llm.scheduling.embedding_demand import EmbeddingRef
@@ -235,15 +235,21 @@ class Scheduler:
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
-    def commit_step(self, plan: StepPlan, sampled: Mapping[int, tuple[int, ...]]) -> tuple[SequenceUpdate, ...]:
+    def commit_step(
+        self,
+        plan: StepPlan,
+        sampled: Mapping[int, tuple[int, ...]],
+        drafted: Mapping[int, DraftCounts] | None = None,
+    ) -> tuple[SequenceUpdate, ...]:
         """Apply a computed plan. `sampled` has, for each row that samples, the next tokens of its sequence, by id: one,
-        and one more for each draft that was accepted. What was computed of the other drafts is void.
+        and one more for each draft that was accepted. What was computed of the other drafts is void. `drafted`: the
+        drafts of rows for which the runner proposed.
 
         Rows of sequences that ended in the meantime are ignored. Tokens after the one that ends a sequence are thrown
         away. A sequence that has grown into another stretch (see `LengthScaling`) waits to be computed again.
         Returns an update for each sequence that has new tokens or ends.
         """
-        return self._commit.apply(plan, sampled)
+        return self._commit.apply(plan, sampled, drafted or {})
 
     def observe_step(self, plan: StepPlan, seconds: float) -> None:
         """Tell the policy that the device computed a plan in `seconds`, if streamed answers went on in it: the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from seesay.llm.plans.step_plan import Row, StepPlan
+from seesay.llm.plans.step_plan import DraftCounts, Row, StepPlan
 from seesay.llm.scheduling.live_sequences import LiveSequences
 from seesay.llm.scheduling.scheduler_config import find_misfit
 from seesay.llm.scheduling.sequence import Sequence
@@ -38,18 +38,22 @@ class StepCommit:
         self._session_len = session_len
         self.total_jumped_tokens = self.total_draft_tokens = self.total_accepted_tokens = 0
 
-    def apply(self, plan: StepPlan, sampled: Mapping[int, tuple[int, ...]]) -> tuple[SequenceUpdate, ...]:
+    def apply(
+        self, plan: StepPlan, sampled: Mapping[int, tuple[int, ...]], drafted: Mapping[int, DraftCounts]
+    ) -> tuple[SequenceUpdate, ...]:
         """See `Scheduler.commit_step`."""
         by_id, updates = self._live.by_id, list[SequenceUpdate]()
         for row in plan.rows:
             seq = by_id.get(row.seq_id)
-            if seq is not None and (update := self._apply_row(seq, row, sampled)) is not None:
+            if seq is not None and (update := self._apply_row(seq, row, sampled, drafted)) is not None:
                 updates.append(update)
         if self._live.groups.is_awaited:
             self._live.settle_groups(plan.rows)
         return tuple(updates)
 
-    def _apply_row(self, seq: Sequence, row: Row, sampled: Mapping[int, tuple[int, ...]]) -> SequenceUpdate | None:
+    def _apply_row(
+        self, seq: Sequence, row: Row, sampled: Mapping[int, tuple[int, ...]], drafted: Mapping[int, DraftCounts]
+    ) -> SequenceUpdate | None:
         """Apply a computed row of a live sequence. Returns its update, if it has new tokens or ends."""
         _, start, num_tokens, samples, drafts = row
         seq.num_pending -= samples
@@ -57,7 +61,9 @@ class StepCommit:
         assert seq.num_computed == start and seq.num_scheduled >= stop, (seq, start, stop)
         added, end = self._append_tokens(seq, sampled[seq.seq_id]) if samples else ((), None)
         if drafts:
-            stop = self._settle_drafts(seq, len(drafts), len(added), start)
+            counts = drafted.get(seq.seq_id, DraftCounts(len(drafts), len(drafts)))
+            accepted = min(counts.num_accepted, len(added) - 1)
+            stop = self._settle_drafts(seq, counts._replace(num_accepted=accepted), start)
         seq.num_computed = stop
         if start < seq.media_end:
             self._live.needs.settle_computed(seq, stop)
@@ -70,11 +76,11 @@ class StepCommit:
         self._live.end(seq, "length", None)
         return SequenceUpdate(seq=seq, finish_reason="length")
 
-    def _settle_drafts(self, seq: Sequence, num_drafts: int, num_added: int, start: int) -> int:
-        """Count the accepted ones of the drafts of a row from `start`, which gave `num_added` tokens, and plan on
-        behind these. Returns where the computed tokens end: before the last known one, or at `start`, where a state is
-        kept that a wrong one has changed."""
-        num_accepted = min(num_drafts, num_added - 1)
+    def _settle_drafts(self, seq: Sequence, counts: DraftCounts, start: int) -> int:
+        """Count the drafts of a row from `start`, and plan on behind those that were accepted. Returns where the
+        computed tokens end: before the last known one, or at `start`, where a state is kept that a wrong one has
+        changed."""
+        num_drafts, num_accepted = counts
         self.total_draft_tokens += num_drafts
         self.total_accepted_tokens += num_accepted
         seq.num_drafted += num_drafts

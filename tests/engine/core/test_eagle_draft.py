@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import random
 import shutil
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,17 +16,21 @@ import torch
 import torch.nn.functional as F
 from asking import PICTURE, loop_of
 from eagle_heads import describe_head, make_head, make_tensors, write_head
+from llm.eager_graphs import record_eagerly
 from plain_head import PlainHead
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.demo import CHECKPOINT
+from seesay.engine.core.loading import start_speculation
 from seesay.engine.core.speculation.layer_draft import LayerDraft
-from seesay.engine.core.speculation.speculation import ModelSpeculation
+from seesay.engine.core.speculation.speculation import ModelSpeculation, _Proposals
 from seesay.errors import CheckpointError, ConfigError
+from seesay.llm.running import proposal_rounds
 from seesay.llm.running.kept_states import KeptStates
 from seesay.llm.running.proposal_chain import ProposalChain
+from seesay.llm.running.proposal_rounds import ProposalRounds
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PROMPTS: list[Any] = ["say one two three", ("what is there?", PICTURE), "a b c d e f g"]
@@ -49,8 +56,8 @@ SETUPS: dict[str, dict[str, Any]] = {
 }
 
 
-def load(path: Path | None = None, **options: Any) -> Pipeline:
-    config = EngineConfig(device_type="cpu", session_len=200, **options)
+def load(path: Path | None = None, *, device_type: Any = "cpu", **options: Any) -> Pipeline:
+    config = EngineConfig(device_type=device_type, session_len=200, **options)
     return pipeline(backend_config=config) if path is None else pipeline(str(path), backend_config=config)
 
 
@@ -69,6 +76,27 @@ def expected() -> Iterator[dict[str, list[Any]]]:
         yield {name: ask(pipe, config) for name, config in CONFIGS.items()}
 
 
+def take_rounds(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let steps of a pipeline take the path of graphs, and several rounds. Returns a list of the sequences of steps of
+    rounds, which grows with them."""
+    record_eagerly(loop_of(pipe.engine)._runner)
+    return watch_rounds(monkeypatch)
+
+
+def watch_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list of the numbers of sequences of steps of several rounds, which grows with them."""
+    steps = list[int]()
+    launch = ProposalRounds._launch_rounds
+
+    def watch(rounds: ProposalRounds, plan: Any) -> Any:
+        launched = launch(rounds, plan)
+        steps.extend([] if launched is None else [len(plan.rows)])
+        return launched
+
+    monkeypatch.setattr(ProposalRounds, "_launch_rounds", watch)
+    return steps
+
+
 @pytest.mark.parametrize("setup", SETUPS)
 def test_a_random_head_changes_nothing(
     setup: str, expected: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +109,61 @@ def test_a_random_head_changes_nothing(
             assert ask(pipe, config) == expected[name], name
         stats = pipe.engine.stats()
     assert stats.total_draft_tokens > (500 if setup != "process" else 50)
+
+
+@pytest.mark.parametrize("setup", ["at once", "ahead", "tight"])
+@pytest.mark.parametrize("rate", [0.0, 0.6, 1.0])
+def test_rounds_on_the_device_change_nothing(
+    setup: str, rate: float, expected: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With proposals of which a share is right: those that the chain would make are replaced by known answers."""
+    monkeypatch.setattr(ModelSpeculation, "pause_tokens", 0)
+    monkeypatch.setattr(start_speculation, "_LEAST_SAVED", 0.0)
+    head = make_head(tmp_path / "head", Path(CHECKPOINT))
+    with load(**SETUPS[setup], speculative=use(head)) as pipe:
+        steps = take_rounds(pipe, monkeypatch)
+        monkeypatch.setattr(_Proposals, "expected", property(lambda one: one.most))
+        propose_known([token_ids for token_ids, *_ in expected["greedy"]], rate, monkeypatch)
+        for _ in range(2):
+            assert ask(pipe, CONFIGS["greedy"]) == expected["greedy"]
+        for name in ("drawn", "grammar", "scored"):
+            assert ask(pipe, CONFIGS[name]) == expected[name], name
+        assert ask(pipe, CONFIGS["greedy"]) == expected["greedy"]
+        stats = pipe.engine.stats()
+    assert steps and (setup == "tight" or max(steps) == len(PROMPTS))
+    assert stats.total_accepted_tokens >= rate**2 * 50
+
+
+def propose_known(answers: list[Any], rate: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let chains propose what comes next in the answer that a text follows, each token with probability `rate`."""
+    rng = random.Random(7)
+    begin, compute, count = ProposalChain.begin, ProposalChain.compute, proposal_rounds.count_right
+    following: list[list[int]] = []
+
+    def watch_begin(chain: ProposalChain, missing: Any) -> None:
+        following.clear()
+        for member in missing.members:
+            begun = member.token_ids.tolist()[member.num_prompt_tokens :]
+            [whole] = [each for each in map(list, answers) if each[: len(begun)] == begun and begun] or [[]]
+            following.append(whole[len(begun) :])
+        begin(chain, missing)
+
+    def know(chain: ProposalChain, num_rows: int, num_tokens: int) -> torch.Tensor:
+        found = compute(chain, num_rows, num_tokens).clone()
+        for row, tokens in enumerate(following):
+            for place, token_id in enumerate(tokens[: len(found)]):
+                found[place, row] = token_id if rng.random() < rate else found[place, row]
+        return found
+
+    def follow(proposed: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        num_right = count(proposed, chosen)
+        for row, taken in enumerate(num_right.tolist()):
+            del following[row][: taken + 1]
+        return num_right
+
+    monkeypatch.setattr(ProposalChain, "begin", watch_begin)
+    monkeypatch.setattr(ProposalChain, "compute", know)
+    monkeypatch.setattr(proposal_rounds, "count_right", follow)
 
 
 # --- what it computes -------------------------------------------------------------------------------------------------
@@ -236,9 +319,9 @@ def make_inert_layer(size: int, inner: int, num_inputs: int) -> dict[str, torch.
     return layer | {name: torch.ones(size) for name in ("input_layernorm", "post_attention_layernorm")}
 
 
-@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("ahead", "rounds"), [(False, False), (True, False), (False, True), (True, True)])
 def test_a_head_that_must_be_right_is_always_accepted(
-    ahead: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+    ahead: bool, rounds: bool, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails when acceptance falls: states of another place, step or layer, or wrong ids, are never right here. Prompts
     come in chunks, are preempted, and come from the prefix cache."""
@@ -250,12 +333,65 @@ def test_a_head_that_must_be_right_is_always_accepted(
         expected = [each.token_ids for each in pipe(prompts, gen_config=config)]
     assert all(len(set(token_ids)) == 36 for token_ids in expected)
     with load(model, **options, async_scheduling=ahead, speculative=use(head, 4)) as pipe:
+        steps = take_rounds(pipe, monkeypatch) if rounds else []
         for _ in range(2):
             answers = pipe(prompts, gen_config=config)
             assert [each.token_ids for each in answers] == expected
         stats = pipe.engine.stats()
     assert stats.total_accepted_tokens == stats.total_draft_tokens, "some proposals were wrong"
     assert stats.total_accepted_tokens >= 0.5 * 2 * len(prompts) * 40, "too few tokens were proposed"
+    assert bool(steps) == rounds
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("model_type", ["llama", "qwen2_5_vl"])
+def test_rounds_of_graphs_change_nothing(
+    model_type: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A head that is always right, and one that is never, for several sequences, with real graphs."""
+    tiny = tiny_checkpoint(model_type)
+    if model_type == "llama":
+        model, head = write_sure_model(tiny, tmp_path / "model", num_known=36)
+    else:
+        described = json.loads((tiny / "config.json").read_text())
+        head_config = describe_head(
+            described, eagle_config={IDS: [0, 0, described["text_config"]["num_hidden_layers"] - 1]}
+        )
+        model, head = tiny, write_head(tmp_path / "head", head_config, make_tensors(head_config))
+    config = GenerationConfig(max_new_tokens=41, ignore_eos=True)
+    options: dict[str, Any] = {"device_type": "cuda", "dtype": "float32", "engine_process": False}
+    prompts = [each for each in PROMPTS if isinstance(each, str) or model_type == "qwen2_5_vl"]
+    monkeypatch.setattr(ModelSpeculation, "pause_tokens", 0)
+    monkeypatch.setattr(_Proposals, "expected", property(lambda one: one.most))
+    with load(model, **options) as pipe:
+        expected = [each.token_ids for each in pipe(prompts, gen_config=config)]
+    with load(model, **options, speculative=use(head, 4)) as pipe:
+        steps = watch_rounds(monkeypatch)
+        for _ in range(3):
+            assert [each.token_ids for each in pipe(prompts, gen_config=config)] == expected
+        assert [pipe(each, gen_config=config).token_ids for each in prompts] == expected
+        stats = pipe.engine.stats()
+    assert {1, len(prompts)} <= set(steps)
+    assert model_type != "llama" or stats.total_accepted_tokens == stats.total_draft_tokens
+
+
+def test_a_closed_engine_keeps_no_models(tmp_path: Path) -> None:
+    """They are freed before another engine is made, and not by a later collection of garbage."""
+    head = make_head(tmp_path / "head", Path(CHECKPOINT))
+    gc.collect()
+    gc.disable()
+    try:
+        with load(speculative=use(head)) as pipe:
+            core = loop_of(pipe.engine)
+            assert isinstance(core.steps.speculation, ModelSpeculation)
+            draft = core.steps.speculation._draft
+            assert isinstance(draft, LayerDraft)
+            pipe("one two", gen_config=GenerationConfig(max_new_tokens=8, ignore_eos=True))
+            kept = [weakref.ref(each) for each in (core._runner, draft, draft._runner, core._runner.rounds)]
+            del core, draft
+        assert [each() for each in kept] == [None] * 4
+    finally:
+        gc.enable()
 
 
 # --- folders that do not fit ------------------------------------------------------------------------------------------

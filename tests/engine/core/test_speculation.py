@@ -164,7 +164,7 @@ REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2]
 class Draft:
     """Proposes the same for each sequence."""
 
-    states = None
+    states = rounds = None
 
     def propose(self, seqs: list[Sequence], most: int) -> dict[int, tuple[int, ...]]:
         return {seq.seq_id: (1, 2, 3)[:most] for seq in seqs}

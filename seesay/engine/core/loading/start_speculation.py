@@ -24,6 +24,8 @@ MOST_VERIFIED = 128
 """Most tokens of a step in which proposed tokens are computed: on a large GPU, more of them take longer."""
 _LEAST_SAVED = 0.25
 """Steps that rows must be expected to save, each, by proposed tokens: the next step is not launched meanwhile."""
+_NUM_ROUNDS, _FEW_ROWS = 8, 4
+"""Rounds of proposals in a step of a few rows; others have half as many. Requests that come meanwhile wait for all."""
 _DRAFT_ROWS = MOST_VERIFIED // 2
 _DRAFT_STEP_TOKENS = 2048
 _DRAFT_CACHE_TOKENS = 1 << 16
@@ -90,6 +92,7 @@ def _load_layer(
 ) -> DraftModel:
     from seesay.llm.models.composed_decoder import ComposedDecoder
     from seesay.llm.running.proposal_chain import ProposalChain
+    from seesay.llm.running.proposal_rounds import ProposalRounds
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.runner_limits import RunnerLimits
 
@@ -113,7 +116,9 @@ def _load_layer(
     _start(runner, config)
     main.kept_states = states
     chain = ProposalChain(runner, decoder, most=speculation.num_speculative_tokens, most_tokens=MOST_VERIFIED)
-    return LayerDraft(runner, decoder, states, chain)
+    if not (main.decoder.traits.has_states or main.decoder.traits.attends_media):
+        main.rounds = ProposalRounds(main, chain, num_rounds=_NUM_ROUNDS, few_rows=_FEW_ROWS)
+    return LayerDraft(runner, decoder, states, chain, main.rounds)
 
 
 def _load_own_layer(

@@ -18,9 +18,10 @@ from seesay.device.streams import on_stream
 from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 
 if TYPE_CHECKING:
+    from seesay.engine.core.speculation.layer_draft import LayerRounds
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.running.kept_states import KeptStates
-    from seesay.llm.running.launched_step import LaunchedStep
+    from seesay.llm.running.launched_step import LaunchedStep, StepResult
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.splices import Splices
     from seesay.llm.scheduling.sequence import Sequence
@@ -30,13 +31,14 @@ if TYPE_CHECKING:
 class DraftText:
     """A sequence as a draft model has it, without its first `num_skipped` tokens: its first `num_computed` tokens have
     keys and values, if they still are those of the sequence: `proposed` tokens were computed behind the first
-    `num_known`. blocks: those it holds."""
+    `num_known`, and the first `num_sure` are those of the sequence. blocks: those it holds."""
 
     seq: Sequence
     num_skipped: int
     blocks: list[int]
     num_computed: int = 0
     num_known: int = 0
+    num_sure: int = 0
     proposed: tuple[int, ...] = ()
 
     @property
@@ -65,18 +67,20 @@ class DraftText:
             if token_id != proposed:
                 break
             num_right += 1
-        self.num_computed = min(self.num_computed, self.num_known + num_right, self.num_tokens - 1)
+        num_right = max(self.num_known + num_right, self.num_sure)
+        self.num_computed = min(self.num_computed, num_right, self.num_tokens - 1)
 
 
 class DraftModel:
     """Continues sequences by `runner`, whose cache is allocated. Used by the engine loop's thread.
 
     A sequence that does not fit into the cache takes the blocks of the one that was asked for longest ago. states:
-    those of the model that it proposes for, if it needs them. num_skipped: tokens at the beginning of each sequence
-    that it does not take.
+    those of the model that it proposes for, if it needs them. rounds: lets steps of the model propose by themselves.
+    num_skipped: tokens at the beginning of each sequence that it does not take.
     """
 
     states: KeptStates | None = None
+    rounds: LayerRounds | None = None
     num_skipped = 0
 
     def __init__(self, runner: ModelRunner) -> None:
@@ -102,16 +106,21 @@ class DraftModel:
 
     def propose(self, sequences: Iterable[Sequence], most: int) -> dict[int, tuple[int, ...]]:
         """Return up to `most` tokens for each sequence, by id; none for one of which much is left to compute."""
+        texts = self.take_all(sequences, most)
+        proposed = self._continue(texts, most)
+        for text in texts:
+            self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
+        return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
+
+    def take_all(self, sequences: Iterable[Sequence], most: int) -> list[DraftText]:
+        """Return those of some sequences for which there are blocks, as the runner has them from now on."""
         taken = [text for seq in sequences if (text := self._take(seq, most)) is not None]
         texts = [text for text in taken if self._texts.get(text.seq.seq_id) is text]  # others may have its blocks now
         self._runner.apply(
             StepPlan(ended_ids=tuple(self._ended), begun=tuple(self._begun), added_blocks=tuple(self._added))
         )
         self._begun, self._ended, self._added = [], [], []
-        proposed = self._continue(texts, most)
-        for text in texts:
-            self._forget_proposed(text, proposed.get(text.seq.seq_id, []))
-        return {seq_id: tuple(token_ids) for seq_id, token_ids in proposed.items() if token_ids}
+        return texts
 
     def _continue(self, texts: list[DraftText], most: int) -> dict[int, list[int]]:
         """Compute what is missing of some sequences, and return `most` tokens for those that are complete then, by id.
@@ -124,14 +133,10 @@ class DraftModel:
         complete = [by_id[seq_id] for seq_id in found]
         for index in range(most - 1 if complete else 0):
             behind = self._launch(complete, index, before)
-            self._collect(before, found)
+            _gather(found, self._runner.collect(before))
             before = behind
-        self._collect(before, found)
+        _gather(found, self._runner.collect(before))
         return found
-
-    def _collect(self, launched: LaunchedStep, found: dict[int, list[int]]) -> None:
-        for seq_id, token_ids in self._runner.collect(launched).token_ids.items():
-            found[seq_id] += token_ids
 
     def _take(self, seq: Sequence, most: int) -> DraftText | None:
         """Return a sequence with blocks for its tokens and `most` more; None where there are not as many."""
@@ -210,6 +215,11 @@ class DraftModel:
         """Return the rotary positions of the tokens that this model takes of a prompt, and the one after them."""
         del seq
         return np.arange(num_prompt), num_prompt
+
+
+def _gather(found: dict[int, list[int]], result: StepResult) -> None:
+    for seq_id, token_ids in result.token_ids.items():
+        found[seq_id] += token_ids
 
 
 def _begin(

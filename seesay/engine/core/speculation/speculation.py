@@ -52,8 +52,8 @@ class SpeculationRule:
 class Speculation(Protocol):
     """Proposes tokens of live sequences."""
 
-    def begin(self, seq: Sequence) -> None:
-        """Take a sequence that was admitted."""
+    def begin(self, seq: Sequence, *, is_ruled: bool = False) -> None:
+        """Take a sequence that was admitted. is_ruled: a grammar or a limit of thoughts forbids some of its tokens."""
         ...
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
@@ -90,8 +90,9 @@ class TextSpeculation:
         self._texts: dict[int, TextFollower] = {}
         self._sure: dict[int, TextFollower] = {}  # those that expect a token
 
-    def begin(self, seq: Sequence) -> None:
-        """Take a sequence that was admitted."""
+    def begin(self, seq: Sequence, *, is_ruled: bool = False) -> None:
+        """See `Speculation`."""
+        del is_ruled
         if can_propose(seq.params):
             self._live[seq.seq_id] = seq
 
@@ -147,12 +148,13 @@ class TextSpeculation:
 @dataclass(slots=True)
 class _Proposals:
     """Those of a model for one sequence. expected: accepted tokens of a step, which are all until some steps are known.
-    pause: tokens until the next try; next_pause: those of the next pause. num_drafted, num_accepted: those of the
-    sequence that are counted."""
+    pause: tokens until the next try; next_pause: those of the next pause. is_free: nothing but the likeliest tokens is
+    wanted. num_drafted, num_accepted: those of the sequence that are counted."""
 
     seq: Sequence
     most: int
     next_pause: int
+    is_free: bool = False
     pause: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
@@ -168,7 +170,8 @@ class _Proposals:
         are."""
         if self.seq.num_drafted == self.num_drafted:
             return
-        num_accepted = self.seq.num_accepted - self.num_accepted
+        num_rounds = max(1.0, (self.seq.num_drafted - self.num_drafted) / self.most)
+        num_accepted = (self.seq.num_accepted - self.num_accepted) / num_rounds
         self.num_drafted, self.num_accepted = self.seq.num_drafted, self.seq.num_accepted
         self._num_steps += 1
         self._average += (num_accepted - self._average) / min(self._num_steps, _AVERAGED_STEPS)
@@ -193,12 +196,13 @@ class ModelSpeculation:
         self._vocab_size = vocab_size
         self._live: dict[int, _Proposals] = {}
 
-    def begin(self, seq: Sequence) -> None:
-        """Take a sequence that was admitted."""
+    def begin(self, seq: Sequence, *, is_ruled: bool = False) -> None:
+        """See `Speculation`."""
         if self._draft is not None and can_propose(seq.params):
             if self._draft.states is not None:
                 self._draft.states.begin(seq.seq_id)
-            self._live[seq.seq_id] = _Proposals(seq, self._rule.most, self.pause_tokens)
+            is_free = seq.params.is_plain and not (is_ruled or seq.params.needs_masks or seq.adapter_id)
+            self._live[seq.seq_id] = _Proposals(seq, self._rule.most, self.pause_tokens, is_free=is_free)
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
         """Take new tokens of a sequence."""
@@ -230,8 +234,10 @@ class ModelSpeculation:
         if not willing or self._draft is None:
             return {}
         most = min(self._rule.most, self._rule.most_tokens // num_rows - 1)
+        sequences = [one.seq for one in willing]
         try:
-            found = self._draft.propose([one.seq for one in willing], most)
+            found = _propose_in_rounds(self._draft, willing) if len(willing) == num_rows else {}
+            found = found or self._draft.propose(sequences, most)
         except Exception:
             logger.exception("the model that proposes tokens failed: nothing is proposed any more")
             if self._draft.states is not None:
@@ -248,6 +254,15 @@ class ModelSpeculation:
         willing = [one for one in self._live.values() if not one.pause and one.seq.num_generated > 0]
         saved = sum(one.expected for one in willing)
         return willing if saved >= self._rule.least_saved * num_rows else []
+
+
+def _propose_in_rounds(draft: DraftModel, willing: Sequence_[_Proposals]) -> Mapping[int, tuple[int, ...]]:
+    """Return what all sequences of a step propose, if it can do so itself, they have no other rules, and a round is
+    expected to bring a token more for each of them."""
+    is_free = all(one.is_free for one in willing) and sum(one.expected for one in willing) >= len(willing)
+    if draft.rounds is None or not is_free:
+        return {}
+    return draft.rounds.propose([one.seq for one in willing])
 
 
 def cut(token_ids: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
