@@ -38,7 +38,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "google/gemma-2-9b-it": ("recurrent_gemma", "gemma3n_text"),
     "google/gemma-3-4b-it": ("diffusion_gemma", "gemma3n", "gemma4", "pi0", "t5gemma2", "gemma4_unified"),
     "llava-hf/llava-v1.6-mistral-7b-hf": ("chameleon", "emu3", "granite4_vision"),
-    "meta-llama/Llama-3.1-8B-Instruct": ("nemotron_h", "diffllama"),
+    "meta-llama/Llama-3.1-8B-Instruct": ("diffllama",),
     "meta-llama/Llama-3.2-3B-Instruct": (
         "lfm2_moe", "lfm3", "mamba", "mamba2", "rwkv", "xlstm",
     ),
