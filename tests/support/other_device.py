@@ -39,6 +39,7 @@ ABOUT_THE_CPU: dict[str, str] = {
     "test_rank_weights.py": _NO_RANKS,
     "test_rank_failures.py": _NO_RANKS,
     "test_ray_ranks.py": _NO_RANKS,
+    "test_ranks_take_wrong_tokens_back": _NO_RANKS,
     "test_no_bit_depends_on": _NOT_DETERMINISTIC,
     "test_layers_for_which_it_does_not_hold": _NOT_DETERMINISTIC,
     "test_the_process_gives_its_memory_back": "measures the memory of the host, which has the weights of a device too",
