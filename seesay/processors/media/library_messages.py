@@ -1,7 +1,7 @@
 """Messages of the libraries that decode pictures, as records of the log instead of lines on standard error.
 
-libtiff prints what it finds wrong with a file, a line for each line of pixels. Its messages are taken by
-handlers that are set once for the process.
+libtiff prints what it finds wrong with a file, a line for each line of pixels, and Pillow warns of damaged metadata.
+Their messages are taken by handlers that are set once for the process; warnings of other code are shown as before.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import ctypes
 import logging
 import re
 import threading
+import warnings
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 logger = logging.getLogger("seesay")
 
@@ -56,7 +58,16 @@ def _note(text: str) -> None:
 
 @cache
 def _take_over() -> None:
-    """Set libtiff's handlers, once, where Pillow has loaded it."""
+    """Set the handler of warnings, and libtiff's where Pillow has loaded it: once."""
+    shown = warnings.showwarning
+
+    def show(message: Warning | str, *args: Any, **options: Any) -> None:
+        if getattr(_local, "found", None) is None:
+            shown(message, *args, **options)
+        else:
+            _note(str(message))
+
+    warnings.showwarning = show
     with contextlib.suppress(Exception):  # another system: its messages stay on standard error
         from PIL import _imaging  # noqa: F401 - loads the library
 

@@ -61,7 +61,7 @@ def upright_size(image: Image.Image, limits: MediaLimits, name: str) -> tuple[in
     `RequestError`."""
     check_size(image.size, limits, name)
     width, height = image.size
-    with _lock_of(image):
+    with _lock_of(image), logged_messages(name):
         # The size of a TIFF is upright already. A PNG without EXIF data in its header would be decoded to find some.
         is_told = image.format != "TIFF" and (image.format != "PNG" or "exif" in image.info)
         is_turned = is_told and _orientation(image) in _SIDEWAYS

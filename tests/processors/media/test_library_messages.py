@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,3 +44,30 @@ def test_messages_go_to_the_log_bounded(capfd: pytest.CaptureFixture[str], caplo
     text = record.getMessage()
     assert text.startswith("req_1 messages[0].content[1]: ") and "Fax4" in text and "more)" in text and len(text) < 800
     assert "Fax" not in capfd.readouterr().err
+
+
+DECODE = """
+import sys, warnings
+from seesay.config import MediaLimits
+from seesay.processors.media.picture import Picture
+from seesay.system.log import set_up_logging
+set_up_logging("WARNING")
+Picture(open(sys.argv[1], "rb").read(), limits=MediaLimits(), name="messages[0].content[1]").pixels()
+warnings.warn("of other code", stacklevel=1)
+"""
+
+
+def test_warnings_about_metadata_go_to_the_log(tmp_path: Path) -> None:
+    """A JPEG file whose EXIF data are damaged. In a process of its own: pytest takes warnings itself."""
+    damaged = b"Exif\0\0MM\0*\0\0\0\x08" + b"\xff" * 40
+    Image.new("RGB", (8, 8)).save(tmp_path / "damaged.jpg", exif=damaged)
+    done = subprocess.run(
+        [sys.executable, "-W", "default", "-c", DECODE, str(tmp_path / "damaged.jpg")],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    logged = [line for line in done.stderr.splitlines() if "seesay WARNING" in line]
+    assert logged and all("messages[0].content[1]: " in line for line in logged), done.stderr
+    assert "PIL" not in done.stderr and "UserWarning: of other code" in done.stderr
