@@ -237,6 +237,8 @@ def test_what_is_wrong_with_audio_is_said(pipe: Pipeline) -> None:
     assert "not audio of a known kind" in error({"type": "audio", "audio": b"junk"})
     assert "unknown key 'fps'" in error({"type": "audio", "audio": LONG, "fps": 2})
     assert "refuses audio of 0.000 s" in error({"type": "audio", "audio": make_wav(np.zeros(3))})
+    assert "takes the first 2 s alone: divide the audio" in error({"type": "audio", "audio": make_sound(2.01, 400)})
+    assert pipe([make_turn(make_sound(2.0, 400), "what?")], gen_config=ONE).error is None
     assert "takes no image input" in error({"type": "image", "image": np.zeros((8, 8, 3), np.uint8)})
 
 
@@ -247,6 +249,12 @@ def test_all_audio_of_a_request_is_limited(tiny_checkpoint: Callable[[str], Path
         assert pipe([make_turn(LONG, "?")], gen_config=ONE).error is None
         error = pipe([make_turn(LONG, LONG, "?")], gen_config=ONE).error
         assert "more than 3 s together" in str(error)
+
+
+def test_a_processor_that_divides_audio_takes_all_of_it(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with Pipeline(str(tiny_checkpoint("glmasr")), backend_config=EngineConfig(device_type="cpu")) as pipe:
+        answers = [pipe([make_turn(make_sound(time_s, 400), "?")], gen_config=ONE) for time_s in (2.0, 5.0)]
+    assert answers[0].media[0].num_tokens < answers[1].media[0].num_tokens
 
 
 def test_a_model_without_audio_refuses_it(tiny_checkpoint: Callable[[str], Path]) -> None:

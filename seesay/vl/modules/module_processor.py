@@ -31,6 +31,7 @@ MAX_SIDES_RATIO = 200
 """A picture that is longer, compared with its width, may become much larger while its short side is resized."""
 _MAX_KNOWN_SIZES = 1024
 _MAX_TILES = 1 << 10
+_MAX_WINDOW_S = 60
 """Processors list all shapes of so many tiles."""
 _PATCH_PIXELS = 14 * 14
 _FLOAT_BYTES, _PIXEL_BYTES = 4, 3
@@ -67,7 +68,7 @@ class ModuleProcessor:
     """The processor of `checkpoint`, which is found by the names in its JSON files among the classes of Transformers,
     or is code in its folder where that may be run. marker: the text of a picture. image_token: the id of tokens that
     take a row. Both are None where it takes audio alone. video_marker: the text of a video; None where it takes none;
-    audio_marker: that of audio, of which it takes `audio_rate_hz` samples a second."""
+    audio_marker: that of audio, of which it takes `audio_rate_hz` samples a second, and `max_samples` alone; 0: all."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         """Raises `CheckpointError` where it cannot be made, or has a marker neither for pictures nor for audio."""
@@ -82,12 +83,23 @@ class ModuleProcessor:
         self.image_token: int | None = None
         self._video_token: int | None = None
         self._audio_token: int | None = None
+        self.max_samples = 0
         self.video_marker: str | None = None
         self.audio_marker, self.audio_rate_hz = _find_audio(self._processor, checkpoint)
         if self.audio_marker is not None:
             self._audio_token = self._find_token(checkpoint, "audio_token_id")
+            self.max_samples = self._find_window()
         if hasattr(self._processor, "image_processor"):
             self._find_pictures(checkpoint)
+
+    def _find_window(self) -> int:
+        """Return how many samples of audio the processor takes, and leaves out what comes behind; 0 if it takes all."""
+        window = getattr(getattr(self._processor, "feature_extractor", None), "n_samples", None)
+        if not isinstance(window, int) or not 0 < window <= self.audio_rate_hz * _MAX_WINDOW_S:
+            return 0
+        sizes = (MediaSize.of_audio(count, self.audio_rate_hz) for count in (window, 2 * window))
+        once, twice = (self.process(make_blank(Modality.AUDIO, size))["input_ids"].shape for size in sizes)
+        return window if once == twice else 0
 
     def _find_pictures(self, checkpoint: Checkpoint) -> None:
         """Find the markers and tokens of pictures and videos. Raises `CheckpointError` without those of pictures."""
@@ -180,6 +192,8 @@ class ModuleProcessor:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
+            if size.num_samples > self.max_samples > 0:
+                _refuse(size, f"it takes the first {self.max_samples / size.rate_hz:g} s alone: divide the audio")
             # One blank picture at a time: it takes as much memory as the real one.
             if max(sides) > MAX_SIDES_RATIO * min(sides):
                 _refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _NO_PICTURES = "cannot take pictures here"
 _NAMES = {Modality.IMAGE: "picture", Modality.VIDEO: "video", Modality.AUDIO: "audio"}
 _LONG_AUDIO_S = 30
-"""Duration of audio for which memory is planned: encoders divide longer audio into such pieces, or cut it off."""
+"""Duration of audio for which memory is planned: encoders divide longer audio into such pieces, or take none."""
 _SIZES = ((336, 336), (512, 512), (1024, 1024), (512, 2048), (2048, 512), (2048, 2048), (4096, 4096))
 """(height, width) of pictures of which the one with most patches is the costliest."""
 
@@ -130,7 +130,8 @@ class ModuleVisionFamily(ModuleTextFamily):
     def largest_input(self) -> Features | None:
         if Modality.AUDIO not in self.modalities:
             return super().largest_input()
-        audio = make_blank(Modality.AUDIO, MediaSize.of_audio(_LONG_AUDIO_S * self.audio_rate_hz, self.audio_rate_hz))
+        num_samples = min(_LONG_AUDIO_S * self.audio_rate_hz, self.processor.max_samples or 1 << 62)
+        audio = make_blank(Modality.AUDIO, MediaSize.of_audio(num_samples, self.audio_rate_hz))
         found = self.preprocess(audio, self.measure(audio.modality, audio.size, {}))
         picture = super().largest_input()
         return found if picture is None or self.num_units(found) > self.num_units(picture) else picture
