@@ -75,9 +75,10 @@ def _folder_of(checkpoint: Path, method: str) -> Path:
 
 
 def name_model(checkpoint: Checkpoint) -> Callable[[str], str | None]:
-    """Return what names the tensors of a checkpoint but those of a layer behind its last one."""
-    text, name_of = checkpoint.text_config, names_of(checkpoint)
-    behind = f"layers.{text.num_hidden_layers}."
+    """Return what names the tensors of a checkpoint but those of a layer behind its last one. Of layers that a pattern
+    lists, nothing is behind."""
+    name_of = names_of(checkpoint)
+    behind = f"layers.{getattr(checkpoint.text_config, 'num_hidden_layers', None)}."
     return lambda name: None if (found := name_of(name)) and found.startswith(behind) else found
 
 
