@@ -109,11 +109,12 @@ def _find_prefixed(own: str, stored: Iterable[str], name_of: Callable[[str], str
 
 
 def _find_beside(own: str, stored: Iterable[str], name_of: Callable[[str], str | None]) -> str | None:
-    """Return a name that differs from that of a nearest neighbour in its last part, in one small number or in both, and
-    that the model calls `own`. So names are found that patterns change, such as `0.weight` for `linear_1.weight`."""
-    last = own.rpartition(".")[2]
+    """Return a name that differs from that of a nearest neighbour in its last part, in one small number or in both, or
+    in its last two parts, and that the model calls `own`. So names are found that patterns change, such as `0.weight`
+    for `linear_1.weight`, or `mixer.q_proj.weight` for `self_attn.q_proj.weight`."""
+    last, last_two = own.rpartition(".")[2], ".".join(own.split(".")[-2:])
     for name in _find_nearest(own, stored, name_of):
-        for base in (name, f"{name.rpartition('.')[0]}.{last}"):
+        for base in (name, f"{name.rpartition('.')[0]}.{last}", f"{'.'.join(name.split('.')[:-2])}.{last_two}"):
             numbered = (
                 base[: at.start()] + str(n) + base[at.end() :] for at in _NUMBER.finditer(base) for n in range(10)
             )

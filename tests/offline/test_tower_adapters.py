@@ -93,9 +93,14 @@ def test_preempted_sequences_keep_their_pictures(
 ) -> None:
     names = [name for name in expected for _ in PROMPTS]
     with load(checkpoint, adapters, num_gpu_blocks=48, num_cpu_blocks=8) as pipe:
-        found = ask(pipe, names, PROMPTS * len(expected))
-        assert found == [answer for name in expected for answer in expected[name]]
-        assert pipe.engine.stats().total_preemptions > 0
+        for _ in range(
+            5
+        ):  # a busy machine prepares the pictures one after another, and all have room; then they are known
+            found = ask(pipe, names, PROMPTS * len(expected))
+            assert found == [answer for name in expected for answer in expected[name]]
+            if pipe.engine.stats().total_preemptions:
+                return
+    pytest.fail("nothing was preempted")
 
 
 def test_embeddings_are_shared_by_what_the_tower_has(checkpoint: Path, adapters: dict[str, Path]) -> None:

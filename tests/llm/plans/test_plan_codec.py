@@ -93,7 +93,7 @@ def test_a_plan_comes_back_as_it_was(plan: StepPlan) -> None:
         encode_plan(FULL)[:-1],
         encode_plan(FULL) + b"\x00",
         encode_plan(FULL).replace(b"<i8", b"|O8"),
-        encode_plan(FULL).replace(b"video", b"audio"),
+        encode_plan(FULL).replace(b"video", b"scent"),
         encode_plan(StepPlan(rows=(Row(1, 2, 3, 4),))),  # type: ignore[arg-type]
     ],
 )
