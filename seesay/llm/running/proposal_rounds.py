@@ -154,7 +154,7 @@ class _Rounds:
         """Propose, verify and count; and prepare the next round, unless it is the last one."""
         count, width = self._count, self._width
         num_tokens = self._num_missing if self._chained is None else count * width
-        proposed = self._chain.compute(count, num_tokens)[: width - 1].T
+        proposed = self._chain.compute(count, num_tokens).T
         state = self._rows.state
         ahead = state[self._own, LENGTH][:, None] + self._rows.numbers[1:width]
         state[:, TOKEN].index_copy_(0, self._lent, proposed.reshape(-1))
@@ -178,7 +178,7 @@ class _Rounds:
         self._chain.go_on(*self._chained, verified)
 
     def end(self) -> None:
-        """What is on the device now is not what the host knows of."""
+        """Note that the host does not know any more what the device has of these sequences."""
         self._rows.forget(self._slots.reshape(-1))
         self._chain.forget(self._owners)
 

@@ -117,7 +117,7 @@ class ModelRunner:
 
     @property
     def graphs(self) -> DecodeGraphs | None:
-        """What computes decode steps, where graphs do."""
+        """The graphs that compute decode steps; None where there are none."""
         return self._graphs
 
     @property
@@ -295,7 +295,7 @@ class ModelRunner:
         ):
             stopwatch = Stopwatch(self.stream)
             usually = partial(self._launch, splices=splices)
-            rounds = self.rounds if plan.has_unproposed else None
+            rounds = self.rounds if self.rounds is not None and plan.has_unproposed else None
             launched = usually(plan) if rounds is None else rounds.launch(plan, usually)
         launched.stopwatch = stopwatch if launched.step.rows else None
         self._unsampled = launched
