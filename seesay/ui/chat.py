@@ -12,6 +12,7 @@ from typing import Any
 from seesay.ui.answering import Answerer, Answering
 from seesay.ui.conversation import STOPPED, Turn, files_of, find_file, make_messages
 from seesay.ui.details import make_details
+from seesay.ui.marks import make_marked
 from seesay.ui.sentences import explain
 
 _log = logging.getLogger("seesay.ui")
@@ -143,4 +144,6 @@ class Conversation:
 def _with_details(turn: Turn, earlier: Sequence[Turn]) -> Turn:
     if turn.seen is None:
         return turn
-    return replace(turn, details=make_details(turn.seen, turn.files, files_of(earlier)))
+    files = files_of(earlier)
+    marked = make_marked(turn.answer, turn.seen, [*files, *turn.files])
+    return replace(turn, marked=marked, details=make_details(turn.seen, turn.files, files))

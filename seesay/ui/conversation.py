@@ -32,7 +32,7 @@ class Turn:
     """A question with its files (paths), and the answer so far.
 
     error: a sentence, if there is no answer. note: a remark on how the answer ended. seen: the server's report on the
-    answer. details: HTML below the answer, made from `seen`.
+    answer. marked: HTML of an answer that marks something, and details: HTML below it, both made from `seen`.
     """
 
     text: str
@@ -41,6 +41,7 @@ class Turn:
     error: str | None = None
     note: str = ""
     seen: Seen | None = None
+    marked: str = ""
     details: str = ""
     is_done: bool = False
 

@@ -20,9 +20,17 @@ Report = Mapping[str, Any]
 
 
 def group_reports(files: Sequence[str], reports: Sequence[Report]) -> list[tuple[str, Report]]:
-    """Return each file with its report. A document has one for each page, and for a model that takes pictures only a
-    video has one for each frame, as a picture that has a time: they are added up."""
-    pairs: list[tuple[str, Report]] = []
+    """Return each file with its report: those of a document's pages, or of a video's frames, are added up."""
+    return [
+        (path, _add(path, own) if _is_frame(own[0]) or is_document(path) else own[0])
+        for path, own in split_reports(files, reports)
+    ]
+
+
+def split_reports(files: Sequence[str], reports: Sequence[Report]) -> list[tuple[str, Sequence[Report]]]:
+    """Return each file with its reports. A document has one for each page, and for a model that takes pictures only a
+    video has one for each frame, as a picture that has a time."""
+    pairs: list[tuple[str, Sequence[Report]]] = []
     start = 0
     for path in files:
         if start >= len(reports):
@@ -30,8 +38,7 @@ def group_reports(files: Sequence[str], reports: Sequence[Report]) -> list[tuple
         stop = start + 1
         while stop < len(reports) and _belongs(path, reports[stop - 1], reports[stop]):
             stop += 1
-        is_one = not _is_frame(reports[start]) and not is_document(path)
-        pairs.append((path, reports[start] if is_one else _add(path, reports[start:stop])))
+        pairs.append((path, reports[start:stop]))
         start = stop
     return pairs
 

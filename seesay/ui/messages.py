@@ -69,7 +69,9 @@ def _make_answer(turn: Turn) -> list[Any]:
         return [gr.HTML(f'<div class="seesay-error" role="alert">{escape(turn.error)}</div>')]
     if not turn.answer and not turn.is_done:
         return [gr.HTML(_WAITING)]
-    answer = [escape_answer(turn.answer)] if turn.answer else []
+    answer: list[Any] = [escape_answer(turn.answer)] if turn.answer else []
+    if turn.marked:
+        answer = [gr.HTML(turn.marked)]
     return [*answer, gr.HTML(make_below(turn))] if turn.is_done else answer
 
 

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 EXAMPLES_FOLDER = FOLDER / "examples"
 FAVICON_FILE = FOLDER / "favicon.svg"
 STYLE_FILES = (FOLDER / "style.css", TIMELINE_STYLE_FILE)
-SCRIPT_FILES = tuple(FOLDER / name for name in ("theme.js", "page.js", "chat.js", "frames.js"))
+SCRIPT_FILES = tuple(FOLDER / name for name in ("theme.js", "page.js", "chat.js", "frames.js", "marks.js"))
 
 _EXAMPLES: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("Describe this image.", "shapes.png", ("shapes.png",)),

@@ -75,6 +75,7 @@ def _report_as_json(report: Mapping[str, object]) -> dict[str, object]:
         **_numbers(report, ("page",)),
         "is_cached": bool(report.get("is_cached")),
         "timestamps_s": _times(report.get("timestamps_s")),
+        "coordinates": "pixel" if report.get("coordinates") == "pixel" else "thousandth",
     }
 
 

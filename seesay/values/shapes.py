@@ -1,4 +1,8 @@
-"""Boxes, points and polygons that an answer has, in pixels of the picture that the user gave, which is upright."""
+"""Boxes, points and polygons that an answer has, in pixels of the picture that the user gave, which is upright; and the
+times that it has, in seconds of the video.
+
+`span` is the (start, stop) range of the answer's characters that says so.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ class Box:
     bottom: float
     label: str = ""
     picture: int = 0
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +30,7 @@ class Point:
     y: float
     label: str = ""
     picture: int = 0
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,19 @@ class Polygon:
     corners: tuple[tuple[float, float], ...]
     label: str = ""
     picture: int = 0
+    span: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timestamp:
+    """A time in a video, or from one time to another: equal ends are one moment. video: its index among those of the
+    prompt."""
+
+    start_s: float
+    end_s: float
+    label: str = ""
+    video: int = 0
+    span: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

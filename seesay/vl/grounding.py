@@ -22,6 +22,7 @@ MAX_SHAPES = 4096
 T = TypeVar("T")
 _NUMBER = r"\s?-?\d{1,6}(?:\.\d{1,8})?\s?"
 _FOUR = rf"\[{_NUMBER}(?:,{_NUMBER}){{3}}\]"
+_FOURS = re.compile(_FOUR)
 _NUMBERS = re.compile(r"-?\d{1,6}(?:\.\d{1,8})?")
 _FENCE = re.compile(r"```(?:json)?\s*(.*?)(?:```|\Z)", re.DOTALL)
 _OBJECT = re.compile(r"\{[^{}]{1,4000}\}")
@@ -33,10 +34,12 @@ _KOSMOS_CELLS = 32
 
 
 class _Found(NamedTuple):
-    """Corners in fractions of the sides of a picture. One is a point, two are a box, more a polygon."""
+    """Corners in fractions of the sides of a picture. One is a point, two are a box, more a polygon. span: where the
+    text says so."""
 
     label: str
     corners: tuple[tuple[float, float], ...]
+    span: tuple[int, int]
     picture: int | None = None
 
 
@@ -61,12 +64,13 @@ def _place(found: _Found, pictures: Sequence[MediaReport]) -> Box | Point | Poly
         return None
     report = pictures[picture]
     corners = tuple((x * report.width, y * report.height) for x, y in found.corners)
+    label, span = found.label, found.span
     if len(corners) == 1:
-        return Point(x=corners[0][0], y=corners[0][1], label=found.label, picture=picture)
+        return Point(x=corners[0][0], y=corners[0][1], label=label, picture=picture, span=span)
     if len(corners) > 2:
-        return Polygon(corners=corners, label=found.label, picture=picture)
+        return Polygon(corners=corners, label=label, picture=picture, span=span)
     (left, right), (top, bottom) = (sorted(values) for values in zip(*corners))
-    return Box(left=left, top=top, right=right, bottom=bottom, label=found.label, picture=picture)
+    return Box(left=left, top=top, right=right, bottom=bottom, label=label, picture=picture, span=span)
 
 
 def _read(text: str, report: MediaReport) -> Iterator[_Found]:
@@ -94,17 +98,24 @@ def _read_json_of(report: MediaReport) -> Callable[[str], Iterator[_Found]]:
 
 
 def _read_json(text: str, scale: tuple[float, float]) -> Iterator[_Found]:
-    fenced = _FENCE.search(text)
-    for written in itertools.islice(_OBJECT.finditer(fenced[1] if fenced else text), MAX_SHAPES):
-        try:
-            entry = json.loads(written[0])
-        except ValueError:
-            continue
+    for entry, span in find_objects(text):
         label = next((entry[key] for key in _LABEL_KEYS if isinstance(entry.get(key), str)), "")
         picture = next((entry[key] for key in ("picture", "image") if type(entry.get(key)) is int), None)
         values = _numbers_of(entry, _BOX_KEYS, 4) or _numbers_of(entry, _POINT_KEYS, 2)
         if values:
-            yield _Found(str(label), _pair(values, scale), picture)
+            yield _Found(str(label), _pair(values, scale), span, picture)
+
+
+def find_objects(text: str) -> Iterator[tuple[Mapping[str, Any], tuple[int, int]]]:
+    """Yield the objects of a JSON list in an answer with their (start, stop): of its first fenced block, if it has one,
+    and those before the place where it was cut off."""
+    fenced = _FENCE.search(text)
+    begin, end = fenced.span(1) if fenced else (0, len(text))
+    for written in itertools.islice(_OBJECT.finditer(text, begin, end), MAX_SHAPES):
+        try:
+            yield json.loads(written[0]), written.span()
+        except ValueError:
+            continue
 
 
 def _numbers_of(entry: Mapping[str, Any], keys: Sequence[str], count: int) -> list[float]:
@@ -141,7 +152,7 @@ def _read_molmo(text: str) -> Iterator[_Found]:
                 found.setdefault(index, {})[axis] = float(value)
         for place in found.values():
             if len(place) == 2:
-                yield _Found(alt[1] if alt else tag[2].strip(), ((place["x"] / 100, place["y"] / 100),))
+                yield _Found(alt[1] if alt else tag[2].strip(), ((place["x"] / 100, place["y"] / 100),), tag.span())
 
 
 _LOC = re.compile(r"((?:<loc\d{4}>\s?){4})(?:<seg\d{3}>\s?){0,64}([^<;\n]{0,200})")
@@ -151,7 +162,7 @@ def _read_paligemma(text: str) -> Iterator[_Found]:
     """1024ths, y first: <loc0100><loc0200><loc0300><loc0400> cat ; …"""
     for found in _LOC.finditer(text):
         top, left, bottom, right = (int(number) / 1024 for number in re.findall(r"\d{4}", found[1]))
-        yield _Found(found[2].strip(), ((left, top), (right, bottom)))
+        yield _Found(found[2].strip(), ((left, top), (right, bottom)), found.span())
 
 
 _LABEL_CHARS = 200
@@ -161,11 +172,13 @@ _TAGS = re.compile(
 )
 
 
-def _label_before(text: str, done: int, start: int) -> str:
-    """Return the label that stands in front of `start` and behind `done`, with or without tags around it."""
+def _label_before(text: str, done: int, start: int) -> tuple[str, int]:
+    """Return the label that stands in front of `start` and behind `done`, with or without tags around it, and where it
+    begins: at `start` without one."""
     pieces = [piece.strip(" ,;.:") for piece in _TAGS.split(text[max(done, start - _LABEL_CHARS) : start])]
     last = next((piece for piece in reversed(pieces) if piece.strip()), "")
-    return last.rpartition("\n")[2].strip(" ,;.:[](){}<>|")
+    label = last.rpartition("\n")[2].strip(" ,;.:[](){}<>|")
+    return label, text.rfind(label, max(done, start - _LABEL_CHARS), start) if label else start
 
 
 _FLORENCE = re.compile(r"(?:<loc_\d{1,3}>){4,400}")
@@ -175,11 +188,12 @@ def _read_florence(text: str) -> Iterator[_Found]:
     """Thousand bins: cat<loc_10><loc_20><loc_30><loc_40>, and polygons of more of them."""
     label, done = "", 0
     for found in _FLORENCE.finditer(text):
-        label = _label_before(text, done, found.start()) or label  # boxes of one label follow each other
+        own, begin = _label_before(text, done, found.start())
+        label = own or label  # boxes of one label follow each other
         done = found.end()
         values = [int(number) + 0.5 for number in re.findall(r"\d{1,3}", found[0])]
         if len(values) % 2 == 0:
-            yield _Found(label, _pair(values, (1000, 1000)))
+            yield _Found(label, _pair(values, (1000, 1000)), (begin, done))
 
 
 _KOSMOS = re.compile(
@@ -199,6 +213,7 @@ def _read_kosmos(text: str) -> Iterator[_Found]:
                     ((left + 0.5) / _KOSMOS_CELLS, (top + 0.5) / _KOSMOS_CELLS),
                     ((right + 0.5) / _KOSMOS_CELLS, (bottom + 0.5) / _KOSMOS_CELLS),
                 ),
+                found.span(),
             )
 
 
@@ -210,8 +225,9 @@ def _read_qwen(text: str) -> Iterator[_Found]:
     """Thousandths, of Qwen-VL and Qwen2-VL: <ref>cat</ref><box>(10,20),(30,40)</box>."""
     done = 0
     for found in _QWEN.finditer(text):
-        label, done = _label_before(text, done, found.start()), found.end()
-        yield _Found(label, _pair(_numbers(found[0]), (1000, 1000)))
+        label, begin = _label_before(text, done, found.start())
+        done = found.end()
+        yield _Found(label, _pair(_numbers(found[0]), (1000, 1000)), (begin, done))
 
 
 _LISTS = re.compile(rf"\[\s?({_FOUR}(?:\s?,\s?{_FOUR}){{0,1000}})\s?\]")
@@ -222,10 +238,11 @@ def _read_lists_of(text: str) -> Iterator[_Found]:
     scale = 999 if "<|det|>" in text or "<|ref|>" in text else 1000
     done = 0
     for found in _LISTS.finditer(text):
-        label, done = _label_before(text, done, found.start()), found.end()
-        values = _numbers(found[1])
-        for first in range(0, len(values), 4):
-            yield _Found(label, _pair(values[first : first + 4], (scale, scale)))
+        label, begin = _label_before(text, done, found.start())
+        for four in _FOURS.finditer(text, *found.span(1)):
+            yield _Found(label, _pair(_numbers(four[0]), (scale, scale)), (begin, four.end()))
+            begin = four.end()
+        done = found.end()
 
 
 _READERS: Iterable[Callable[[str], Iterator[_Found]]] = (

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from live_server import LiveServer, make_data_url, read_events
 
@@ -39,7 +42,7 @@ def test_an_answer_that_has_to_name_boxes_has_them_in_pixels(server: LiveServer)
     below = 28 * 100 / (down if seen["coordinates"] == "pixel" else 1000)
     assert (seen["width"], seen["height"]) == (200, 100)
     assert box == {"box": pytest.approx([0, 0, expected, below]), "label": "cat", "picture": 0}
-    assert choice["points"] == choice["polygons"] == []
+    assert choice["points"] == choice["polygons"] == choice["timestamps"] == []
 
     streamed = ask(server, response_format=fixed, return_boxes=True, stream=True).text
     last = [event["choices"][0] for event in read_events(streamed) if event.get("choices")][-1]
@@ -61,3 +64,24 @@ def test_a_list_of_boxes_can_be_asked_for(server: LiveServer) -> None:
         for entry in json.loads(content):
             assert set(entry) == {"bbox_2d", "label"} and len(entry["bbox_2d"]) == 4
     assert isinstance(choice["boxes"], list)
+
+
+def test_times_of_a_video_are_seconds_of_it(server: LiveServer) -> None:
+    av = pytest.importorskip("av")
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=4)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        for shade in range(8):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 30 * shade, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    url = "data:video/mp4;base64," + base64.b64encode(file.getvalue()).decode()
+    content = [{"type": "video_url", "video_url": {"url": url}}, {"type": "text", "text": "when?"}]
+    body = {
+        "messages": [{"role": "user", "content": content}], "max_tokens": 60, "return_boxes": True,
+        "response_format": {"type": "choice", "choice": ["from 0:00.5 to 1.5 s: it moves"]},
+    }  # fmt: skip
+    [choice] = server.post(CHAT, body).json()["choices"]
+    assert choice["timestamps"] == [{"start_s": 0.5, "end_s": 1.5, "label": "it moves", "video": 0}]

@@ -15,7 +15,7 @@ from seesay.ui.record import make_record, read_record
 REPORT = {
     "modality": "video", "num_frames": 4, "height": 480, "width": 640, "resized_height": 476, "resized_width": 644,
     "num_tiles": 1, "num_patches": 1564, "num_tokens": 391, "is_cached": True,
-    "timestamps_s": [0.0, 0.5, 1.0, 1.5],
+    "timestamps_s": [0.0, 0.5, 1.0, 1.5], "coordinates": "pixel",
 }  # fmt: skip
 SEEN = Seen(
     usage={"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"vision_tokens": 6}},

@@ -144,3 +144,16 @@ def test_a_turned_picture_is_drawn_upright() -> None:
     Image.new("RGB", (500, 1000), "white").save(file, format="JPEG", exif=exif)
     response = Response(text=ONE_BOX["Qwen3-VL"], media=(make_report(),))
     assert load_image(file.getvalue()).size == response.draw(file.getvalue()).size == (1000, 500)
+
+
+@pytest.mark.parametrize("text", [*ONE_BOX.values(), *(text for text, _ in NEAR_BOX.values())])
+def test_each_box_says_where_the_text_has_it(text: str) -> None:
+    [box] = find_shapes(f"Look: \n{text}", [make_report()]).boxes
+    written = f"Look: \n{text}"[slice(*box.span)]
+    assert "cat" in written and "<ref>" not in written and any(char.isdigit() for char in written)
+
+
+def test_boxes_of_one_list_have_places_of_their_own() -> None:
+    text = "<ref>a</ref><box>[[0,0,10,10],[20,20,30,30]]</box>"
+    one, two = find_shapes(text, [make_report()]).boxes
+    assert text[slice(*one.span)] == "a</ref><box>[[0,0,10,10]" and text[slice(*two.span)] == ",[20,20,30,30]"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.values import FinishReason, MediaReport, OutputDelta, StageTimings, Usage, find_prompt_logprobs
 from seesay.values.prompt_logprobs import PromptLogprobs
-from seesay.values.shapes import Box, Point, Polygon, Shapes
+from seesay.values.shapes import Box, Point, Polygon, Shapes, Timestamp
 from seesay.vl.grounding import find_shapes
+from seesay.vl.timestamps import find_timestamps
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -77,6 +78,11 @@ class Response:
     def polygons(self) -> tuple[Polygon, ...]:
         """The polygons that it has."""
         return self._shapes.polygons
+
+    @property
+    def timestamps(self) -> tuple[Timestamp, ...]:
+        """The times of videos that it has, in seconds of the video that was given."""
+        return find_timestamps(self.text, self.media)
 
     def draw(self, picture: object, index: int = 0) -> Image.Image:
         """Return a copy of a picture, which is what `load_image` takes, with what the answer marks in it. index: which

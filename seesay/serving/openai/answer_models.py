@@ -119,12 +119,20 @@ class PolygonField(AnswerModel):
     picture: int
 
 
+class TimestampField(AnswerModel):
+    start_s: float
+    end_s: float
+    label: str
+    video: int
+
+
 class _Marked(_Ended):
-    """boxes, points, polygons (extensions): with `return_boxes`, or with a `response_format` of the type boxes."""
+    """boxes, points, polygons, timestamps (extensions): with `return_boxes`, or `response_format` of the type boxes."""
 
     boxes: list[BoxField] | None = Field(None, exclude_if=lambda value: value is None)
     points: list[PointField] | None = Field(None, exclude_if=lambda value: value is None)
     polygons: list[PolygonField] | None = Field(None, exclude_if=lambda value: value is None)
+    timestamps: list[TimestampField] | None = Field(None, exclude_if=lambda value: value is None)
 
 
 class ChatChoice(_Marked):

@@ -220,7 +220,9 @@ class ChatCompletionRequest(BeamFields, ChatFields, SamplingFields):
         None, ge=0, le=20, description="extension: number of alternatives per token of the prompt"
     )
     return_boxes: bool | None = Field(
-        None, description="extension: `boxes`, `points` and `polygons` in each choice, in pixels of the picture"
+        None,
+        description="extension: `boxes`, `points` and `polygons` in each choice, in pixels of the picture, and "
+        "`timestamps`, in seconds of the video",
     )
     metadata: Metadata | None = Field(None, description="accepted, not used: completions are not stored")
     safety_identifier: str | None = Field(None, max_length=512, description="accepted, not used")

@@ -1,4 +1,4 @@
-"""Boxes, points and polygons of an answer, as extensions of its choice."""
+"""Boxes, points, polygons and times of an answer, as extensions of its choice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import asdict
 from typing import Self
 
 from seesay.values import OutputDelta
+from seesay.values.shapes import Polygon, Timestamp
 from seesay.vl.grounding import find_shapes
+from seesay.vl.timestamps import find_timestamps
 
 
 class ShapeFields:
@@ -44,5 +46,11 @@ class ShapeFields:
             "points": [
                 {"point": [point.x, point.y], "label": point.label, "picture": point.picture} for point in shapes.points
             ],
-            "polygons": [asdict(polygon) for polygon in shapes.polygons],
+            "polygons": [_leave_span(polygon) for polygon in shapes.polygons],
+            "timestamps": [_leave_span(timestamp) for timestamp in find_timestamps(text, last.media)],
         }
+
+
+def _leave_span(value: Polygon | Timestamp) -> dict[str, object]:
+    """Return the fields of a value without its place in the text, which clients count in other units."""
+    return {name: field for name, field in asdict(value).items() if name != "span"}
