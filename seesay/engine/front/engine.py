@@ -75,6 +75,7 @@ from seesay.templates import ChatTemplate, as_template, choose_template
 from seesay.templates.parsers.choose import AnswerFormat
 from seesay.values import EngineStats, GenerationRequest, OutputDelta
 from seesay.vl.prompts.conversation_parts import parse_prompts
+from seesay.vl.reranking import find_reranker
 
 if TYPE_CHECKING:
     import numpy as np
@@ -207,6 +208,7 @@ class AsyncEngine:
         self.checkpoint = model.checkpoint
         self.family = model.family
         self.vocab_size = model.vocab_size
+        self.reranker = find_reranker(model.checkpoint, model.tokenizer, str(self.model_path))
         self.embedding_size, self.pooling = model.embedding_size, model.pooling
         self.core = core
         self.family.resizes_on_device = core.facts.resizes_on_device

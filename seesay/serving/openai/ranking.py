@@ -1,11 +1,12 @@
-"""`/v1/rerank` and `/v1/score`: how near texts and pictures are to each other, by the cosine of their embeddings, or by
-MaxSim of those that have a vector for each token."""
+"""`/v1/rerank` and `/v1/score`: how near texts and pictures are to each other, by the cosine of their embeddings, by
+MaxSim of those that have a vector for each token, or as a cross-encoder says that reads both."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -31,6 +32,7 @@ from seesay.serving.requests.shared_fields import TextFields
 from seesay.serving.requests.state import ServerState
 from seesay.serving.requests.submission import Tally
 from seesay.values import GenerationRequest, MediaPart, Pooling
+from seesay.vl.reranking import Reranker
 
 _MAX_ITEMS = 2048
 _MAX_NUMBERS = 1 << 26
@@ -44,6 +46,9 @@ class _RankingRequest(TextFields):
     model: str | None = None
     pooling: Pooling | None = Field(
         None, description="extension: tokens is late interaction; default: the server's, or as the model was trained"
+    )
+    instruction: str | None = Field(
+        None, min_length=1, max_length=8192, description="extension: the task, for a cross-encoder; default: its own"
     )
     user: str | None = Field(None, max_length=512)
 
@@ -80,7 +85,7 @@ class RankingUsage(AnswerModel):
 
 
 class Ranked(AnswerModel):
-    """relevance_score: cosine of the embeddings, -1 to 1, or MaxSim. document: as it was sent."""
+    """relevance_score: cosine, -1 to 1, or MaxSim, or a cross-encoder's score, 0 to 1. document: as it was sent."""
 
     index: int
     relevance_score: float
@@ -122,8 +127,9 @@ def make_router(state: ServerState) -> APIRouter:
         """Sort documents by how near they are to a query."""
         documents = _check_list(body.documents, "documents")
         named = {"query": body.query, **{f"documents[{i}]": document for i, document in enumerate(documents)}}
-        vectors, usage = await _embed(state, body, http, named)
-        scores = np.array([compare(vectors[0], vector) for vector in vectors[1:]])
+        pairs = [("query", name) for name in named if name != "query"]
+        found, usage = await _score(state, body, http, named, pairs)
+        scores = np.array(found)
         order = np.argsort(-scores, kind="stable")[: body.top_n]
         results = [
             {
@@ -144,9 +150,10 @@ def make_router(state: ServerState) -> APIRouter:
             raise bad_request(f"text_1 must have 1 entry or {len(two)}, as text_2 has, got {len(one)}", "text_1")
         named = {f"text_1[{i}]": item for i, item in enumerate(one)}
         named |= {f"text_2[{i}]": item for i, item in enumerate(two)}
-        vectors, usage = await _embed(state, body, http, named)
-        pairs = zip(vectors[: len(one)] * (len(two) // len(one)), vectors[len(one) :], strict=True)
-        data = [{"object": "score", "index": index, "score": compare(*pair)} for index, pair in enumerate(pairs)]
+        names = list(named)
+        pairs = list(zip(names[: len(one)] * (len(two) // len(one)), names[len(one) :], strict=True))
+        scores, usage = await _score(state, body, http, named, pairs)
+        data = [{"object": "score", "index": index, "score": score} for index, score in enumerate(scores)]
         head = {"id": make_id("score-"), "object": "list", "created": int(time.time())}
         return JSONResponse({**head, "model": state.name_model(body.model), "data": data, "usage": usage})
 
@@ -167,40 +174,88 @@ def _show_document(document: object) -> object:
     return {"text": document} if isinstance(document, str) else {"content": document}
 
 
+_Pairs = Sequence[tuple[str, str]]
+
+
+async def _score(
+    state: ServerState, body: _RankingRequest, http: Request, named: Mapping[str, object], pairs: _Pairs
+) -> tuple[list[float], dict[str, int]]:
+    """Return the scores of pairs of items, by the client's names of them, and the usage."""
+    reranker = state.engine.reranker if body.pooling is None else None
+    if reranker is None:
+        if body.instruction is not None:
+            raise bad_request("instruction is for cross-encoders: this model compares embeddings", "instruction")
+        states, usage = await _embed(state, body, http, list(named), partial(_make_requests, state, body, named))
+        vectors = dict(zip(named, (shape_embedding(each, normalize=True) for each in states), strict=True))
+        return [compare(vectors[one], vectors[two]) for one, two in pairs], usage
+    make = partial(_make_pairs, state, body, named, pairs, reranker)
+    states, usage = await _embed(state, body, http, [two for _, two in pairs], make)
+    return [reranker.score(each) for each in states], usage
+
+
 async def _embed(
-    state: ServerState, body: _RankingRequest, http: Request, named: Mapping[str, object]
-) -> tuple[list[npt.NDArray[np.float32]], dict[str, int]]:
-    """Return the embeddings of items by the client's names of them, whose vectors have length 1, and the usage."""
-    requests = await off_loop(http, _make_requests, state, body, named)
+    state: ServerState,
+    body: _RankingRequest,
+    http: Request,
+    names: Sequence[str],
+    make: Callable[[], list[GenerationRequest]],
+) -> tuple[list[npt.ArrayLike], dict[str, int]]:
+    """Return the embeddings of requests by the client's names of them, and the usage."""
+    requests = await off_loop(http, make)
     answers = await state.answering.collect(
         requests,
         receive=http.receive,
         caller=caller_of(http.scope),
-        names=body.field_names(*named),
-        watch=VectorRoom(_MAX_NUMBERS, [*named][-1].partition("[")[0]).add,
+        names=body.field_names(*names),
+        watch=VectorRoom(_MAX_NUMBERS, names[-1].partition("[")[0]).add,
     )
     tally = Tally()
     for index, answer in enumerate(answers):
         tally.add(index, answer.last)
-    vectors = [shape_embedding(answer.last.pooled, normalize=True) for answer in answers]
-    return vectors, {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
+    usage = {"prompt_tokens": tally.prompt_tokens, "total_tokens": tally.prompt_tokens}
+    return [answer.last.pooled for answer in answers], usage
 
 
 def _make_requests(state: ServerState, body: _RankingRequest, named: Mapping[str, object]) -> list[GenerationRequest]:
-    state.check_model(body.model)
+    prompts = _read_items(state, body, named)
+    request = replace(_make_request(body), pooling=find_pooling(state, body.pooling))
     options = body.media_options(state.engine.family)
-    request = GenerationRequest(
-        prompt="",
-        gen_config=GenerationConfig(max_new_tokens=1),
-        pooling=find_pooling(state, body.pooling),
-        streams=False,
-        **body.request_options(),
+    return [replace(request, prompt=options.fill_messages(prompt) if _parts(prompt) else prompt) for prompt in prompts]
+
+
+def _make_pairs(
+    state: ServerState, body: _RankingRequest, named: Mapping[str, object], pairs: _Pairs, reranker: Reranker
+) -> list[GenerationRequest]:
+    """Return a request for each pair, whose last hidden state has its score."""
+    prompts = _read_items(state, body, {name: _as_parts(item) for name, item in named.items()})
+    parts = {name: _parts(prompt) for name, prompt in zip(named, prompts, strict=True)}
+    request = replace(_make_request(body), pooling="last", chat_template=reranker.template)
+    options = body.media_options(state.engine.family)
+    return [
+        replace(request, prompt=options.fill_messages(reranker.make_prompt(parts[one], parts[two], body.instruction)))
+        for one, two in pairs
+    ]
+
+
+def _as_parts(item: object) -> object:
+    """Return a text as content parts, and other items as they are."""
+    return [{"type": "text", "text": item}] if isinstance(item, str) and item else item
+
+
+def _make_request(body: _RankingRequest) -> GenerationRequest:
+    return GenerationRequest(
+        prompt="", gen_config=GenerationConfig(max_new_tokens=1), streams=False, **body.request_options()
     )
+
+
+def _read_items(state: ServerState, body: _RankingRequest, named: Mapping[str, object]) -> list[Any]:
+    """Return the prompts of items by the client's names of them."""
+    state.check_model(body.model)
     prompts = [_read_item(state, name, item) for name, item in named.items()]
     media = [part for prompt in prompts for part in _parts(prompt) if isinstance(part, MediaPart)]
     if len(media) > (most := state.settings.media.max_items):
         raise bad_request(f"the request has more than {most} pictures and videos", next(iter(named)))
-    return [replace(request, prompt=options.fill_messages(prompt) if _parts(prompt) else prompt) for prompt in prompts]
+    return prompts
 
 
 def _read_item(state: ServerState, name: str, item: object) -> Any:
@@ -213,6 +268,6 @@ def _read_item(state: ServerState, name: str, item: object) -> Any:
     raise bad_request(f"{name} must be a text or a list of content parts, got {show(item)}", name)
 
 
-def _parts(prompt: object) -> list[object]:
+def _parts(prompt: object) -> list[Any]:
     turns = prompt if isinstance(prompt, tuple) else ()
     return [part for turn in turns for part in getattr(turn, "parts", ())]
