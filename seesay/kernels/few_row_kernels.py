@@ -78,7 +78,8 @@ def one_row_kernel(
     HAS_SCALE: W is FP8 or int8, and scale float32 [num_outputs] multiplies its rows. HAS_NORM: divide x by its root
     mean square and multiply it by `norm` [SIZE]. GATE, if given: W has 2 · num_outputs rows, and out is this activation
     of the first half times the second half. ADDS: add the result to out. HAS_TERM: add `term`, float32 of
-    as many numbers as W has rows, to the rounded product.
+    as many numbers as W has rows, to the rounded product; x is known when the kernel starts, the term when the one
+    before has ended.
     """
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     columns = tl.arange(0, SPAN)
@@ -90,7 +91,7 @@ def one_row_kernel(
     weight = _load_span(own, 0, columns, is_output, SIZE, SPAN)
     if GATE is not None:
         up_weight = _load_span(other, 0, columns, is_output, SIZE, SPAN)
-    if IS_DEPENDENT:
+    if IS_DEPENDENT and not HAS_TERM:
         tl.extra.cuda.gdc_wait()
     scale = 1.0
     if HAS_NORM:
@@ -116,6 +117,8 @@ def one_row_kernel(
                 up_weight = _load_span(other, first + SPAN, columns, is_output & (first + SPAN < SIZE), SIZE, SPAN)
             up_total += this.to(tl.float32) * x[None, :]
     kind = out_ptr.dtype.element_ty
+    if IS_DEPENDENT and HAS_TERM:
+        tl.extra.cuda.gdc_wait()
     product = tl.sum(total, axis=1)
     if HAS_SCALE:
         product *= tl.load(scale_ptr + outputs, mask=is_output, other=0.0)

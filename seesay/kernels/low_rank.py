@@ -27,14 +27,14 @@ _EXPAND_TILINGS = {2: (128, 3), 4: (64, 1)}
 """Outputs that a program of the second kernel computes at once, and how many times as many are under way, by the bytes
 of an output."""
 _EXPAND_WARPS = 8
-_MIN_PART, _MAX_PARTS = 512, 16
+_MIN_PART, _MAX_PARTS = 512, tl.constexpr(8)
 _MAX_WAITING_TILES = 8
 """Most tiles for whose kernels it is worth starting before the kernel before has ended."""
 _WANTED_PROGRAMS = 256
 """Programs of the first kernel worth having at once: where there are few tiles, the inputs are divided."""
-_FEW_COMPONENTS, _FEW_TILING, _MANY_TILING = 32, (512, 2), (256, 3)
-"""Bytes of a row's inputs that the first kernel multiplies at once, and how many spans of them are under way, for up to
-32 components and for more."""
+_FEW_ROWS, _STAGES = 48, 3
+"""Rows of x and of A, together, of which the first kernel multiplies 512 bytes at once, and 256 of more; and how many
+times as many are under way."""
 
 
 class SlotProducts(NamedTuple):
@@ -136,8 +136,8 @@ def shrink_kernel(
     if tl.max(is_used.to(tl.int32)) > 0:
         own = a_ptr + slot * slot_stride + components[:, None].to(tl.int64) * num_inputs
         places = x_ptr + tokens[:, None] * x_stride
-        begin = number * tl.multiple_of(part, 16)
-        stop = tl.minimum(begin + tl.multiple_of(part, 16), num_inputs)
+        begin = tl.multiple_of(number * part, 16)
+        stop = tl.minimum(tl.multiple_of(begin + part, 16), num_inputs)
         total = tl.zeros((ROWS, RANKS), dtype=tl.float32)
         for place in tl.range(begin, stop, INPUTS, num_stages=STAGES):
             inputs = tl.multiple_of(place, 16) + tl.arange(0, INPUTS)
@@ -151,12 +151,14 @@ def shrink_kernel(
 
 @triton.jit
 def _sum_parts(made_ptr, start, rank, is_row, part_stride, num_parts, RANKS: tl.constexpr):
-    """Return RANKS components of A x from `start` on, for made_ptr [rows, 1]: where each row is in the first part."""
+    """Return RANKS components of A x from `start` on, for made_ptr [rows, 1]: where each row is in the first part. All
+    parts are read at once."""
     components = start + tl.arange(0, RANKS)[None, :]
     is_there = is_row & (components < rank)
     inner = tl.load(made_ptr + components, mask=is_there, other=0.0)
-    for number in range(1, num_parts):
-        inner += tl.load(made_ptr + number * part_stride + components, mask=is_there, other=0.0)
+    for number in tl.static_range(1, _MAX_PARTS):
+        places = made_ptr + number * part_stride + components
+        inner += tl.load(places, mask=is_there & (number < num_parts), other=0.0)
     return inner
 
 
@@ -180,7 +182,7 @@ def _expand(
     y = tl.load(y_ptr, mask=is_row & is_column, other=0.0).to(tl.float32)
     y = tl.dot(inner, load_b(b_ptr, 0, rank, is_column, num_outputs, RANKS), y, input_precision="ieee")
     if MAX_RANK > RANKS:
-        for start in range(RANKS, rank, RANKS):
+        for start in tl.range(RANKS, rank, RANKS, num_stages=1):
             more = _sum_parts(made_ptr, start, rank, is_row, part_stride, num_parts, RANKS).to(inner.dtype)
             b = load_b(b_ptr, start, rank, is_column, num_outputs, RANKS)
             y = tl.dot(more, b, y, input_precision="ieee")
@@ -287,10 +289,9 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
     products.check(x)
     num_made, num_tiles, num_inputs = products.num_sources * products.max_rank, len(products.tiles), x.shape[1]
     tile = min(_MAX_RANK_TILE, power_of_2_from(num_made))
-    size, stages = _FEW_TILING if tile <= _FEW_COMPONENTS else _MANY_TILING
-    inputs = size // x.itemsize
+    inputs = (512 if products.tile_rows + tile <= _FEW_ROWS else 256) // x.itemsize
     num_rank_tiles = -(-num_made // tile)
-    num_parts = max(1, min(_WANTED_PROGRAMS // (num_tiles * num_rank_tiles), num_inputs // _MIN_PART, _MAX_PARTS))
+    num_parts = max(1, min(_WANTED_PROGRAMS // (num_tiles * num_rank_tiles), num_inputs // _MIN_PART, _MAX_PARTS.value))
     part = -(-num_inputs // (num_parts * inputs)) * inputs
     num_parts = -(-num_inputs // part)
     made = torch.empty(num_parts, len(products.tokens), num_made, dtype=torch.float32, device=x.device)
@@ -312,7 +313,7 @@ def _shrink(x: torch.Tensor, products: SlotProducts, *, is_dependent: bool) -> t
         RANKS=tile,
         ROWS=products.tile_rows,
         INPUTS=inputs,
-        STAGES=stages,
+        STAGES=_STAGES,
         IS_DEPENDENT=is_dependent,
         num_warps=4,
         **nvidia_options(launch_pdl=is_dependent),

@@ -87,7 +87,7 @@ def expand_row_kernel(
     IS_DEPENDENT: tl.constexpr,
 ):
     """Write COLUMNS of a span of B A x of one row to out float32 [num_outputs], for A x [PARTS, MADE]. The kernel
-    starts while the one before runs, and reads its first factors."""
+    starts while the one before runs, and reads its first factors; the one behind starts when A x is made, and so x."""
     slot = tl.load(tiles_ptr).to(tl.int64)
     source, start, stop = load_span(spans_ptr, tl.program_id(0), IS_ALIGNED)
     columns = start + tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
@@ -95,7 +95,9 @@ def expand_row_kernel(
     rank = tl.load(ranks_ptr + slot * ranks_stride + source, mask=slot >= 0, other=0)
     own = b_ptr + slot * slot_stride + columns
     b = load_b(own, 0, rank, is_column, num_outputs, RANKS)
-    wait(IS_DEPENDENT)
+    if IS_DEPENDENT:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     parts = tl.arange(0, PADDED_PARTS)[:, None]
     total = tl.zeros((COLUMNS,), dtype=tl.float32)
     for start in range(0, rank, RANKS):

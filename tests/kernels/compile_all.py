@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import pkgutil
 import re
 import resource
@@ -556,6 +557,23 @@ def find_kernels() -> set[str]:
     return {name for name in found if name.endswith("_kernel")}
 
 
+UNALIGNED = ("seesay.kernels.low_rank:expand_kernel",)
+"""These are compiled for outputs of any number, too."""
+
+
+def find_single_reads(code: str) -> list[str]:
+    """Return the shapes of matrices of 16 bits of which each thread reads single numbers, as Triton's code has them."""
+    sizes = dict(re.findall(r"(#blocked\d*) = #ttg\.blocked<\{sizePerThread = \[([^\]]*)\]", code))
+    reads = re.findall(r"tt\.load .*?: tensor<(\d+x\d+)x!tt\.ptr<(?:bf16|f16)>, (#blocked\d*)>", code)
+    return sorted(
+        {
+            shape
+            for shape, layout in reads
+            if math.prod(map(int, shape.split("x"))) >= 1024 and set(sizes[layout].split(", ")) == {"1"}
+        }
+    )
+
+
 def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
     shared_bytes: dict[str, int] = {}
     problems: list[str] = []
@@ -578,6 +596,11 @@ def compile_all(kind: str, dtype: str, *, is_once: bool) -> dict[str, Any]:
             is_fixed = kind == "90" and name.endswith(":fixed_product_kernel") and dtype != "float32"
             if is_fixed and re.search(r"\bmma\.sync", kernel.asm["ptx"]):
                 problems.append(f"{name} has mma.sync, whose sums have other bits than those of wgmma")
+            found = find_single_reads(kernel.asm["ttgir"]) if kind == "90" and name not in UNALIGNED else []
+            if found:
+                problems.append(
+                    f"{name} reads {', '.join(found)} number by number: Triton does not know their alignment"
+                )
             shared_bytes[name] = max(taken, shared_bytes.get(name, 0))
             if taken > limit:
                 problems.append(f"{name} takes {taken} bytes of shared memory; a block has {limit}")
