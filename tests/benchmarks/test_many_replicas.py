@@ -42,4 +42,4 @@ def test_goals_over_64_replicas() -> None:
     """At 10,000 requests a second: 0.85 of the hits of one cache without limits, and 1.25 times the mean load."""
     result = run(64, rate=10_000, seconds=40)
     assert result.prefix_hits >= 0.85 and result.picture_hits >= 0.85
-    assert result.fullest_running_p99 <= 1.25
+    assert result.fullest_running_p99 <= 1.25 and result.fullest_computed <= 1.25

@@ -36,12 +36,14 @@ class _Body(msgspec.Struct):
 
 
 class Wish(NamedTuple):
-    """What a request says. `key`: a digest of what may be cached, empty if that is nothing. `session`: its session,
-    which one node keeps. `stored_id`: what it continues and one
-    node stores: a response, a conversation, or the file of a batch."""
+    """What a request says. `key`: a digest of what others may have had cached, empty if that is nothing.
+    `conversation`: a digest of how its conversation began, which all its turns repeat. `session`: its session, which
+    one node keeps. `stored_id`: what it continues and one node stores: a response, a conversation, or the file of a
+    batch."""
 
     model: str | None = None
     key: bytes = b""
+    conversation: bytes = b""
     session: bytes = b""
     stored_id: str | None = None
 
@@ -55,7 +57,7 @@ def read_wish(body: bytes | bytearray) -> Wish:
         return Wish()
     try:
         read = _decoder.decode(body)
-        key = _make_key(read)
+        key, conversation = _make_keys(read)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return Wish()
     continued = read.previous_response_id or read.conversation or read.input_file_id
@@ -64,12 +66,14 @@ def read_wish(body: bytes | bytearray) -> Wish:
     return Wish(
         model=read.model if isinstance(read.model, str) else None,
         key=key,
+        conversation=conversation,
         session=b"" if read.session_id in (None, -1) else digest(repr(read.session_id).encode()),
         stored_id=continued if isinstance(continued, str) else None,
     )
 
 
-def _make_key(body: _Body) -> bytes:
+def _make_keys(body: _Body) -> tuple[bytes, bytes]:
+    """Return (key, conversation) of a body's `Wish`."""
     system: list[Any] = [body.system, body.instructions]
     first: list[Any] = [{name: getattr(body, name) for name in ("prompt", "image_url", "image_data", "images")}]
     for message in _messages_of(body):
@@ -78,10 +82,12 @@ def _make_key(body: _Body) -> bytes:
         else:
             first.append(message)
             break
+    of_system, of_first = "".join(_strings_of(system, _TEXTS)), "".join(_strings_of(first, _TEXTS))
     if pictures := _strings_of(first, _PICTURES):
-        return digest(*(picture.encode("utf-8", "surrogatepass") for picture in pictures))
-    of_first = "".join(_strings_of(first, _TEXTS))
-    return digest(_cut("".join(_strings_of(system, _TEXTS))), _cut(of_first)) if of_first else b""
+        key = digest(*map(_encode, pictures))
+    else:
+        key = digest(_cut(of_system), _cut(of_first)) if of_first else b""
+    return key, digest(key, _encode(of_system), _encode(of_first)) if key else b""
 
 
 def _messages_of(body: _Body) -> list[Any]:
@@ -105,7 +111,11 @@ def _strings(value: Any, name: str) -> Iterator[tuple[str, str]]:
             yield from _strings(item, key)
 
 
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
 def _cut(text: str) -> bytes:
     """Return the whole blocks at the beginning of a text: what follows on a long text may differ."""
     num_blocks = min(_MAX_BLOCKS, len(text) // _BLOCK_CHARS)
-    return (text[: num_blocks * _BLOCK_CHARS] if num_blocks else text).encode("utf-8", "surrogatepass")
+    return _encode(text[: num_blocks * _BLOCK_CHARS] if num_blocks else text)

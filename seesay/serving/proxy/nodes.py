@@ -12,7 +12,7 @@ from contextlib import suppress
 from seesay.serving.errors import ApiError
 from seesay.serving.proxy.affinity import Wish
 from seesay.serving.proxy.node import Node
-from seesay.serving.proxy.strategies import STRATEGIES, prefer
+from seesay.serving.proxy.strategies import make_strategy, prefer
 from seesay.serving.proxy.upstream import NodeLostError
 from seesay.system.liveness import LIMIT_S
 
@@ -27,7 +27,7 @@ class Nodes:
     def __init__(self, strategy: str, *, key: str = "", hang_limit_s: float = LIMIT_S) -> None:
         """`key`: the API key with which nodes are asked for their models. A node that answers no question for
         `hang_limit_s` loses its running requests."""
-        self._choose = STRATEGIES[strategy]
+        self._choose = make_strategy(strategy)
         self._headers = [(b"authorization", f"Bearer {key}".encode())] if key else []
         self._hang_limit_s = hang_limit_s
         self._nodes: dict[str, Node] = {}
@@ -73,7 +73,7 @@ class Nodes:
         home = self._nodes.get(self._homes.get(wish.stored_id or "", ""))
         if home in nodes or not nodes:
             return home if nodes else None
-        return prefer(nodes, wish.session) if wish.session else self._choose(nodes, wish.key)
+        return prefer(nodes, wish.session) if wish.session else self._choose(nodes, wish)
 
     def _candidates(self, model: str | None, tried: Collection[Node]) -> list[Node]:
         nodes = [node for node in self._nodes.values() if node.is_up and node not in tried]

@@ -59,6 +59,18 @@ def test_key_of_conversation() -> None:
         assert key_of(body) == first
 
 
+def test_conversations_about_one_picture_differ() -> None:
+    """All turns of a conversation have its name; another first question, or another system prompt, has another."""
+    for picture in (PICTURE, None):
+        body = openai(picture, "word " * 1000 + "one?")
+        wish = read_wish(json.dumps(body).encode())
+        body["messages"] += [{"role": "assistant", "content": "Hi"}, *openai(OTHER, "And this?")["messages"][1:]]
+        assert wish.conversation and read_wish(json.dumps(body).encode()) == wish
+        for other in (openai(picture, "word " * 1000 + "two?"), openai(picture, "word " * 1000 + "one?", system="Hm.")):
+            assert read_wish(json.dumps(other).encode()).conversation not in (b"", wish.conversation)
+    assert read_wish(b'{"messages": []}').conversation == b""
+
+
 def test_key_of_long_beginning() -> None:
     """The end of a long text does not count; a short one counts as a whole, and so does the system prompt."""
     document = "word " * 100

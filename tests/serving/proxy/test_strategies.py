@@ -10,13 +10,19 @@ from collections import Counter
 
 import pytest
 
+from seesay.serving.proxy import strategies
+from seesay.serving.proxy.affinity import Wish
 from seesay.serving.proxy.node import Node
-from seesay.serving.proxy.strategies import LOAD_BOUND, STRATEGIES, prefer
+from seesay.serving.proxy.strategies import CONVERSATION_BOUND, LOAD_BOUND, make_strategy, prefer
 
 
 @pytest.fixture
 async def nodes() -> list[Node]:
     return make_nodes(4)
+
+
+def make_wish(key: bytes, conversation: int) -> Wish:
+    return Wish(key=key, conversation=b"%d" % conversation)
 
 
 def make_nodes(num: int) -> list[Node]:
@@ -34,45 +40,82 @@ async def test_preference_is_stable(nodes: list[Node]) -> None:
 
 async def test_affine_until_full(nodes: list[Node]) -> None:
     """A key goes to its node until that has more than its share, then to the next in its order."""
-    choose = STRATEGIES["cache_affinity"]
+    choose = make_strategy("cache_affinity")
     order = [prefer(nodes, b"hot")]
     chosen = []
-    for _ in range(40):
-        node = choose(nodes, b"hot")
+    for number in range(40):
+        node = choose(nodes, make_wish(b"hot", number))
         node.num_running += 1
         chosen.append(node)
     assert chosen[:4] == order * 4
     assert max(node.num_running for node in nodes) <= LOAD_BOUND * 10 + 1
     for node in nodes:
         node.num_running = 0
-    assert choose(nodes, b"hot") is order[0]
+    assert choose(nodes, make_wish(b"hot", 40)) is order[0]
+
+
+async def test_a_conversation_stays_where_it_is_cached(nodes: list[Node]) -> None:
+    """Also when the node that its picture prefers is free again, and until its own has more than its larger share."""
+    choose = make_strategy("cache_affinity")
+    wish = make_wish(b"hot", 1)
+    preferred = prefer(nodes, wish.key)
+    preferred.num_running = 20
+    home = choose(nodes, wish)
+    assert home is not preferred
+    preferred.num_running = 0
+    assert choose(nodes, wish) is home and choose(nodes, make_wish(b"hot", 2)) is preferred
+    for node in nodes:
+        node.num_running = 20
+    home.num_running = round(20 * LOAD_BOUND) + 1
+    assert choose(nodes, wish) is home
+    home.num_running = round(20 * CONVERSATION_BOUND) + 4
+    moved = choose(nodes, wish)
+    assert moved is not home
+    home.num_running = 20
+    assert choose(nodes, wish) is moved, "what was computed again is cached there now"
+    assert choose([node for node in nodes if node is not moved], wish) is not moved, "a node may be gone"
+
+
+async def test_old_conversations_are_forgotten(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strategies, "_MAX_CONVERSATIONS", 8)
+    choose = make_strategy("cache_affinity")
+    preferred = prefer(nodes, b"hot")
+    preferred.num_running = 20
+    home = choose(nodes, make_wish(b"hot", 0))
+    for number in range(1, 8):
+        choose(nodes, make_wish(b"%d" % number, number))
+    preferred.num_running = 0
+    assert choose(nodes, make_wish(b"hot", 0)) is home
+    for number in range(1, 9):
+        choose(nodes, make_wish(b"%d" % number, number))
+    assert choose(nodes, make_wish(b"hot", 0)) is preferred
 
 
 async def test_without_key_to_the_least_loaded(nodes: list[Node]) -> None:
     for node, running in zip(nodes, (3, 1, 2, 5)):
         node.num_running = running
-    assert STRATEGIES["cache_affinity"](nodes, b"") is nodes[1]
+    assert make_strategy("cache_affinity")(nodes, Wish()) is nodes[1]
 
 
 async def test_random_by_speed(nodes: list[Node]) -> None:
     """Nodes that do not tell their speed count as the mean of the others."""
     nodes[0].speed, nodes[1].speed = 30.0, 10.0
-    counts = Counter(STRATEGIES["random"](nodes, b"").name for _ in range(8000))
+    counts = Counter(make_strategy("random")(nodes, Wish()).name for _ in range(8000))
     assert [round(counts[node.name] / 1000) for node in nodes] == [3, 1, 2, 2]
 
 
 async def test_expected_latency(nodes: list[Node]) -> None:
     for node, (running, speed) in zip(nodes, ((8, 10.0), (3, 2.0), (4, 10.0), (9, 10.0))):
         node.num_running, node.speed = running, speed
-    assert STRATEGIES["min_expected_latency"](nodes, b"") is nodes[2]
+    assert make_strategy("min_expected_latency")(nodes, Wish()) is nodes[2]
 
 
 async def test_observed_latency(nodes: list[Node]) -> None:
     for node, latency_s in zip(nodes, (0.4, 0.2, 0.3, 0.5)):
         node.latencies_s.append(latency_s)
-    assert STRATEGIES["min_observed_latency"](nodes, b"") is nodes[1]
+    assert make_strategy("min_observed_latency")(nodes, Wish()) is nodes[1]
     nodes[1].latencies_s.append(1.0)
-    assert STRATEGIES["min_observed_latency"](nodes, b"") is nodes[2]
+    assert make_strategy("min_observed_latency")(nodes, Wish()) is nodes[2]
 
 
 @pytest.mark.parametrize("num_nodes", [4, 16])
@@ -88,7 +131,8 @@ async def test_load_bound(num_nodes: int) -> None:
     cached, seen = set[tuple[int, Node]](), set[int]()
     now, last, num_hits, num_repeats = 0.0, 0.0, 0, 0
     peaks: list[float] = []
-    for _ in range(6000):
+    choose = make_strategy("cache_affinity")
+    for number in range(6000):
         now += draw.expovariate(10.0 * num_nodes)
         while ends and ends[0][0] <= now:
             nodes[heapq.heappop(ends)[1]].num_running -= 1
@@ -96,7 +140,7 @@ async def test_load_bound(num_nodes: int) -> None:
             load[node] += node.num_running * (now - last)
         last = now
         key = draw.choices(range(num_keys), cum_weights=weights)[0]
-        node = STRATEGIES["cache_affinity"](nodes, b"%d" % key)
+        node = choose(nodes, make_wish(b"%d" % key, number))
         node.num_running += 1
         num_hits += (key, node) in cached
         num_repeats += key in seen
