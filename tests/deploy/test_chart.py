@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+from helm_chart import CHART, render
 from shell_lines import parse_seesay, read_text
 
 from seesay.serving.proxy.node import read_url
@@ -16,7 +15,6 @@ from seesay.serving.proxy.node import read_url
 helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not here")
 kubernetes = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not here")
 
-CHART = Path(__file__).parents[2] / "deploy" / "helm" / "seesay"
 FULL: dict[str, Any] = {
     "autoscaling": {"enabled": True},
     "existingSecret": "keys",
@@ -27,13 +25,6 @@ FULL: dict[str, Any] = {
     "image": {"pullSecrets": [{"name": "registry"}]},
     "server": {"existingModelsClaim": "models", "nodeSelector": {"gpu": "h200"}, "tolerations": [{"key": "gpu"}]},
 }
-
-
-def render(values: dict[str, Any] | None = None, name: str = "demo") -> list[dict[str, Any]]:
-    with helm.Chart.load(str(CHART)) as chart:
-        pages = chart.render(values or {}, name=name, namespace="prod")
-    texts = (text for path, text in pages.items() if path.endswith(".yaml"))
-    return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
 def by_kind(values: dict[str, Any] | None = None) -> dict[str, dict[str, Any]]:
