@@ -5,6 +5,7 @@ They are not installed with the tests: a harness is asked whose command is on th
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import shutil
@@ -66,9 +67,23 @@ def test_tasks_are_questions_of_our_evaluation(folder: Path) -> None:
             assert isinstance(pictures, list) and len(pictures) == len(example.images)
 
 
-def run_harness(words: list[str], folder: Path) -> None:
+def test_table_has_the_questions_about_pictures(folder: Path) -> None:
+    """VLMEvalKit reads a table: paths of pictures as a list, and columns of our own, which its predictions keep."""
+    with (folder / "seesay_scenes.tsv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    questions = read_questions(folder, "scenes.jsonl")
+    assert [int(row["index"]) for row in rows] == list(range(len(questions)))
+    for row, question in zip(rows, questions):
+        assert json.loads(row["image_path"]) == question["pictures"]
+        assert {name: row[name] for name in ("question", "answer", "task")} == {
+            name: question[name] for name in ("question", "answer", "task")
+        }
+
+
+def run_harness(words: list[str], folder: Path, **variables: str) -> None:
     environment = {
         **os.environ,
+        **variables,
         "PYTHONPATH": str(ROOT),
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hub"),
@@ -131,3 +146,24 @@ def test_opencompass(server: LiveServer, folder: Path) -> None:
     (path,) = folder.rglob("summary_*.csv")
     score = float(path.read_text().splitlines()[1].rpartition(",")[2]) / 100
     assert score == pytest.approx(own_score(folder, "sums.jsonl"))
+
+
+@pytest.mark.slow
+def test_vlmevalkit(server: LiveServer, folder: Path) -> None:
+    """It asks, and our script judges its predictions."""
+    command = shutil.which("vlmutil") or pytest.skip("VLMEvalKit is not here")
+    python = Path(command).with_name("python")
+    find = [str(python), "-c", "import importlib.util as u; print(u.find_spec('vlmeval').origin)"]
+    package = Path(subprocess.run(find, check=True, capture_output=True, text=True, timeout=60).stdout.strip())
+    config = (TASKS / "vlmevalkit" / "seesay_scenes.json").read_text()
+    config = config.replace("http://localhost:23333", server.url).replace("seesay-demo", "tiny")
+    (folder / "vlm.json").write_text(config)
+    words = [str(python), str(package.parents[1] / "run.py"), "--config", "vlm.json", "--mode", "infer"]
+    run_harness([*words, "--work-dir", "vlmevalkit"], folder, LMUData=str(folder), PRED_FORMAT="json")
+    predictions = next((folder / "vlmevalkit" / "seesay").glob("*/seesay_seesay_scenes.json"))
+    judge = [sys.executable, str(TASKS / "vlmevalkit" / "judging.py"), str(predictions)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(judge, check=True, capture_output=True, text=True, timeout=120, env=environment)
+    verdict = json.loads(done.stdout)
+    assert verdict["questions"] == len(read_questions(folder, "scenes.jsonl"))
+    assert verdict["right"] == pytest.approx(own_score(folder, "scenes.jsonl"))
