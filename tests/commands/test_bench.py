@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,3 +116,26 @@ def test_lmdeploys_script_takes_its_arguments(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert next(csv.DictReader((tmp_path / "f.csv").read_text().splitlines()))["num_prompts"] == "2"
+
+
+def run_script(name: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """Run a script of `benchmarks/`. Returns the rows of its CSV."""
+    table = tmp_path / "f.csv"
+    monkeypatch.setattr(sys, "argv", [name, *words, "--csv", str(table)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "benchmarks" / name), run_name="__main__")
+    assert ended.value.code == 0
+    return list(csv.DictReader(table.read_text().splitlines()))
+
+
+def test_lmdeploys_script_of_latencies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["seesay-demo", "-c", "1", "2", "-pt", "8", "-ct", "4", "-tr", "1", "-w", "0", *SMALL]
+    rows = run_script("profile_generation.py", words, tmp_path, monkeypatch)
+    assert [(row["batch"], row["num_prompts"]) for row in rows] == [("1", "1"), ("2", "2")]
+
+
+def test_lmdeploys_script_of_servers(server: LiveServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SEESAY_API_KEY", "k")
+    words = ["--base-url", server.url, "--num-prompts", "3", "--random-input-len", "12", "--random-output-len", "5"]
+    [row] = run_script("profile_restful_api.py", words, tmp_path, monkeypatch)
+    assert row["num_prompts"] == "3" and float(row["FTL(ave)(s)"]) > 0
