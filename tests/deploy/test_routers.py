@@ -25,7 +25,7 @@ ROUTERS = Path(__file__).parents[2] / "deploy" / "routers"
 BODY = {"model": "seesay-demo", "messages": [{"role": "user", "content": "Calculate 3 + 4."}], "max_tokens": 24}
 COMMANDS: dict[str, Callable[[str, str, int], list[str]]] = {
     "nginx": lambda command, path, port: [command, "-c", path, "-g", "daemon off; pid /dev/null; error_log stderr;"],
-    "envoy": lambda command, path, port: [command, "--config-path", path, "--base-id", str(port)],
+    "envoy": lambda command, path, port: [command, "--config-path", path, "--disable-hot-restart"],
     "litellm": lambda command, path, port: [command, "--config", path, "--port", str(port), "--host", "127.0.0.1"],
     "vllm-router": lambda command, path, port: [
         *(command, "--worker-urls", "http://127.0.0.1:23333", "http://127.0.0.1:23334"),

@@ -145,15 +145,18 @@ async def test_same_picture_same_node(nodes: list[EchoProcess]) -> None:
     with serve_proxy([node.url for node in nodes]) as proxy:
         async with httpx.AsyncClient(base_url=proxy.url, timeout=300) as client:
 
-            async def ask(index: int, **more: object) -> str:
+            async def ask(index: int, question: str = "?", **more: object) -> str:
                 picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{index:04}"}}
-                body = {"messages": [{"role": "user", "content": [picture, {"type": "text", "text": "?"}]}], **more}
+                body = {
+                    "messages": [{"role": "user", "content": [picture, {"type": "text", "text": question}]}],
+                    **more,
+                }
                 node: str = (await client.post("/v1/chat/completions", json=body)).json()["node"]
                 return node
 
             homes = [{await ask(index) for _ in range(3)} for index in range(12)]
             assert all(len(home) == 1 for home in homes) and len(set.union(*homes)) > 1
-            asking = [asyncio.create_task(ask(0, wait_s=3600)) for _ in range(24)]
+            asking = [asyncio.create_task(ask(0, f"{number}?", wait_s=3600)) for number in range(24)]
             await until(lambda: sum(node.num_running for node in proxy.nodes) == 24)
             running = {name: node.num_running for name, node in zip("abcd", proxy.nodes)}
             assert running[homes[0].pop()] == max(running.values()) <= 8
