@@ -115,7 +115,7 @@ def test_slow_node_gets_less(nodes: list[EchoProcess], strategy: str) -> None:
                 answers = [*threads.map(lambda index: proxy.post(prompt=f"{index} is a number"), range(300))]
             assert {answer.status_code for answer in answers} == {200}
             shares = Counter(answer.json()["node"] for answer in answers)
-            assert shares["slow"] < 50 and len(shares) >= 3, shares
+            assert shares["slow"] < 300 / 4 and len(shares) >= 3, shares  # on a busy machine, the others are slow, too
             assert status(proxy)[slow.url]["is_up"]
     finally:
         slow.process.kill()
