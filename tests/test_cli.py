@@ -112,7 +112,7 @@ class FakePipe:
                 usage=Usage(prompt_tokens=9, completion_tokens=11),
                 timings=StageTimings(prefill_s=0.25, decode_s=0.1, total_s=0.35),
             )
-        session.end_turn(prompt, (), last)
+        session.end_turn(prompt, last)
         yield last
 
 

@@ -28,6 +28,7 @@ from seesay.offline.call import AdapterNames, Call, GenConfigs
 from seesay.offline.choices import check_streams
 from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
+from seesay.offline.live_video import MAX_FRAMES
 from seesay.offline.ordered_answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, check_sessions, stream_turns
@@ -319,9 +320,9 @@ class Pipeline:
 
     # --- conversations ----------------------------------------------------------------------------------------------
 
-    def session(self) -> Session:
-        """Start a new conversation."""
-        return Session()
+    def session(self, *, max_frames: int = MAX_FRAMES) -> Session:
+        """Start a new conversation. max_frames: most frames of a live video in its prompt (`Session.push`)."""
+        return Session(self._engine, max_frames)
 
     @overload
     def chat(

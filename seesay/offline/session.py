@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
@@ -11,11 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from seesay.config import GenerationConfig
 from seesay.engine.front.choices import check_single
 from seesay.engine.front.request_batch import RequestBatch
 from seesay.engine.front.response import AnswerBuilder, Response
 from seesay.errors import RequestError
-from seesay.values import GenerationRequest, Message, TextPart
+from seesay.offline.live_video import MAX_FRAMES, LiveFrames
+from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
@@ -27,17 +30,21 @@ class Session:
     """The turns of one conversation, for `Pipeline.chat` and `Pipeline.stream_infer`.
 
     response: the last answer.
+    engine: computes frames when they are pushed; without one, they are computed with the next question.
     messages: the conversation so far. It does not include turns that failed or whose stream was not read to its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, engine: AsyncEngine | None = None, max_frames: int = MAX_FRAMES) -> None:
         self.id = next(_ids)
+        self._frames = LiveFrames(max_frames, _Prefill(engine).start)
+        self._lock = threading.Lock()
         self.messages: tuple[Message, ...] = ()
         self._response: Response | None = None
         self._generator: weakref.ref[Generator[Response, None, None]] | None = None
         self._history: list[tuple[Any, str]] = []
         self._stop: Callable[[], None] | None = None
         self._is_closed = False
+        self._turn: tuple[Message, ...] = ()
 
     @property
     def response(self) -> Response:
@@ -68,6 +75,38 @@ class Session:
         """Whether a turn is being answered."""
         return self._stop is not None
 
+    def push(self, frame: object, time_s: float | None = None) -> None:
+        """Show a frame of a live video: what `load_image` takes, but for a list. It is computed at once, and questions
+        that follow are about it, too. May be called while a turn is being answered, and from another thread.
+
+        time_s: when it was seen, which the model reads in front of it; by default the seconds since the session began.
+        The prompt holds the newest `max_frames` frames at most (docs/sessions.md). Raises ValueError for a session that
+        is closed, and for a time before that of the last frame.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise ValueError(f"session {self.id} is closed; create a new one with pipe.session()")
+            self.messages = self._frames.push(frame, time_s, self.messages, is_answering=self.is_answering)
+
+    @property
+    def num_frames(self) -> int:
+        """The frames in the window."""
+        return len(self._frames)
+
+    def continue_with(self, request: GenerationRequest, turn: tuple[Message, ...]) -> GenerationRequest:
+        """Return a request with the conversation so far, and the frames since, in front of its own messages. Called by
+        the pipeline, when a turn has begun."""
+        with self._lock:
+            self._turn = self._frames.begin_turn(turn)
+            return replace(request, prompt=(*self.messages, *self._turn))
+
+    def add_times(self, delta: OutputDelta, request: GenerationRequest | RequestError) -> OutputDelta:
+        """Return the last delta of an answer with the times of its frames. Called by the pipeline."""
+        if isinstance(request, RequestError) or not delta.media:
+            return delta
+        with self._lock:
+            return replace(delta, media=self._frames.add_times(delta.media, request.prompt))
+
     def begin_turn(self, stop: Callable[[], None]) -> None:
         """Start a turn; `stop` ends it early. Called by the pipeline.
 
@@ -79,18 +118,21 @@ class Session:
             raise ValueError(f"session {self.id} is still answering; finish or close its stream first")
         self._stop = stop
 
-    def end_turn(self, prompt: object, turn: tuple[Message, ...], response: Response | None) -> None:
+    def end_turn(self, prompt: object, response: Response | None) -> None:
         """End a turn. `response` is None if its stream was abandoned. Called by the pipeline."""
-        self._stop = None
-        self._generator = None
-        if response is None or self._is_closed:
-            return
-        self._response = response
-        if response.finish_reason == "error" or (response.finish_reason == "abort" and not response.text):
-            return
-        answer = Message(role="assistant", parts=(TextPart(text=response.text),))
-        self.messages = (*self.messages, *turn, answer)
-        self._history.append((prompt, response.text))
+        with self._lock:
+            self._stop = None
+            self._generator = None
+            turn, self._turn = self._turn, ()
+            if response is not None and not self._is_closed:
+                self._response = response
+            is_kept = _counts(response) and not self._is_closed
+            self._frames.end_turn(is_kept=is_kept)
+            if not is_kept or response is None:
+                return
+            answer = Message(role="assistant", parts=(TextPart(text=response.text),))
+            self.messages = self._frames.evict((*self.messages, *turn, answer))
+            self._history.append((prompt, response.text))
 
     def stop(self) -> None:
         """Stop the running answer. The text generated so far stays part of the conversation."""
@@ -101,6 +143,7 @@ class Session:
         """Stop the running answer and delete all turns. A closed session cannot be used again."""
         self.stop()
         self._is_closed = True
+        self._frames.clear()
         self.messages = ()
         self._history.clear()
         self._response = None
@@ -115,6 +158,39 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session(id={self.id}, turns={len(self._history)})"
+
+
+def _counts(response: Response | None) -> bool:
+    """Return whether an answer becomes a part of the conversation."""
+    if response is None or response.finish_reason == "error":
+        return False
+    return response.finish_reason != "abort" or bool(response.text)
+
+
+class _Prefill:
+    """Computes conversations that go on, so that the next question finds them in the prefix cache; one at a time, so
+    that frames which come faster than they are computed do not queue up. Does not keep the engine."""
+
+    def __init__(self, engine: AsyncEngine | None) -> None:
+        self._engine = (lambda: None) if engine is None else weakref.ref(engine)
+        self._is_running = threading.Lock()
+
+    def start(self, messages: tuple[Message, ...]) -> None:
+        """Compute a conversation, unless one is being computed."""
+        engine = self._engine()
+        if engine is None or not self._is_running.acquire(blocking=False):
+            return
+        config = GenerationConfig(max_new_tokens=1)
+        request = GenerationRequest(prompt=messages, gen_config=config, wants_answer=False, streams=False)
+        try:
+            engine.submit_batch([request], self._take)
+        except BaseException:
+            self._is_running.release()
+            raise
+
+    def _take(self, delta: OutputDelta) -> None:
+        if delta.finish_reason is not None:
+            self._is_running.release()
 
 
 def check_sessions(sessions: Session | Sequence[Session], num_prompts: int) -> list[Session]:
@@ -147,15 +223,18 @@ def stream_turns(
         if not isinstance(request, RequestError):
             check_single(request.gen_config)
     turns = [_turn_of(request) for request in requests]
-    batch = RequestBatch(engine, [_continue(s, r, turn) for s, r, turn in zip(sessions, requests, turns)])
+    batches: list[RequestBatch] = []
     builders = [AnswerBuilder(index, session.id) for index, session in enumerate(sessions)]
     begun: list[int] = []
     try:
         for index, session in enumerate(sessions):
-            session.begin_turn(partial(batch.abort, index))
+            session.begin_turn(partial(_abort, batches, index))
             begun.append(index)
-        with closing(batch.deltas()) as deltas:
-            for index, delta in deltas:
+        asked = [_continue(session, request, turn) for session, request, turn in zip(sessions, requests, turns)]
+        batches.append(RequestBatch(engine, asked))
+        with closing(batches[0].deltas()) as deltas:
+            for index, received in deltas:
+                delta = sessions[index].add_times(received, asked[index])
                 piece = builders[index].add(delta)
                 if delta.finish_reason is None:
                     if pieces:
@@ -164,11 +243,11 @@ def stream_turns(
                 # End the turn before the last piece is yielded: the caller may not ask for another piece.
                 answer = builders[index].complete()
                 begun.remove(index)
-                sessions[index].end_turn(prompts[index], turns[index], answer)
+                sessions[index].end_turn(prompts[index], answer)
                 yield piece if pieces else answer
     finally:
         for index in begun:
-            sessions[index].end_turn(prompts[index], turns[index], None)
+            sessions[index].end_turn(prompts[index], None)
 
 
 def _turn_of(request: GenerationRequest | RequestError) -> tuple[Message, ...]:
@@ -184,4 +263,10 @@ def _continue(
     session: Session, request: GenerationRequest | RequestError, turn: tuple[Message, ...]
 ) -> GenerationRequest | RequestError:
     """Return the request with the conversation so far in front of its own messages."""
-    return request if isinstance(request, RequestError) else replace(request, prompt=(*session.messages, *turn))
+    return request if isinstance(request, RequestError) else session.continue_with(request, turn)
+
+
+def _abort(batches: Sequence[RequestBatch], index: int) -> None:
+    """Abort a request of the batch, once there is one."""
+    for batch in batches:
+        batch.abort(index)
