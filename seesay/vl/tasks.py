@@ -87,6 +87,19 @@ _KINDS = (
         tasks={"text": Task(prompt="Extract the text content from this image.")},
     ),
     _Kind(
+        name="olmocr",  # whose type is that of Qwen2-VL or Qwen2.5-VL
+        tasks={
+            "markdown": Task(
+                prompt="Attached is one page of a document that you must process. Just return the plain text "
+                "representation of this document as if you were reading it naturally. Convert equations to LateX and "
+                "tables to HTML.\nIf there are any figures or charts, label them with the following markdown syntax "
+                "![Alt text describing the contents of the figure](page_startx_starty_width_height.png)\nReturn your "
+                "output as markdown, with a front matter section on top specifying values for the primary_language, "
+                "is_rotation_valid, rotation_correction, is_table, and is_diagram parameters."
+            )
+        },
+    ),
+    _Kind(
         types=("qwen2_5_vl",),
         tasks={**_ANY, "html": Task(prompt="QwenVL HTML")},
     ),

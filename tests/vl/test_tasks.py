@@ -5,6 +5,15 @@ import pytest
 from seesay.config import GenerationConfig
 from seesay.vl.tasks import find_tasks
 
+OLMOCR = (
+    "Attached is one page of a document that you must process. Just return the plain text representation of this "
+    "document as if you were reading it naturally. Convert equations to LateX and tables to HTML.\n"
+    "If there are any figures or charts, label them with the following markdown syntax ![Alt text describing the "
+    "contents of the figure](page_startx_starty_width_height.png)\n"
+    "Return your output as markdown, with a front matter section on top specifying values for the primary_language, "
+    "is_rotation_valid, rotation_correction, is_table, and is_diagram parameters."
+)
+
 
 @pytest.mark.parametrize(
     ("model_type", "name", "first", "prompt"),
@@ -12,6 +21,7 @@ from seesay.vl.tasks import find_tasks
         ("", "deepseek-ai/DeepSeek-OCR", "markdown", "<|grounding|>Convert the document to markdown."),
         ("glm_ocr", "", "text", "Text Recognition:"),
         ("", "/models/PaddleOCR-VL/", "text", "OCR:"),
+        ("qwen2_5_vl", "allenai/olmOCR-2-7B-1025-FP8", "markdown", OLMOCR),
         ("dots_ocr", "x", "text", "Extract the text content from this image."),
     ],
 )
