@@ -1,14 +1,15 @@
 """How many JSON Schemas compile, and whether their grammars allow valid instances and no invalid ones.
 
-    python benchmarks/schemas.py FOLDER [--most 1200] [--seed 1] [--closed] [--lenient] [--draft 2020-12]
+    python benchmarks/schemas.py FOLDER [--most 1200] [--seed 1] [--closed] [--lenient] [--draft 2020-12] [--plain]
 
 FOLDER holds JSON files, in folders or not: an object with `schema` and `tests`, or a list of such, whose tests have
 `data` and `valid` (maskbench and the JSON-Schema-Test-Suite have this form). A schema means what JSON Schema says, with
 objects open; `--closed` closes them as answers do by default, `--lenient` leaves out what cannot be held. `--draft`: of
 schemas that do not say theirs. Instances are written as answers are: in one line, with properties in their own order,
 or, where that is not the grammar's, in another one; *in their own order* says how many needed none. Times are the
-processor's, of writing a program and of compiling it. Prints a JSON line per figure, and the reasons of refusals with
-the number of schemas.
+processor's, of writing a program and of compiling it. `--plain`: also of the compiler alone, given the schema as it is,
+beside ours of the schemas that it takes itself: a busy machine changes both. Prints a JSON line per figure, and the
+reasons of refusals with the number of schemas.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _PLACES = re.compile(r"schema at \S+?:(?= )|'[^']*'|\"[^\"]*\"|/\S*/|\d+")
 
 @dataclass(slots=True)
 class Figures:
-    """times_ms: processor time of each compilation, also of refused ones."""
+    """times_ms: processor time of each compilation, also of refused ones. pairs_ms: of the compiler alone, and ours."""
 
     times_ms: list[float] = field(default_factory=list)
+    pairs_ms: list[tuple[float, float]] = field(default_factory=list)
     num_schemas: int = 0
     num_compiled: int = 0
     num_valid: int = 0
@@ -59,6 +61,9 @@ class Figures:
         yield {"figure": "compile ms p50", "value": round(statistics.median(times), 2)}
         yield {"figure": "compile ms p99", "value": round(times[int(0.99 * (len(times) - 1))], 2)}
         yield {"figure": "compile ms longest", "value": round(times[-1], 2)}
+        for share in (0.5, 0.99) if self.pairs_ms else ():
+            alone, ours = (sorted(times)[int(share * (len(times) - 1))] for times in zip(*self.pairs_ms, strict=True))
+            yield {"figure": f"compiler alone ms p{100 * share:.0f}", "value": round(alone, 2), "ours": round(ours, 2)}
         for reason, number in self.reasons.most_common(20):
             yield {"figure": "refused", "value": number, "reason": reason}
         for wrong in self.wrong[:40]:
@@ -83,6 +88,7 @@ def measure(cases: list[tuple[str, Any, list[Any]]], options: argparse.Namespace
         figures.num_schemas += 1
         if options.draft and isinstance(schema, dict) and "$schema" not in schema:
             schema = {"$schema": options.draft, **schema}
+        alone_ms = time_alone(table, schema) if options.plain else None
         gc.disable()  # as in the process that tries grammars
         started_s = time.process_time()
         try:
@@ -95,9 +101,24 @@ def measure(cases: list[tuple[str, Any, list[Any]]], options: argparse.Namespace
             figures.times_ms.append(1000 * (time.process_time() - started_s))
             gc.enable()
         figures.num_compiled += 1
+        if alone_ms is not None:
+            figures.pairs_ms.append((alone_ms, figures.times_ms[-1]))
         for test in tests:
             count(figures, name, compiled, list(list_orders(schema)), test)
     return figures
+
+
+def time_alone(table: TokenTable, schema: Any) -> float | None:
+    """Return the compiler's time for a schema as it is; None for one that it does not take."""
+    gc.disable()
+    started_s = time.process_time()
+    try:
+        compile_program(table, f"start: %json {json.dumps(schema)}", forces=False)
+        return 1000 * (time.process_time() - started_s)
+    except ValueError:
+        return None
+    finally:
+        gc.enable()
 
 
 def list_orders(schema: Any) -> Iterator[list[str]]:
@@ -196,6 +217,7 @@ def main() -> None:
     parser.add_argument("--closed", action="store_true")
     parser.add_argument("--lenient", action="store_true")
     parser.add_argument("--draft")
+    parser.add_argument("--plain", action="store_true")
     options = parser.parse_args()
     sys.setrecursionlimit(50_000)  # a value is a call inside of the one before
     cases = read_cases(options.folder)

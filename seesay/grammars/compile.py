@@ -17,6 +17,7 @@ With less, it forbids texts that match a pattern beside a large `maxLength`."""
 _MAX_FORCED_BYTES = 4096
 """Of a longer forced text the beginning is cut into tokens."""
 NO_FORCING = '%llguidance {"no_forcing": true}\n'
+UNSATISFIABLE = "it allows no value: "
 NO_BEGINNING = "no token of this model can begin an answer that it allows"
 
 
@@ -83,9 +84,13 @@ def compile_program(table: TokenTable, source: str, *, forces: bool = True) -> A
 
 
 def explain(text: str) -> str:
-    """Return what llguidance said, without the lines of the grammar that follow."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    return " ".join(lines[:1])[:400] if lines else "it is not valid"
+    """Return what llguidance said, without its own names of places and the lines of the grammar that follow."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["it is not valid"]
+    first = lines[0].replace("failed to compile JSON schema: ", "").replace("Unsatisfiable schema: ", UNSATISFIABLE)
+    if "regex parse error" in first:
+        why = next((line for line in lines if line.startswith("error: ")), "").removeprefix("error: ")
+        return f"{lines[1]} is no regular expression that is known: {why}"[:400] if why else first
+    return first[:400]
 
 
 def find_fault(table: TokenTable, matcher: Any) -> str:

@@ -31,6 +31,7 @@ from seesay.errors import RequestError
 from seesay.grammars.compile import TokenTable, compile_program, find_fault
 from seesay.grammars.frames import read_frame, write_frame
 from seesay.grammars.program import make_program
+from seesay.grammars.schemas.faults import name_place
 
 CPU_S = 3
 """Most processor time of one compilation."""
@@ -172,6 +173,8 @@ def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
         error = refused.message
     except RecursionError:
         error = CRASHED
+    except ValueError as fault:
+        error = _name_place(table, grammar, str(fault))
     except BaseException as failure:
         error = str(failure) or type(failure).__name__
     if error and not error.startswith("response_format"):
@@ -182,6 +185,13 @@ def _try(table: TokenTable, grammar: Grammar, pipe: int) -> NoReturn:
     with os.fdopen(pipe, "wb") as stream:
         stream.write(data[:_MAX_ANSWER_BYTES])
     os._exit(0)
+
+
+def _name_place(table: TokenTable, grammar: Grammar, error: str) -> str:
+    try:
+        return name_place(table, grammar, error)
+    except (ValueError, RecursionError, MemoryError):
+        return error
 
 
 def _spell(program: Grammar, error: str) -> tuple[str, list[str]]:

@@ -28,10 +28,9 @@ def write_array(
     most = read_count(schema, "maxItems", spot.place)
     written: SchemaObject = {}
     if prefix:
-        written["prefixItems"] = [writer.write(item, spot.at(f"prefixItems[{i}]", closes=writer.is_closing))
-                                  for i, item in enumerate(prefix)]  # fmt: skip
+        written["prefixItems"] = [writer.write_inside(item, spot, f"prefixItems[{i}]") for i, item in enumerate(prefix)]
     if items is not True:
-        written["items"] = writer.write(items, spot.at("items", closes=writer.is_closing))
+        written["items"] = writer.write_inside(items, spot, "items")
     written |= ({"minItems": least} if least else {}) | ({} if most is None else {"maxItems": most})
     beside: list[Schema] = []
     for key, write in (("uniqueItems", _write_unique), ("contains", _write_contains)):

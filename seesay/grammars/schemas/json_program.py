@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from seesay.grammars.schemas.json_schema import rewrite_schema
 
 _STYLE = {
@@ -20,4 +22,8 @@ def write_json(source: str, *, is_open: bool = False, is_lenient: bool = False) 
     """Return (the expression for JSON that matches a schema, what it does not hold). See `rewrite_schema`."""
     written, left_out = rewrite_schema(source, is_open=is_open, is_lenient=is_lenient)
     whole = {**(written if isinstance(written, dict) else {}), "x-guidance": _STYLE}  # the last: it is swapped out
-    return f"%json {json.dumps(whole, ensure_ascii=False)}", left_out
+    try:
+        text = msgspec.json.encode(whole).decode()
+    except UnicodeEncodeError:  # of half a surrogate pair, for which it is refused
+        text = json.dumps(whole, ensure_ascii=False)
+    return f"%json {text}", left_out

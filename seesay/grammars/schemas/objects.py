@@ -35,7 +35,6 @@ def write_object(
 ) -> tuple[SchemaObject, list[Schema]]:
     """Return (the keywords, schemas that hold beside them). named: all properties that there may be; None where the
     schema is not closed by others than its own."""
-    inside = writer.is_closing
     properties = read_object(schema, "properties", spot.place)
     patterns = read_object(schema, "patternProperties", spot.place)
     written: SchemaObject = {}
@@ -43,8 +42,8 @@ def write_object(
         written["properties"] = {name: writer.write_property(name, value, spot) for name, value in properties.items()}
     if patterns:
         written["patternProperties"] = {
-            rewrite_pattern(pattern, spot.place, key="patternProperties"): writer.write(
-                value, spot.at(f"patternProperties.{pattern[:60]}", closes=inside)
+            rewrite_pattern(pattern, spot.place, key="patternProperties"): writer.write_inside(
+                value, spot, f"patternProperties.{pattern[:60]}"
             )
             for pattern, value in patterns.items()
         }
@@ -52,7 +51,7 @@ def write_object(
         written["required"] = read_names(schema["required"], "required", spot.place)
     others = _read_others(writer, schema, spot, named)
     if others is not None:
-        written["additionalProperties"] = writer.write(others, spot.at("additionalProperties", closes=inside))
+        written["additionalProperties"] = writer.write_inside(others, spot, "additionalProperties")
         for name in named or ():
             written.setdefault("properties", {}).setdefault(name, True)
     if "propertyNames" in schema:

@@ -15,7 +15,7 @@ _DRAFTS = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "2019-09"
 
 _NAMING = frozenset(["$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor"])
 """Keywords that name a schema."""
-_NAMES = ('"$id"', 'Anchor"', '"$anchor"', "\\u")
+_NAMES = ('"$id"', 'nchor"', "\\u")
 """One of them is in a document where a schema may have a name of its own."""
 
 
@@ -109,8 +109,10 @@ class References:
         if address in self._resources and (not fragment or fragment.startswith("/")):
             found, inner = self._resources[address], address
             for part in fragment.split("/")[1:]:
-                key = unquote(part).replace("~1", "/").replace("~0", "~")
-                if isinstance(found, dict):
+                key = part
+                if "%" in part or "~" in part:
+                    key = unquote(part).replace("~1", "/").replace("~0", "~")
+                if isinstance(found, dict) and self._has_names:
                     inner = self.base_of(found, inner)
                 found = _step(found, key)
                 if found is _MISSING:

@@ -1,0 +1,120 @@
+"""Finds the place in a JSON Schema of what its compiler refuses, which names none, or that of a form nobody sent."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from seesay.config.grammar import HELD, Grammar
+from seesay.errors import RequestError
+from seesay.grammars.compile import UNSATISFIABLE, TokenTable, compile_program
+from seesay.grammars.schemas.holding import write_held
+from seesay.grammars.schemas.json_program import write_json
+from seesay.grammars.schemas.schema_fields import refuse
+
+_DEFINITIONS = ("$schema", "$defs", "definitions")
+_OF_NAMES = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_OF_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_OF_ONE = ("items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else")
+_POSITION = re.compile(r"^at \d+\(\d+\): ")
+"""In a program that nobody sent."""
+_BUDGET_S = 0.5
+"""Of processor time, which one trial may spend on the search."""
+
+Write = Callable[[Any], tuple[str, tuple[str, ...]]]
+
+
+def name_place(table: TokenTable, grammar: Grammar, error: str) -> str:
+    """Return what the compiler said of a grammar, with the place in the schema that it is about where that is found."""
+    if grammar.kind == "json_schema":
+        is_open = grammar.is_open
+        roots = [("", json.loads(grammar.source))]
+        search = _Search(table, lambda part: write_json(json.dumps(part), is_open=is_open, is_lenient=is_open))
+    elif grammar.kind == "structural_tag":
+        roots = list(_list_schemas(json.loads(grammar.source)))
+        search = _Search(table, write_held)
+    else:
+        return error
+    for name, root in roots:
+        found = search.find(root)
+        if found is not None:
+            place, why = found
+            message = refuse(place, _tell(why)).message
+            return message.replace("response_format", f"response_format.{name}", 1) if name else message
+    return error
+
+
+def _tell(why: str) -> str:
+    why = _POSITION.sub("", why)
+    return f"{UNSATISFIABLE}no text matches all that it says of texts" if "Regex is empty" in why else why
+
+
+def _list_schemas(tag: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (the name, the schema) of all parts of a structural tag that have one."""
+    stack = [tag]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict) and isinstance(schema := part.get("json_schema"), dict):
+            held = schema.get(HELD)
+            yield (held[0] or "" if held else ""), schema
+        elif isinstance(part, dict | list):
+            stack += reversed(list(part.values()) if isinstance(part, dict) else part)
+
+
+class _Search:
+    """write: return a part of a schema as an expression of the compiler."""
+
+    def __init__(self, table: TokenTable, write: Write) -> None:
+        self._table, self._write = table, write
+        self._until_s = time.process_time() + _BUDGET_S
+
+    def find(self, root: Any) -> tuple[str, str] | None:
+        """Return (the innermost place that is refused as the whole schema is, why); None where the whole is not."""
+        shared = {key: root[key] for key in (*_DEFINITIONS, HELD) if key in root} if isinstance(root, dict) else {}
+        part, place, why = root, "$", self._compile(root)
+        if not why:
+            return None
+        while True:
+            for step, inner in _list_parts(part, needed=UNSATISFIABLE in why):
+                found = self._compile({**shared, **inner} if isinstance(inner, dict) else inner)
+                if found and (UNSATISFIABLE in found) == (UNSATISFIABLE in why):
+                    part, place, why = inner, f"{place}.{step}", found
+                    break
+            else:
+                return place, why
+
+    def _compile(self, part: Any) -> str:
+        """Return why a part is refused, or ''."""
+        if time.process_time() > self._until_s:
+            return ""
+        try:
+            compile_program(self._table, f"start: {self._write(part)[0]}", forces=False)
+        except RequestError:  # it refers to what stands outside of it
+            return ""
+        except ValueError as error:
+            return str(error)
+        return ""
+
+
+def _list_parts(schema: Any, *, needed: bool) -> Iterator[tuple[str, Any]]:
+    """Yield (the place, the schema) of the schemas in one. needed: only those that each value has to match."""
+    if not isinstance(schema, dict):
+        return
+    required = schema.get("required", ())
+    for key in _OF_NAMES:
+        named = schema.get(key)
+        for name, inner in named.items() if isinstance(named, dict) else ():
+            if not needed or (key == "properties" and name in required):
+                yield f"{key}.{name[:60]}", inner
+    least = schema.get("minItems", 0)
+    for key in _OF_LISTS:
+        parts = schema.get(key)
+        for index, part in enumerate(parts if isinstance(parts, list) else ()):
+            if not needed or key.endswith("Of") or index < least:
+                yield f"{key}[{index}]", part
+    for key in _OF_ONE:
+        if isinstance(schema.get(key), dict) and (not needed or (key == "items" and least > 0)):
+            yield key, schema[key]
