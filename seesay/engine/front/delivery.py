@@ -36,6 +36,10 @@ class Delivery:
         self._live.update((request.request_id, answer) for request, answer in requests)
         self._core.submit([request for request, _ in requests])
 
+    def has(self, request_id: int) -> bool:
+        """Whether the core computes a request, or will."""
+        return request_id in self._live
+
     def close(self) -> None:
         """End the threads."""
         self._threads.close()

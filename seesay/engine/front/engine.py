@@ -472,6 +472,11 @@ class AsyncEngine:
                 "in each process, and start processes with the 'spawn' method",
             )
 
+    def has_admitted(self, request_id: int) -> bool:
+        """Whether a request that has not ended is prepared: nothing is wrong with it, and it waits for its turn or is
+        computed."""
+        return self._delivery.has(request_id)
+
     def abort(self, request_id: int) -> None:
         """End a request; its final delta has `finish_reason` 'abort'. Nothing happens when it has already ended."""
         with self._lock:

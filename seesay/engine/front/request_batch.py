@@ -62,6 +62,11 @@ class _Requests:
         """Requests that the engine has."""
         return len(self._running)
 
+    @property
+    def running_ids(self) -> tuple[int, ...]:
+        """Ids of the requests that the engine has."""
+        return tuple(self._running)
+
     def abort(self, index: int | None = None) -> None:
         """Abort the request of this index, or all running ones. Their final deltas still follow."""
         if self._process_id != os.getpid():

@@ -1,8 +1,8 @@
 """Streamed answers: server-sent events, and lines of JSON.
 
-Nothing is sent before the first event exists, or a second has passed: an error that is found until then becomes an HTTP
-error and not an event. A request that waits longer gets the headers, and a comment whenever nothing was sent for ten
-seconds, so that neither its client nor a proxy gives up.
+Nothing is sent before the first event exists, the request waits for its turn alone, or a second has passed: an error
+that is found until then becomes an HTTP error and not an event. A request that waits longer gets the headers, and a
+comment whenever nothing was sent for ten seconds, so that neither its client nor a proxy gives up.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from seesay.serving.errors import ApiError
+from seesay.serving.requests.caller import is_queued
 from seesay.serving.requests.submission import unless_gone
 
 _COMMENT = b": keep-alive\n\n"
@@ -43,6 +44,8 @@ class EventStream(Response):
     content_type = b"text/event-stream; charset=utf-8"
     comment = _COMMENT
     headers_after_s, keep_alive_s = 1.0, 10.0
+    first_look_s = 0.05
+    """When it is looked first whether a request waits for its turn; then each time after twice as long."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], *, render_error: Callable[[ApiError], bytes]) -> None:
         self.status_code, self.background = 200, None  # there is no content yet, which `super().__init__` would render
@@ -52,7 +55,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
-        waiting = asyncio.create_task(self._keep_alive(send))
+        waiting = asyncio.create_task(self._keep_alive(scope, send))
         try:
             await unless_gone(receive, self._send_all(send))
         finally:
@@ -64,9 +67,13 @@ class EventStream(Response):
             headers = [(b"content-type", self.content_type), *_HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
 
-    async def _keep_alive(self, send: Send) -> None:
+    async def _keep_alive(self, scope: Scope, send: Send) -> None:
         """Send the headers if nothing else begins the answer, and comments while nothing is sent."""
-        await asyncio.sleep(self.headers_after_s)
+        pause_s, left_s = self.first_look_s, self.headers_after_s
+        while left_s > 0 and not is_queued(scope):
+            await asyncio.sleep(min(pause_s, left_s))
+            left_s -= pause_s
+            pause_s *= 2
         if not self._sent_at:
             await self._start(send)
         while True:

@@ -173,6 +173,8 @@ class Answering:
             priority=requests[0].priority,
         )
         self._running[batch] = caller
+        if caller.progress is not None and beams is None:
+            caller.progress.is_queued = lambda: not ticket.is_inside or self._has_admitted(batch)
         try:
             self._places.ask(ticket, len(requests))
             async with aclosing(batch.submitted_deltas()) as deltas:
@@ -225,6 +227,9 @@ class Answering:
                 if watch is not None:
                     watch(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
+
+    def _has_admitted(self, batch: AsyncRequestBatch) -> bool:
+        return bool(batch.running_ids) and all(map(self._engine.has_admitted, batch.running_ids))
 
     def _explain(self, delta: OutputDelta, request_id: str | None, names: FieldNames, index: int) -> ApiError:
         if delta.error is None:

@@ -10,6 +10,7 @@ import pytest
 
 from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.http.streaming import EventStream, LastEvents, LineStream
+from seesay.serving.requests.caller import Progress
 
 
 class Quick(EventStream):
@@ -70,6 +71,27 @@ async def test_a_stream_that_waits_gets_headers_and_comments() -> None:
     assert (b"content-type", b"text/event-stream; charset=utf-8") in client.sent[0]["headers"]
     assert client.bodies[:3] == [b": keep-alive\n\n"] * 3 and client.bodies[-1] == b"data: x\n\n"
     assert [message["more_body"] for message in client.sent[1:]] == [True] * (len(client.sent) - 2) + [False]
+
+
+async def test_a_stream_that_waits_for_its_turn_alone_gets_its_headers() -> None:
+    """An error that is found before is an HTTP error, however long it takes up to a second."""
+    client, progress = Client(), Progress()
+
+    class Patient(EventStream):
+        headers_after_s, first_look_s = 60.0, 0.01
+
+    async def events() -> AsyncGenerator[bytes, None]:
+        await asyncio.sleep(0.1)
+        assert client.sent == []
+        progress.is_queued = lambda: True
+        await client.see(1)
+        assert [message["type"] for message in client.sent] == ["http.response.start"]
+        yield LastEvents(b"data: x\n\n")
+
+    scope = {"type": "http", "state": {"progress": progress}}
+    stream = Patient(events(), render_error=render)
+    await asyncio.wait_for(stream(scope, client.receive, client.send), 60)
+    assert client.bodies == [b"data: x\n\n"]
 
 
 async def test_lines_have_no_comments() -> None:
