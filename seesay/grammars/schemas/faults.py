@@ -13,7 +13,7 @@ from seesay.errors import RequestError
 from seesay.grammars.compile import UNSATISFIABLE, TokenTable, compile_program
 from seesay.grammars.schemas.holding import write_held
 from seesay.grammars.schemas.json_program import write_json
-from seesay.grammars.schemas.schema_fields import refuse
+from seesay.grammars.schemas.schema_fields import SchemaObject, refuse
 
 _DEFINITIONS = ("$schema", "$defs", "definitions")
 _OF_NAMES = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
@@ -101,20 +101,23 @@ class _Search:
 
 def _list_parts(schema: Any, *, needed: bool) -> Iterator[tuple[str, Any]]:
     """Yield (the place, the schema) of the schemas in one. needed: only those that each value has to match."""
-    if not isinstance(schema, dict):
-        return
-    required = schema.get("required", ())
-    for key in _OF_NAMES:
-        named = schema.get(key)
-        for name, inner in named.items() if isinstance(named, dict) else ():
-            if not needed or (key == "properties" and name in required):
-                yield f"{key}.{name[:60]}", inner
-    least = schema.get("minItems", 0)
-    for key in _OF_LISTS:
-        parts = schema.get(key)
-        for index, part in enumerate(parts if isinstance(parts, list) else ()):
-            if not needed or key.endswith("Of") or index < least:
-                yield f"{key}[{index}]", part
-    for key in _OF_ONE:
-        if isinstance(schema.get(key), dict) and (not needed or (key == "items" and least > 0)):
-            yield key, schema[key]
+    for key, part in schema.items() if isinstance(schema, dict) else ():
+        for at, step, inner in _list_steps(key, part):
+            if not needed or _is_needed(schema, key, at):
+                yield step, inner
+
+
+def _list_steps(key: str, part: Any) -> list[tuple[Any, str, Any]]:
+    if key in _OF_NAMES and isinstance(part, dict):
+        return [(name, f"{key}.{name[:60]}", inner) for name, inner in part.items()]
+    if key in _OF_LISTS and isinstance(part, list):
+        return [(at, f"{key}[{at}]", inner) for at, inner in enumerate(part)]
+    return [(0, key, part)] if key in _OF_ONE and isinstance(part, dict) else []
+
+
+def _is_needed(schema: SchemaObject, key: str, at: Any) -> bool:
+    if key == "properties":
+        return at in schema.get("required", ())
+    if key in ("items", "prefixItems"):
+        return bool(at < schema.get("minItems", 0))
+    return key.endswith("Of")

@@ -69,12 +69,16 @@ def _has_values(written: SchemaObject) -> bool:
     if len(written) == 1:
         return True
     if "enum" in written:
-        is_text = written.get("type") == "string"
-        return is_text and len(written) == 2 and any(isinstance(value, str) for value in written["enum"])
-    for low, high in _RANGES:
-        if low in written and high in written and math.ceil(written[low]) > written[high]:
-            return False
-    if any(sum(not written.keys().isdisjoint(keys) for keys in groups) > 1 for groups in _APART):
+        return len(written) == 2 and written.get("type") == "string" and str in map(type, written["enum"])
+    if any(_is_empty(written, *keys) for keys in _RANGES) or any(_are_several(written, keys) for keys in _APART):
         return False
     is_closed = written.get("additionalProperties") is False
     return not is_closed or written.get("properties", {}).keys() >= set(written.get("required", ()))
+
+
+def _is_empty(written: SchemaObject, low: str, high: str) -> bool:
+    return low in written and high in written and math.ceil(written[low]) > written[high]
+
+
+def _are_several(written: SchemaObject, groups: tuple[tuple[str, ...], ...]) -> bool:
+    return sum(not written.keys().isdisjoint(keys) for keys in groups) > 1

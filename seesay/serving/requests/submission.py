@@ -20,7 +20,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.requests.caller import NOBODY, Caller
 from seesay.serving.requests.field_names import ENGINE_NAMES, FieldNames
 from seesay.serving.settings import ServerSettings
-from seesay.serving.traffic.places import Places
+from seesay.serving.traffic.places import Places, Ticket
 from seesay.system.hashing import digest
 from seesay.values import GenerationRequest, MediaReport, OutputDelta, StageTimings, Usage, find_prompt_logprobs
 
@@ -173,8 +173,8 @@ class Answering:
             priority=requests[0].priority,
         )
         self._running[batch] = caller
-        if caller.progress is not None and beams is None:
-            caller.progress.is_queued = lambda: not ticket.is_inside or self._has_admitted(batch)
+        if beams is None:
+            self._tell_progress(caller, ticket, batch)
         try:
             self._places.ask(ticket, len(requests))
             async with aclosing(batch.submitted_deltas()) as deltas:
@@ -228,8 +228,12 @@ class Answering:
                     watch(delta)
         return [Answer.join(deltas_of_one) for deltas_of_one in parts]
 
-    def _has_admitted(self, batch: AsyncRequestBatch) -> bool:
-        return bool(batch.running_ids) and all(map(self._engine.has_admitted, batch.running_ids))
+    def _tell_progress(self, caller: Caller, ticket: Ticket, batch: AsyncRequestBatch) -> None:
+        has_admitted = self._engine.has_admitted
+        if caller.progress is not None:
+            caller.progress.is_queued = lambda: (
+                not ticket.is_inside or (batch.num_running > 0 and all(map(has_admitted, batch.running_ids)))
+            )
 
     def _explain(self, delta: OutputDelta, request_id: str | None, names: FieldNames, index: int) -> ApiError:
         if delta.error is None:
