@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from seesay.errors import ErrorCode, RequestError
 from seesay.values import GenerationRequest, OutputDelta
 
 MESSAGES = [{"role": "user", "content": "hi"}]
-ROUTES = {
+ROUTES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": MESSAGES, "max_tokens": 2},
     "/v1/completions": {"prompt": "hi", "max_tokens": 2},
     "/v1/messages": {"messages": MESSAGES, "max_tokens": 2},
