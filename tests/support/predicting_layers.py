@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 APART = ("qwen3_5_text", "qwen3_5_moe_text", "qwen3_5", "qwen3_5_moe", "qwen3_next")
@@ -30,6 +31,43 @@ def add_layer(source: Path, target: Path, *, shares: bool = False, is_apart: boo
     layer = add(tensors, text["num_hidden_layers"], text["hidden_size"], shares=shares)
     save_file(tensors | {name: t.contiguous() for name, t in layer.items()}, target / "model.safetensors")
     return target
+
+
+def add_sure_layer(source: Path, target: Path, *, num_known: int, is_apart: bool = False) -> Path:
+    """Copy a checkpoint whose answers then go through `num_known` tokens again and again, whatever the prompt, with a
+    layer that foresees each of them. An axis of the hidden states stands for each token; one layer turns it into that
+    of the next one, and so does the new layer, whose input is half of the embedding and half of the state: of another
+    place or step, it would be between two tokens."""
+    add_layer(source, target, shares=True, is_apart=is_apart)
+    tensors = load_file(target / "model.safetensors")
+    vocab, size = tensors["lm_head.weight"].shape
+    known = torch.arange(0, vocab, vocab // num_known)[:num_known]
+    axes = torch.eye(size)[:num_known]
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "out_proj.weight", "down_proj.weight")):
+            tensor.zero_()  # no layer changes anything
+        elif "norm" in name:
+            tensor.fill_(0.0 if is_apart else 1.0)
+        elif name.endswith("embed_tokens.weight"):
+            tensor.copy_(axes[torch.bucketize(torch.arange(vocab), known, right=True) - 1])
+    tensors["lm_head.weight"].zero_()[known] = 4 * axes
+    _move(tensors, "model.layers.0.mlp", axes)
+    join = next(name for name in tensors if name.endswith(("eh_proj.weight", "mtp.fc.weight")))
+    layer = "mtp.layers.0.mlp" if is_apart else join.replace("eh_proj.weight", "mlp")
+    experts = f"{layer}.shared_experts"
+    _move(tensors, experts if f"{experts}.down_proj.weight" in tensors else layer, axes)
+    tensors[join] = torch.cat([torch.eye(size)] * 2, dim=1) / (2 * size**0.5)  # norms make an axis so long
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, target / "model.safetensors")
+    return target
+
+
+def _move(tensors: Tensors, name: str, axes: torch.Tensor) -> None:
+    """Let a feed-forward turn each axis into the one after it."""
+    count, size = axes.shape
+    factor = float(F.silu(torch.tensor(size**0.5)) * size**0.5)
+    for part in ("gate", "up"):
+        tensors[f"{name}.{part}_proj.weight"].zero_()[:count] = axes
+    tensors[f"{name}.down_proj.weight"][:, :count] = (axes.roll(-1, 0) - axes).T / factor
 
 
 def _make_behind(tensors: Tensors, number: int, size: int, *, shares: bool) -> Tensors:

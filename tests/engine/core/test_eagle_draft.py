@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from asking import PICTURE, loop_of
 from eagle_heads import describe_head, make_head, make_tensors, write_head
-from llm.eager_graphs import record_eagerly
 from plain_head import PlainHead
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
+from watched_rounds import take_rounds, watch_rounds
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, pipeline
 from seesay.demo import CHECKPOINT
@@ -30,7 +30,6 @@ from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.running import proposal_rounds
 from seesay.llm.running.kept_states import KeptStates
 from seesay.llm.running.proposal_chain import ProposalChain
-from seesay.llm.running.proposal_rounds import ProposalRounds
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PROMPTS: list[Any] = ["say one two three", ("what is there?", PICTURE), "a b c d e f g"]
@@ -74,27 +73,6 @@ def use(head: Path, count: int = 3) -> dict[str, Any]:
 def expected() -> Iterator[dict[str, list[Any]]]:
     with load() as pipe:
         yield {name: ask(pipe, config) for name, config in CONFIGS.items()}
-
-
-def take_rounds(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Let steps of a pipeline take the path of graphs, and several rounds. Returns a list of the sequences of steps of
-    rounds, which grows with them."""
-    record_eagerly(loop_of(pipe.engine)._runner)
-    return watch_rounds(monkeypatch)
-
-
-def watch_rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list of the numbers of sequences of steps of several rounds, which grows with them."""
-    steps = list[int]()
-    launch = ProposalRounds._launch_rounds
-
-    def watch(rounds: ProposalRounds, plan: Any) -> Any:
-        launched = launch(rounds, plan)
-        steps.extend([] if launched is None else [len(plan.rows)])
-        return launched
-
-    monkeypatch.setattr(ProposalRounds, "_launch_rounds", watch)
-    return steps
 
 
 @pytest.mark.parametrize("setup", SETUPS)
