@@ -128,6 +128,10 @@ class Proposals:
         self._method.clear()
         self._live.clear()
 
+    def forget(self) -> None:
+        """See `Speculation`."""
+        self._method.forget()
+
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""
         return bool(self._live) and num_rows > 0 and self._rng.random() < 0.8

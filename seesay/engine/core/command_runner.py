@@ -31,7 +31,9 @@ class CommandRunner:
         adapters: AdapterControl,
         requests: LiveRequests,
         ends: RequestEnds,
+        forget_answers: Callable[[], None],
     ) -> None:
+        """`forget_answers`: see `Speculation.forget`."""
         self._inbox = inbox
         self._waiting = waiting
         self._scheduler = scheduler
@@ -39,6 +41,7 @@ class CommandRunner:
         self._adapters = adapters
         self._requests = requests
         self._ends = ends
+        self._forget_answers = forget_answers
 
     def run(self, command: Command, *, is_own_thread: bool, is_alive: Callable[[], bool]) -> None:
         """Have the loop do it, and wait for that while the loop `is_alive`, but not in the loop's own thread."""
@@ -61,6 +64,7 @@ class CommandRunner:
             if isinstance(command, ResetCaches):
                 self._scheduler.forget_prefixes()
                 self._embeddings.store.clear()
+                self._forget_answers()
                 done.set_result(None)
                 return
             self._waiting.add(command, done)

@@ -116,7 +116,13 @@ class EngineLoop:
         self._reports = EncoderReports(self._inbox, scheduler, self.embeddings, self._live, self._ends.fail_item)
         self.control: ModelControl | None = None
         if weights is not None:
-            self.control = ModelControl(weights=weights, runner=runner, scheduler=scheduler, embeddings=self.embeddings)
+            self.control = ModelControl(
+                weights=weights,
+                runner=runner,
+                scheduler=scheduler,
+                embeddings=self.embeddings,
+                forget_answers=self._forget_answers,
+            )
         self._grammars = GrammarRows(
             grammars,
             bad_words=bad_words,
@@ -162,6 +168,7 @@ class EngineLoop:
             adapters=self.adapters,
             requests=self._requests,
             ends=self._ends,
+            forget_answers=self._forget_answers,
         )
         self.facts = CoreFacts(
             device=str(runner.device),
@@ -402,6 +409,10 @@ class EngineLoop:
     def _begin(self, request: LiveRequest) -> None:
         """Note a request that the scheduler has now. A bound method of `steps` would keep the weights after `close`."""
         self.steps.begin(request)
+
+    def _forget_answers(self) -> None:
+        if self.steps.speculation is not None:
+            self.steps.speculation.forget()
 
     @property
     def _is_asleep(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -44,10 +44,17 @@ class ModelControl:
     and `status` may be used by any."""
 
     def __init__(
-        self, *, weights: ModelWeights, runner: ModelRunner, scheduler: Scheduler, embeddings: EmbeddingSupply
+        self,
+        *,
+        weights: ModelWeights,
+        runner: ModelRunner,
+        scheduler: Scheduler,
+        embeddings: EmbeddingSupply,
+        forget_answers: Callable[[], None],
     ) -> None:
+        """`forget_answers`: see `Speculation.forget`."""
         self._weights, self._runner = weights, runner
-        self._scheduler, self._embeddings = scheduler, embeddings
+        self._scheduler, self._embeddings, self._forget_answers = scheduler, embeddings, forget_answers
         self._lock = threading.Lock()
         self._update_id: str | None = None
         self._staged: dict[str, GivenTensor] = {}
@@ -263,6 +270,7 @@ class ModelControl:
         """Forget everything that was computed with the weights."""
         self._embeddings.store.clear()
         self._scheduler.forget_prefixes()
+        self._forget_answers()
 
 
 def _with(asleep: tuple[Part, ...], part: Part) -> tuple[Part, ...]:

@@ -33,14 +33,18 @@ class TextFollower:
     that is expected next stands in the text; None where nothing is expected.
     """
 
-    def __init__(self, token_ids: npt.NDArray[np.int64]) -> None:
-        """`token_ids`: int64 [T], those that are known: the prompt, say."""
-        self.num_tokens = max(0, len(token_ids) - MOST_INDEXED)
+    def __init__(self, token_ids: npt.NDArray[np.int64], *, before: npt.NDArray[np.int64] | None = None) -> None:
+        """`token_ids`: int64 [T], those that are known: the prompt, say. `before`: int64 [N], of texts that are no part
+        of this one, and may come again in it."""
         self.rate = FIRST_RATE
         self.expected: int | None = None
         self._ids: list[int] = []
         self._key = 0
         self._places: dict[int, int] = {}  # an n-gram → place of the token behind the last one of it
+        self.num_tokens = 0
+        if before is not None:
+            self.learn(before)
+        self.num_tokens = max(0, len(token_ids) - MOST_INDEXED)
         self.learn(token_ids[-MOST_INDEXED:])
 
     def learn(self, token_ids: npt.NDArray[np.int64]) -> None:

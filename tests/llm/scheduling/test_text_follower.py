@@ -55,6 +55,15 @@ def test_the_latest_place_counts() -> None:
     assert follow([1, 2, 3, 8, 1, 2, 3, 9, 1, 2, 3]).propose(1) == (9,)
 
 
+def test_a_text_begins_behind_others_that_are_no_part_of_it() -> None:
+    text = TextFollower(np.array([9, 1, 2, 3]), before=np.array([1, 2, 3, 4, 5, 6]))
+    assert text.num_tokens == 4 and text.propose(2) == (4, 5)
+    text.follow([4, 5, 6])
+    assert text.num_tokens == 7 and text.rate > 0.6
+    longer = TextFollower(np.array(make_text(5, MOST_INDEXED + 500)), before=np.array([1, 2, 3, 4]))
+    assert longer.num_tokens == MOST_INDEXED + 500
+
+
 def test_a_text_that_goes_round_is_proposed_beyond_its_end() -> None:
     text = follow([7, 8, 9, 7, 8, 9, 7, 8])
     text.rate = 1.0

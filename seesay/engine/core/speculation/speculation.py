@@ -13,6 +13,7 @@ from collections.abc import Sequence as Sequence_
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from seesay.engine.core.speculation.media_answers import MediaAnswers
 from seesay.llm.scheduling.text_follower import TextFollower
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Speculation(Protocol):
         """All sequences have ended."""
         ...
 
+    def forget(self) -> None:
+        """Keep nothing of sequences that have ended."""
+        ...
+
     def is_wanted(self, num_rows: int) -> bool:
         """Whether tokens may be proposed for a step of `num_rows` rows, if the step before brings what is expected."""
         ...
@@ -79,13 +84,14 @@ class Speculation(Protocol):
 
 
 class TextSpeculation:
-    """Follows the texts of live sequences, while steps have so few rows that tokens may be proposed. Used by the engine
-    loop's thread."""
+    """Follows the texts of live sequences, while steps have so few rows that tokens may be proposed. Each begins behind
+    earlier answers to the same media. Used by the engine loop's thread."""
 
     def __init__(self, rule: SpeculationRule, *, vocab_size: int) -> None:
         self._rule = rule
         self._vocab_size = vocab_size
         self._num_rows = 0  # of the step before
+        self._answers = MediaAnswers()
         self._live: dict[int, Sequence] = {}
         self._texts: dict[int, TextFollower] = {}
         self._sure: dict[int, TextFollower] = {}  # those that expect a token
@@ -103,7 +109,7 @@ class TextSpeculation:
             return
         text = self._texts.get(seq_id)
         if text is None:
-            text = self._texts[seq_id] = TextFollower(seq.token_ids)
+            text = self._texts[seq_id] = TextFollower(seq.token_ids, before=self._answers.find(seq))
         elif text.num_tokens + len(token_ids) == seq.num_tokens:
             text.follow(token_ids)
         else:  # there were too many rows for a while
@@ -115,7 +121,8 @@ class TextSpeculation:
 
     def drop(self, seq_id: int) -> None:
         """A sequence has ended."""
-        self._live.pop(seq_id, None)
+        if (seq := self._live.pop(seq_id, None)) is not None:
+            self._answers.add(seq)
         self._texts.pop(seq_id, None)
         self._sure.pop(seq_id, None)
 
@@ -124,6 +131,10 @@ class TextSpeculation:
         self._live.clear()
         self._texts.clear()
         self._sure.clear()
+
+    def forget(self) -> None:
+        """See `Speculation`."""
+        self._answers.clear()
 
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""
@@ -223,6 +234,9 @@ class ModelSpeculation:
         """All sequences have ended."""
         for seq_id in list(self._live):
             self.drop(seq_id)
+
+    def forget(self) -> None:
+        """See `Speculation`: nothing is kept."""
 
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""
