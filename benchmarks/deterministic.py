@@ -1,12 +1,16 @@
 """The deterministic mode: how many bits differ between arrangements of the same requests, and what it costs.
 
     python benchmarks/deterministic.py MODEL_DIR [--modes deterministic plain] [--requests 200] [--arrangements 6]
+        [--start 1] [--prompt-words 600] [--answer-tokens 24] [--session-len 3072] [--side-px 900] [--no-speed]
     python benchmarks/deterministic.py --products
 
-*bits*: the requests are texts, some with a picture, greedy and drawn; an arrangement is an order, how many are asked at
-a time, and whether prefixes may be cached. Tokens, logits and log-probabilities are compared with those of the first
-arrangement. *speed*: requests per second of the workload text of h200.py, and milliseconds per token of a single
-answer. With both modes, the last line has the ratios deterministic ÷ plain. Every line is printed when it is known.
+*bits*: the requests are texts, some with a picture, greedy and drawn. In the first arrangement, they come all at once.
+Each further one, numbered from `--start`, is an engine of its own with options drawn at random (rows and tokens of a
+step, KV blocks, caches, speculation, steps ahead, pictures at a time, process), an order, and how many are asked at a
+time; number 1 asks one after another. Tokens, logits and log-probabilities are compared with those of the first one.
+So 2,000 requests in 20 arrangements may be several runs, with `--start 1`, 8 and 15. *speed*: requests per second of
+the workload text of h200.py, and milliseconds per token of a single answer. With both modes, the last line has the
+ratios deterministic ÷ plain. Every line is printed when it is known.
 
 `--products` needs no model: microseconds of the products of a 7B backbone, beside those of the plain mode and other
 tilings, and whether a row gets the same bits with each number of rows.
@@ -20,6 +24,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,48 +34,81 @@ from h200 import open_pipeline, report
 from seesay import GenerationConfig, Pipeline, Response
 from seesay.bench import workload
 
-NUM_TOKENS, NUM_ROUNDS, NUM_ANSWER_TOKENS = 512, 2, 24
+NUM_TOKENS, NUM_ROUNDS = 512, 2
 ROWS = (1, 8, 16, 32, 64, 128, 256, 512, 2048, 8192)
 HIDDEN, INNER, QKV = 3584, 18944, 4608
 SHAPES = {"qkv": (QKV, HIDDEN), "out": (HIDDEN, HIDDEN), "gate_up": (2 * INNER, HIDDEN), "down": (HIDDEN, INNER)}
 SEED = 5
+LENGTHS = (0.001, 0.01, 0.1, 0.4, 1.0)
+"""Of prompts, as shares of the longest one."""
+MOST_LOGITS = 100
+"""Answers of many whose logits are kept, about: one of a large model takes megabytes."""
 
 Question = tuple[Any, GenerationConfig]
 
 
-def make_questions(count: int, *, has_pictures: bool) -> list[Question]:
-    """Prompts of 1 to about 900 tokens, of which some begin alike; every fifth has a picture."""
+def make_questions(count: int, *, longest: int, answer_tokens: int, side_px: int, has_pictures: bool) -> list[Question]:
+    """Prompts of 1 to `longest` words or half as many more, of which some begin alike; every fifth has a picture of up
+    to `side_px`."""
     rng = random.Random(SEED)
-    beginning = workload.make_text(300, rng)
+    beginning = workload.make_text(longest // 2, rng)
     questions = []
     for index in range(count):
-        text = workload.make_text(rng.choice((1, 7, 60, 250, 600)), rng)
+        text = workload.make_text(max(1, int(longest * rng.choice(LENGTHS))), rng)
         prompt: Any = beginning + text if index % 3 == 0 else text
         if has_pictures and index % 5 == 0:
-            prompt = (prompt, [workload.make_picture(rng.randint(60, 900), rng.randint(60, 900), index)])
+            width_px, height_px = (rng.randint(min(60, side_px), side_px) for _ in range(2))
+            prompt = (prompt, [workload.make_picture(width_px, height_px, index)])
         drawn: dict[str, Any] = {"do_sample": True, "temperature": 1.0, "top_p": 0.95, "random_seed": index}
         config = GenerationConfig(
-            max_new_tokens=rng.randint(2, NUM_ANSWER_TOKENS),
+            max_new_tokens=rng.randint(2, answer_tokens),
             ignore_eos=True,
             logprobs=5,
-            output_logits="generation" if index % 10 == 1 else None,
+            output_logits="generation" if index % max(10, count // MOST_LOGITS) == 1 else None,
             **(drawn if index % 2 else {"do_sample": False}),
         )
         questions.append((prompt, config))
     return questions
 
 
-def ask(pipe: Pipeline, questions: Sequence[Question], arrangement: int) -> list[Response]:
-    """Answer in an arrangement: 0 is one after another, without cached prefixes."""
-    rng = random.Random(arrangement)
+@dataclass(frozen=True)
+class Arrangement:
+    """In which order requests come, how many at a time (0: all at once), and the options of engine and vision."""
+
+    number: int
+    at_a_time: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+    vision: dict[str, Any] = field(default_factory=dict)
+
+
+def draw_arrangement(number: int, *, session_len: int) -> Arrangement:
+    """Return an arrangement; number 0 is all requests at once, and 1 one after another, without a prefix cache."""
+    if number <= 1:
+        return Arrangement(number, number, {"enable_prefix_caching": False} if number else {})
+    rng = random.Random(number)
+    options: dict[str, Any] = {
+        "max_batch_size": rng.choice((3, 16, 50, 256)),
+        "max_prefill_token_num": rng.choice((48, 130, 700, 4096)),
+        "enable_prefix_caching": rng.random() < 0.7,
+        "async_scheduling": rng.random() < 0.7,
+        "engine_process": rng.random() < 0.3,
+        "speculative": {"method": "ngram"} if rng.random() < 0.4 else None,
+        "block_size": rng.choice((16, 64)),
+    }
+    if rng.random() < 0.5:  # some are preempted
+        options["num_gpu_blocks"] = 3 * session_len // (2 * options["block_size"])
+        options["num_cpu_blocks"] = rng.choice((0, 200))
+    return Arrangement(number, rng.choice((3, 17, 60, 0)), options, {"max_batch_size": rng.choice((1, 4, 16))})
+
+
+def ask(pipe: Pipeline, questions: Sequence[Question], arrangement: Arrangement) -> list[Response]:
+    """Answer in an arrangement."""
     order = list(range(len(questions)))
-    step = 1 if arrangement == 0 else rng.choice((3, 17, 60, len(order)))
-    if arrangement:
-        rng.shuffle(order)
+    if arrangement.number > 1:
+        random.Random(arrangement.number).shuffle(order)
     found: dict[int, Response] = {}
+    step = arrangement.at_a_time or len(order)
     for start in range(0, len(order), step):
-        if arrangement % 2 == 0:
-            pipe.reset_caches()
         places = order[start : start + step]
         answers = pipe([questions[i][0] for i in places], gen_config=[questions[i][1] for i in places])
         found.update(zip(places, answers, strict=True))
@@ -97,17 +135,37 @@ def _list_logprobs(response: Response) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.array([pair for step in response.logprobs or () for pair in step.items()], np.float32)
 
 
-def measure_bits(pipe: Pipeline, mode: str, args: argparse.Namespace) -> None:
-    questions = make_questions(args.requests, has_pictures=not args.texts_only)
+def measure_bits(mode: str, args: argparse.Namespace) -> None:
+    questions = make_questions(
+        args.requests,
+        longest=args.prompt_words,
+        answer_tokens=args.answer_tokens,
+        side_px=args.side_px,
+        has_pictures=not args.texts_only,
+    )
     expected, num_bits, num_answers = None, 0, 0
     started_s = time.perf_counter()
-    for arrangement in range(args.arrangements):
-        found = ask(pipe, questions, arrangement)
+    for number in (0, *range(args.start, args.start + args.arrangements - 1)):
+        arrangement = draw_arrangement(number, session_len=args.session_len)
+        options = {"session_len": args.session_len, "deterministic": mode == "deterministic", **arrangement.options}
+        with open_pipeline(args.model, arrangement.vision, **options) as pipe:
+            found = ask(pipe, questions, arrangement)
+            num_preempted = pipe.engine.stats().total_preemptions
         if expected is None:
             expected = found
-            continue
         bits, answers = count_differing(expected, found)
         num_bits, num_answers = num_bits + bits, num_answers + answers
+        report(
+            what="arrangement",
+            mode=mode,
+            number=number,
+            at_a_time=arrangement.at_a_time,
+            **arrangement.options,
+            pictures_at_a_time=arrangement.vision.get("max_batch_size"),
+            preempted=num_preempted,
+            differing_bits=bits,
+            seconds=round(time.perf_counter() - started_s, 1),
+        )
     report(
         what="bits",
         mode=mode,
@@ -145,12 +203,13 @@ def measure_speed(pipe: Pipeline, mode: str, scale: float) -> dict[str, float]:
 def measure_models(args: argparse.Namespace) -> None:
     figures = {}
     for mode in args.modes:
-        started_s = time.perf_counter()
-        with open_pipeline(args.model, deterministic=mode == "deterministic") as pipe:
-            report(what="start", mode=mode, seconds=round(time.perf_counter() - started_s, 1))
-            figures[mode] = measure_speed(pipe, mode, args.scale)
-            if mode == "deterministic" or args.compare_plain:
-                measure_bits(pipe, mode, args)
+        if not args.no_speed:
+            started_s = time.perf_counter()
+            with open_pipeline(args.model, deterministic=mode == "deterministic") as pipe:
+                report(what="start", mode=mode, seconds=round(time.perf_counter() - started_s, 1))
+                figures[mode] = measure_speed(pipe, mode, args.scale)
+        if mode == "deterministic" or args.compare_plain:
+            measure_bits(mode, args)
     if len(figures) == 2:
         ratios = {f"{name}_ratio": figures["deterministic"][name] / value for name, value in figures["plain"].items()}
         report(what="deterministic / plain", **{name: round(value, 3) for name, value in ratios.items()})
@@ -230,7 +289,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--products", action="store_true", help="measure products, without a model")
     parser.add_argument("--modes", nargs="+", choices=("deterministic", "plain"), default=("deterministic", "plain"))
     parser.add_argument("--requests", type=int, default=200, help="requests of each arrangement")
-    parser.add_argument("--arrangements", type=int, default=6)
+    parser.add_argument("--arrangements", type=int, default=6, help="the first one among them")
+    parser.add_argument("--start", type=int, default=1, help="number of the second arrangement")
+    parser.add_argument("--prompt-words", type=int, default=600, help="of long prompts; some have half as many more")
+    parser.add_argument("--answer-tokens", type=int, default=24, help="of the longest answers")
+    parser.add_argument("--session-len", type=int, default=3072, help="some arrangements have blocks for 1.5 as many")
+    parser.add_argument("--side-px", type=int, default=900, help="longest side of pictures")
+    parser.add_argument("--no-speed", action="store_true", help="count bits alone")
     parser.add_argument("--scale", type=float, default=0.5, help="share of the requests of the workload text")
     parser.add_argument("--texts-only", action="store_true", help="ask about no pictures")
     parser.add_argument("--compare-plain", action="store_true", help="count differing bits of the plain mode, too")
