@@ -23,6 +23,7 @@ LAYER = "layers.0"
 _TABLE, _TOKENS, _IDS = "embed_tokens.weight", "d2t", "eagle_aux_hidden_state_layer_ids"
 _SPECULATORS = "transformer_layer_config"
 _UNREAD = (_TOKENS, "t2d")
+_NUM_TOKENS = ("draft_vocab_size", "truncated_vocab_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def read_head_config(checkpoint: Checkpoint, main: DecoderConfig, *, session_len
         decoder=replace(decoder, attended_size=2 * decoder.hidden_size),
         places=_read_places(options, _IDS in nested, main.num_layers, f"{checkpoint.path / 'config.json'}"),
         target_size=config.get("target_hidden_size") or decoder.hidden_size,
-        num_tokens=config.get("draft_vocab_size") or decoder.vocab_size,
+        num_tokens=next((config[name] for name in _NUM_TOKENS if config.get(name)), decoder.vocab_size),
         norms_joined=bool(options.get("norm_before_fc")),
         norms_each=bool(options.get("fc_norm")),
         norms_residual=bool(options.get("norm_before_residual")),
@@ -101,6 +102,9 @@ def _refuse_other(checkpoint: Checkpoint, head: HeadConfig, main: DecoderConfig)
     where, decoder = checkpoint.path / "config.json", head.decoder
     if decoder.num_layers != 1:
         raise CheckpointError(f"{where}: num_hidden_layers={decoder.num_layers}: only heads of one layer are supported")
+    if decoder.layers[0].feed_forward.experts is not None:
+        kind = checkpoint.config.get("model_type")
+        raise CheckpointError(f"{where}: model_type={kind!r}: heads with experts are not supported")
     size_name = "target_hidden_size" if checkpoint.config.get("target_hidden_size") else "hidden_size"
     for name, own, others in (
         ("vocab_size", decoder.vocab_size, main.vocab_size),
