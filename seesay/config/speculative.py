@@ -26,9 +26,10 @@ class SpeculativeConfig:
     """Options of speculative decoding: several tokens are proposed, and computed in one step. Those that the model
     would have chosen itself are kept, so answers are the same. See docs/speculation.md.
 
-    method: 'ngram' proposes what followed in the request's own prompt or answer, where its last tokens stood before;
-        'draft' what a smaller model of the same vocabulary would choose; 'mtp' what a layer of the checkpoint predicts
-        that was trained for it; 'eagle3' what such a layer from a folder of its own predicts.
+    method: 'ngram' proposes what followed in the request's own prompt or answer, or in answers to the same pictures,
+        where its last tokens stood before; 'draft' what a smaller model of the same vocabulary would choose; 'mtp' what
+        a layer of the checkpoint predicts that was trained for it; 'eagle3' what such a layer from a folder of its own
+        predicts.
     model: that model, for 'draft', or that head, for 'eagle3': a folder, or the id of one on the hub.
     num_speculative_tokens: most tokens that are proposed at a time for one answer.
     """
@@ -40,13 +41,20 @@ class SpeculativeConfig:
     def __post_init__(self) -> None:
         method, most = self.method, self.num_speculative_tokens
         known = "is not supported, only 'ngram', 'draft', 'mtp' and 'eagle3' are"
-        require(method not in _OTHER_METHODS, "method", method, known)
+        require(method not in _OTHER_METHODS, "speculative.method", method, known)
         check_types(self)
         if method in ("draft", "eagle3"):
-            require(bool(self.model), "model", self.model, f"must name what proposes with method={method!r}")
+            require(
+                bool(self.model), "speculative.model", self.model, f"must name what proposes with method={method!r}"
+            )
         else:
-            require(not self.model, "model", self.model, f"must be empty with method={method!r}, which needs none")
-        require(1 <= most <= MAX_TOKENS, "num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
+            require(
+                not self.model,
+                "speculative.model",
+                self.model,
+                f"must be empty with method={method!r}, which needs none",
+            )
+        require(1 <= most <= MAX_TOKENS, "speculative.num_speculative_tokens", most, f"must be in [1, {MAX_TOKENS}]")
 
 
 def make_speculative(given: SpeculativeConfig | Mapping[str, Any] | None) -> SpeculativeConfig | None:
