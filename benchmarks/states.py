@@ -158,12 +158,19 @@ def measure_second(folder: Path, num_text: int) -> dict[str, float]:
 
 def measure_latent(folder: Path, num_rows: int) -> dict[str, float]:
     found: dict[str, float] = {}
-    for way, options in (("native", {}), ("modules", {"custom_module_map": MODULES})):
+    ways: dict[str, dict[str, Any]] = {
+        "native": {},
+        "fp8": {"kv_cache_dtype": "fp8"},
+        "int8": {"kv_cache_dtype": "int8"},
+        "modules": {"custom_module_map": MODULES},
+    }
+    for way, options in ways.items():
         with open_engine(folder, max_batch_size=num_rows, session_len=1024, **options) as (engine, runner):
             found[f"{way}_bytes_per_token"] = bytes_per_block(runner.kv_layouts) / BLOCK
             found[f"{way}_ms_per_step"] = measure_step(engine, num_rows, 512) * 1e3
-    found["bytes_ratio"] = found["native_bytes_per_token"] / found["modules_bytes_per_token"]
-    found["speed_ratio"] = found["modules_ms_per_step"] / found["native_ms_per_step"]
+    for way in ("native", "fp8", "int8"):
+        found[f"{way}_bytes_ratio"] = found[f"{way}_bytes_per_token"] / found["modules_bytes_per_token"]
+        found[f"{way}_speed_ratio"] = found["modules_ms_per_step"] / found[f"{way}_ms_per_step"]
     return found
 
 

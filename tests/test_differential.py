@@ -86,6 +86,9 @@ SETUPS = {
         backbone="nemotron-h-moe", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, num_states=5
     ),
     "convolution, ahead, host": Setup(backbone="lfm2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16),
+    "latent rows of 8 bits, ahead, host": Setup(
+        backbone="deepseek-v2", kv_format="int8", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16
+    ),
     "latent rows, ahead, host": Setup(
         backbone="deepseek-v2", is_ahead=True, num_blocks=24, num_host_slots=40, chunk=16, drafts=5
     ),

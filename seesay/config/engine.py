@@ -109,7 +109,8 @@ class EngineConfig:
     download_dir: folder for downloads from the hub.
     revision: branch, tag or commit of a hub model.
     kv_cache_dtype: keys and values in the KV cache. 'int8' and 'int4' have a scale and a zero point per head and token,
-        'fp8' (or 'fp8_e4m3') has a scale. 'auto' takes what the checkpoint asks for (`kv_cache_scheme`), else `dtype`.
+        'fp8' (or 'fp8_e4m3') has a scale. Latent rows are not kept in 'int4'. 'auto' takes what the checkpoint asks for
+        (`kv_cache_scheme`), else `dtype`.
     quant_policy: LMDeploy's name for the same: 8 is 'int8', 4 is 'int4', 0 leaves it to `kv_cache_dtype`.
     quantization: 'fp8' or 'int8' quantizes the linear layers of the language model, but for its head, while they are
         loaded; None takes the checkpoint as it is, which may be quantized itself. Weights of 4 bits need calibration:

@@ -5,10 +5,15 @@ their first components, values (DeepSeek-AI 2024, arXiv 2405.04434)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
 
+from seesay.kernels.gpu import has_ptx
+from seesay.kernels.quantized_kv import UNIT, load_params, unpack
 from seesay.kernels.sizes import power_of_2_from
 
 TARGET_PROGRAMS = 264
@@ -33,8 +38,12 @@ def latent_kernel(
     NUM_HEADS: tl.constexpr,
     TURNED: tl.constexpr,
     RANK: tl.constexpr,
+    KV: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
+    BLOCK_BYTES: tl.constexpr,
+    PARAMS_AT: tl.constexpr,
     HAS_ROWS: tl.constexpr,
+    HAS_PTX: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_H: tl.constexpr,
@@ -42,7 +51,8 @@ def latent_kernel(
 ):
     """Program (t, h, s) attends with heads h · BLOCK_H … of token t to the s-th part of the rows that it sees, the
     first lens[t] of the sequence whose blocks are in row rows[t] of the table. Leaves sums of weighted rows, not
-    divided, and the top score and the sum of the weights, in base 2."""
+    divided, and the top score and the sum of the weights, in base 2. Quantized rows (see `quantized_kv`) are only cast:
+    their scales and zero points are applied to scores and weights."""
     token = tl.program_id(0).to(tl.int64)
     split = tl.program_id(2)
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -58,25 +68,53 @@ def latent_kernel(
     own = query_ptr + (token * NUM_HEADS + heads)[:, None] * (TURNED + RANK)
     query_turned = tl.load(own + turned[None, :], mask=is_head[:, None] & is_turned[None, :], other=0.0)
     query_latent = tl.load(own + TURNED + rank[None, :], mask=is_head[:, None] & is_rank[None, :], other=0.0)
+    CENTRE: tl.constexpr = 128.0  # what unpacked integers are less
+    turned_sum = tl.sum(query_turned.to(tl.float32), axis=1)[:, None]
+    latent_sum = tl.sum(query_latent.to(tl.float32), axis=1)[:, None]
     top = tl.full((BLOCK_H,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK_H,), tl.float32)
+    shift = tl.zeros((BLOCK_H,), tl.float32)
     output = tl.zeros((BLOCK_H, BLOCK_R), tl.float32)
     for first in range(start, stop, BLOCK_N):
         places = first + tl.arange(0, BLOCK_N)
         is_seen = places < stop
         blocks = tl.load(table_ptr + row * table_stride + places // BLOCK_SIZE, mask=is_seen, other=0).to(tl.int64)
-        at = cache_ptr + (blocks * BLOCK_SIZE + places % BLOCK_SIZE)[:, None] * (TURNED + RANK)
-        key = tl.load(at + turned[None, :], mask=is_seen[:, None] & is_turned[None, :], other=0.0)
-        latent = tl.load(at + TURNED + rank[None, :], mask=is_seen[:, None] & is_rank[None, :], other=0.0)
-        scores = tl.dot(query_turned, tl.trans(key), input_precision="ieee")
-        scores = tl.dot(query_latent, tl.trans(latent), scores, input_precision="ieee") * factor
+        within = places % BLOCK_SIZE
+        at = cache_ptr + (blocks * BLOCK_SIZE + within)[:, None] * (TURNED + RANK)
+        if KV != "plain":
+            at = cache_ptr + (blocks * BLOCK_BYTES + within * (TURNED + RANK))[:, None]
+        key = tl.load(at + turned[None, :], mask=is_seen[:, None] & is_turned[None, :], other=0)
+        latent = tl.load(at + TURNED + rank[None, :], mask=is_seen[:, None] & is_rank[None, :], other=0)
+        if KV == "plain":
+            scores = tl.dot(query_turned, tl.trans(key), input_precision="ieee")
+            scores = tl.dot(query_latent, tl.trans(latent), scores, input_precision="ieee") * factor
+        else:
+            params_ptr = (cache_ptr + blocks * BLOCK_BYTES + PARAMS_AT).to(tl.pointer_type(tl.int32)) + within
+            key_scale, key_zero = load_params(params_ptr, KV)
+            scale, zero = load_params(params_ptr + BLOCK_SIZE, KV)
+            scale, zero = tl.where(is_seen, scale, 0.0), tl.where(is_seen, zero, 0.0)
+            key = unpack(key, query_turned.dtype, KV, HAS_PTX)
+            latent = unpack(latent, query_latent.dtype, KV, HAS_PTX)
+            scores = tl.dot(query_turned, tl.trans(key), input_precision="ieee")
+            latent_scores = tl.dot(query_latent, tl.trans(latent), input_precision="ieee")
+            if KV != "fp8":
+                scores -= turned_sum * (key_zero - CENTRE)[None, :]
+                latent_scores -= latent_sum * (zero - CENTRE)[None, :]
+            scores = scores * (key_scale * factor)[None, :] + latent_scores * (scale * factor)[None, :]
         scores = tl.where(is_seen[None, :], scores, float("-inf"))
         base = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - base[:, None])
         fade = tl.exp2(top - base)
         total = total * fade + tl.sum(weights, axis=1)
-        output = tl.dot(weights.to(latent.dtype), latent, output * fade[:, None], input_precision="ieee")
+        if KV != "plain":
+            weights = tl.minimum(weights * (scale * UNIT)[None, :], 65504.0)
+        weights = weights.to(latent.dtype)
+        if (KV != "plain") & (KV != "fp8"):
+            shift = shift * fade + tl.sum(weights.to(tl.float32) * (zero - CENTRE)[None, :], axis=1)
+        output = tl.dot(weights, latent, output * fade[:, None], input_precision="ieee")
         top = base
+    if KV != "plain":
+        output = (output - shift[:, None]) / UNIT
     place = (token * num_splits + split) * NUM_HEADS + heads
     target = partials_ptr + place[:, None] * RANK + rank[None, :]
     tl.store(target, output, mask=is_head[:, None] & is_rank[None, :])
@@ -117,12 +155,13 @@ def attend(
     rows: torch.Tensor | None,
     *,
     turned_dim: int,
-    block_size: int,
     scale: float,
+    format: Mapping[str, Any],
 ) -> torch.Tensor:
     """Return the weighted sums [T, H, R] of latent vectors, of query [T, H, turned_dim + R] over the rows
-    [slots, turned_dim + R] of the cache. Token t sees the first lens[t] rows of the sequence whose blocks are in row
-    rows[t] of block_table int32 [B, M]; None: in row t. lens, rows int32 [T]."""
+    of turned_dim + R components in the cache. Token t sees the first lens[t] rows of the sequence whose blocks are in
+    row rows[t] of block_table int32 [B, M]; None: in row t. lens, rows int32 [T]. `format`: see
+    `rotary.rotate_and_write`."""
     num_tokens, num_heads, dim = query.shape
     rank = dim - turned_dim
     assert query.is_contiguous() and cache.is_contiguous() and lens.is_contiguous() and block_table.stride(1) == 1
@@ -147,8 +186,9 @@ def attend(
         NUM_HEADS=num_heads,
         TURNED=turned_dim,
         RANK=rank,
-        BLOCK_SIZE=block_size,
+        **format,
         HAS_ROWS=rows is not None,
+        HAS_PTX=has_ptx(query.get_device()),
         BLOCK_T=max(16, power_of_2_from(turned_dim)),
         BLOCK_R=max(16, power_of_2_from(rank)),
         BLOCK_H=HEADS,

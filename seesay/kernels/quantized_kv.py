@@ -159,7 +159,7 @@ def _add_tile(
         scores = tl.dot(query, low, input_precision="ieee")
         scores = tl.dot(query_high, high, scores, input_precision="ieee")
     else:
-        scores = tl.dot(query, _unpack(key, query.dtype, KV, HAS_PTX), input_precision="ieee")
+        scores = tl.dot(query, unpack(key, query.dtype, KV, HAS_PTX), input_precision="ieee")
     if KV != "fp8":
         scores -= query_sum[:, None] * (key_zero - CENTRE)[None, :]
     if HAS_CAP:
@@ -185,7 +185,7 @@ def _add_tile(
         output = tl.dot(weights, low, output * fade[:, None], input_precision="ieee")
         output_high = tl.dot(weights, high, output_high * fade[:, None], input_precision="ieee")
     else:
-        value = _unpack(value, query.dtype, KV, HAS_PTX)
+        value = unpack(value, query.dtype, KV, HAS_PTX)
         if MASKED and KV == "fp8":  # integers are finite
             value = tl.where(is_key[:, None], value, 0.0)
         output = tl.dot(weights, value, output * fade[:, None], input_precision="ieee")
@@ -214,7 +214,7 @@ def load_params(pointers, KV: tl.constexpr):
 
 
 @triton.jit
-def _unpack(x, KIND: tl.constexpr, KV: tl.constexpr, HAS_PTX: tl.constexpr):
+def unpack(x, KIND: tl.constexpr, KV: tl.constexpr, HAS_PTX: tl.constexpr):
     """Return bytes as the numbers that they are: of FP8, or of integers less 128."""
     if KV == "fp8":
         x = x.to(tl.float8e4nv, bitcast=True).to(tl.float16)
@@ -245,7 +245,7 @@ def _unpack(x, KIND: tl.constexpr, KV: tl.constexpr, HAS_PTX: tl.constexpr):
 def _unpack_int4(x, KIND: tl.constexpr, HAS_PTX: tl.constexpr):
     """Return the low and the high four bits of bytes, less 8 each."""
     if HAS_PTX:
-        # As in `_unpack`: 1024 + low bits, less 1032; and 1024 + 16 · high bits, divided by 16, less 72.
+        # As in `unpack`: 1024 + low bits, less 1032; and 1024 + 16 · high bits, divided by 16, less 72.
         low, high = tl.inline_asm_elementwise(
             """{
             .reg .b32 k, c, d, s, t, u;
@@ -308,6 +308,22 @@ def write_quantized(
     first += tl.where(is_value, NUM_KV_HEADS * BLOCK_SIZE * ROW + place, place * ROW)
     step = tl.where(is_value, BLOCK_SIZE, 1)
     targets = block_ptr + first[:, None] + dims[None, :] * step[:, None]
+    low, high, params, scale = quantize_halves(low, high, KV)
+    if KV == "int4":
+        tl.store(targets, low | (high << 4), mask=is_inside)
+    else:
+        tl.store(targets, low, mask=is_inside)
+        tl.store(targets + (DIM // 2) * step[:, None], high, mask=is_inside)
+    params_ptr = (block_ptr + PARAMS_AT).to(tl.pointer_type(tl.int32))
+    params_ptr += (tl.where(is_value, NUM_KV_HEADS, 0) + group) * BLOCK_SIZE + place
+    tl.store(params_ptr, params, mask=is_kept)
+    return scale
+
+
+@triton.jit
+def quantize_halves(low, high, KV: tl.constexpr):
+    """Return vectors float32 [N, BLOCK], given in halves, as bytes, with their parameters int32 [N] and scales
+    float32 [N]. Components behind the last one are 0."""
     if KV == "fp8":
         peak = tl.maximum(tl.max(tl.abs(low), axis=1), tl.max(tl.abs(high), axis=1))
         inverse = tl.where(peak >= 1e-30, 448.0 / tl.maximum(peak, 1e-30), 0.0)[:, None]
@@ -317,7 +333,7 @@ def write_quantized(
         high = _as_fp8(high * inverse)
     else:
         steps: tl.constexpr = 15.0 if KV == "int4" else 255.0
-        least = tl.minimum(tl.min(low, axis=1), tl.min(high, axis=1))  # components behind the last one are 0
+        least = tl.minimum(tl.min(low, axis=1), tl.min(high, axis=1))
         most = tl.maximum(tl.max(low, axis=1), tl.max(high, axis=1))
         least = tl.minimum(least, 0.0)
         most = tl.maximum(most, 0.0)
@@ -329,15 +345,7 @@ def write_quantized(
         params |= zero.to(tl.uint16, bitcast=True).to(tl.int32) << 16
         low = _as_integer(low, inverse[:, None], zero.to(tl.float32)[:, None], steps)
         high = _as_integer(high, inverse[:, None], zero.to(tl.float32)[:, None], steps)
-    if KV == "int4":
-        tl.store(targets, low | (high << 4), mask=is_inside)
-    else:
-        tl.store(targets, low, mask=is_inside)
-        tl.store(targets + (DIM // 2) * step[:, None], high, mask=is_inside)
-    params_ptr = (block_ptr + PARAMS_AT).to(tl.pointer_type(tl.int32))
-    params_ptr += (tl.where(is_value, NUM_KV_HEADS, 0) + group) * BLOCK_SIZE + place
-    tl.store(params_ptr, params, mask=is_kept)
-    return scale
+    return low, high, params, scale
 
 
 @triton.jit

@@ -166,8 +166,8 @@ def rotate_and_write_kernel(
             BLOCK_SIZE, BLOCK_BYTES, PARAMS_AT,
         )  # fmt: skip
         if HAS_FAULTS:
-            is_bad = _is_not_finite(low) | _is_not_finite(high) | _is_not_finite(scales)[:, None]
-            _note_fault(faults_ptr + token, is_bad & is_written[:, None] & (dims < DIM // 2)[None, :])
+            is_bad = is_not_finite(low) | is_not_finite(high) | is_not_finite(scales)[:, None]
+            note_fault(faults_ptr + token, is_bad & is_written[:, None] & (dims < DIM // 2)[None, :])
         return
     targets = cache_ptr + slot * (2 * NUM_KV_HEADS * DIM) + (heads - NUM_HEADS)[:, None] * DIM
     is_kept = (heads >= NUM_HEADS)[:, None]
@@ -176,23 +176,23 @@ def rotate_and_write_kernel(
     tl.store(targets + pairs[None, :], kept_first, mask=is_inside & is_kept)
     tl.store(targets + HALF + pairs[None, :], kept_last, mask=is_inside & is_kept)
     if HAS_FAULTS:
-        is_bad = _is_not_finite(kept_first) | _is_not_finite(kept_last)
-        _note_fault(faults_ptr + token, is_bad & is_inside & is_kept)
+        is_bad = is_not_finite(kept_first) | is_not_finite(kept_last)
+        note_fault(faults_ptr + token, is_bad & is_inside & is_kept)
     if 2 * HALF < DIM:
         kept_rest = rest.to(cache_ptr.dtype.element_ty)
         tl.store(targets + others[None, :], kept_rest, mask=is_other & is_kept)
         if HAS_FAULTS:
-            _note_fault(faults_ptr + token, _is_not_finite(kept_rest) & is_other & is_kept)
+            note_fault(faults_ptr + token, is_not_finite(kept_rest) & is_other & is_kept)
 
 
 @triton.jit
-def _is_not_finite(x):
+def is_not_finite(x):
     """Return whether x is not finite. Comparisons with NaN are false, so the test is negated."""
     return (tl.abs(x.to(tl.float32)) < float("inf")) == 0
 
 
 @triton.jit
-def _note_fault(fault_ptr, is_bad):
+def note_fault(fault_ptr, is_bad):
     """Write NaN to `fault_ptr` if any element is bad."""
     nan = tl.full(is_bad.shape, float("nan"), tl.float32)
     tl.store(fault_ptr + tl.zeros(is_bad.shape, tl.int32), nan, mask=is_bad)

@@ -26,4 +26,4 @@ def test_each_command(
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["what"] == f"states {arguments[0]}" and all(figures[name] > 0 for name in names)
     if arguments[0] == "latent":  # 576 values instead of 16 heads of 192 and 128
-        assert figures["bytes_ratio"] == pytest.approx(576 / (16 * (192 + 192)), rel=0.25)
+        assert figures["native_bytes_ratio"] == pytest.approx(576 / (16 * (192 + 192)), rel=0.25)

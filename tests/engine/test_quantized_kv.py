@@ -17,14 +17,22 @@ from seesay import GenerationConfig, pipeline
 from seesay.config import EngineConfig
 from seesay.engine.front.engine import AsyncEngine
 from seesay.engine.front.response import Response
+from seesay.errors import ConfigError
 from seesay.values import Modality
 
 NEW_TOKENS = 24
-MODELS = ("llama", "mistral", "phi3_longrope", "qwen2_vl", "qwen2_5_vl", "llava", "internvl")
+MODELS = ("llama", "mistral", "phi3_longrope", "qwen2_vl", "qwen2_5_vl", "llava", "internvl", "deepseek_v2")
 """Plain text; a sliding window of 32; keys that are computed again at 40 tokens; each kind of tower and of
-positions."""
+positions; latent rows."""
 KV_FORMATS = ("int8", "int4", "fp8")
-CASES = [("llama", "int8"), ("qwen2_5_vl", "int8"), ("internvl", "int8"), ("mistral", "int4"), ("phi3_longrope", "fp8")]
+CASES = [
+    ("llama", "int8"),
+    ("qwen2_5_vl", "int8"),
+    ("internvl", "int8"),
+    ("mistral", "int4"),
+    ("phi3_longrope", "fp8"),
+    ("deepseek_v2", "fp8"),
+]
 IN_A_PROCESS = (("qwen2_5_vl", "int8"), ("phi3_longrope", "fp8"))
 SLOW_CASES = [
     *((name, "int8") for name in MODELS if (name, "int8") not in CASES),
@@ -71,19 +79,27 @@ def test_answers_are_the_same_in_every_way(name: str, format: str, tiny_checkpoi
         assert engine.stats().total_preemptions > 0
 
 
-@pytest.mark.parametrize("format", KV_FORMATS)
-def test_logits_are_near_those_of_a_plain_cache(format: str, tiny_checkpoint: Callable[[str], Path]) -> None:
-    path = tiny_checkpoint("qwen2_5_vl")
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [*(("qwen2_5_vl", format) for format in KV_FORMATS), ("deepseek_v2", "int8")],
+)
+def test_logits_are_near_those_of_a_plain_cache(name: str, format: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    path = tiny_checkpoint(name)
     logits = []
     for kind in (format, "auto"):
         with open_engine(path, kv_cache_dtype=kind) as engine:
-            [output] = ask(engine, parse(make_conversations("qwen2_5_vl")[-1:], max_new_tokens=1, output_logits="all"))
+            [output] = ask(engine, parse(make_conversations(name)[-1:], max_new_tokens=1, output_logits="all"))
             logits.append(output.logits)
             layouts = loop_of(engine)._runner.kv_layouts
             assert {layout.format for layout in layouts} == {"plain" if kind == "auto" else format}
     found, expected = logits
     error = float((found - expected).norm() / expected.norm())
     assert 1e-5 < error < {"int8": 0.01, "fp8": 0.05, "int4": 0.2}[format]
+
+
+def test_latent_rows_are_not_kept_in_four_bits(tiny_checkpoint: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="latent rows are not kept in int4: take kv_cache_dtype='fp8', 'int8'"):
+        open_engine(tiny_checkpoint("deepseek_v2"), kv_cache_dtype="int4")
 
 
 def test_lmdeploys_name_is_the_same_option() -> None:

@@ -438,11 +438,19 @@ def call_state_spaces(dtype: torch.dtype) -> None:
 
 def call_latent_attention(dtype: torch.dtype) -> None:
     from seesay.kernels import latent_attention
+    from seesay.kernels.latent_rows import write_rows
+    from seesay.llm.memory.kv_layout import KVLayout
+    from seesay.llm.ops.triton_attention import describe_format
 
-    table, lens = empty(8, 64, dtype=int32), empty(8, dtype=int32)
-    for num_heads, rows in ((16, None), (128, lens)):
-        query, cache = empty(8, num_heads, 576, dtype=dtype), empty(512, 64, 1, 1, 576, dtype=dtype)
-        latent_attention.attend(query, cache, table, lens, rows, turned_dim=64, block_size=64, scale=0.1)
+    table, lens, slots = empty(8, 64, dtype=int32), empty(8, dtype=int32), empty(8, dtype=int64)
+    turns, norm = (empty(8, 1, 64, dtype=dtype), empty(8, 1, 64, dtype=dtype)), (empty(512, dtype=dtype), 1e-6)
+    for kind in ("plain", "int8", "fp8"):
+        layout = KVLayout(format=kind, dtype=dtype, block_size=64, num_kv_heads=1, head_dim=576, turned_dim=64)
+        cache, format = empty(512, *layout.block_shape, dtype=layout.element_type), describe_format(layout)
+        write_rows(empty(8, 576, dtype=dtype), *turns, norm, cache, slots, empty(8), format=format)
+        for num_heads, rows in ((16, None), (128, lens)):
+            query = empty(8, num_heads, 576, dtype=dtype)
+            latent_attention.attend(query, cache, table, lens, rows, turned_dim=64, scale=0.1, format=format)
 
 
 def call_low_rank(dtype: torch.dtype) -> None:

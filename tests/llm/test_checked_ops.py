@@ -44,7 +44,8 @@ def test_each_operation_is_checked_or_left_to_torch() -> None:
 
 @pytest.mark.parametrize("fault", ["differs", "fails"])
 @pytest.mark.parametrize(
-    "name", ["rms_norm", "act_and_mul", "attend", "attend_latent", "rotate_and_write", "splice", "low_rank"]
+    "name",
+    ["rms_norm", "act_and_mul", "attend", "attend_latent", "write_latent", "rotate_and_write", "splice", "low_rank"],
 )
 def test_one_that_is_wrong_is_left_out(
     name: str, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

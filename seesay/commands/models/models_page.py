@@ -31,9 +31,8 @@ Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy an
 folders.
 
 Qwen3-Next, Qwen3.5, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H and Jamba keep a state of each sequence
-([states](design/states.md)); speculation is refused for them. DeepSeek-V2
-and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows: quantized weights of their `kv_b_proj`, and a quantized KV
-cache, are refused.
+([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows: quantized weights of
+their `kv_b_proj`, and an int4 KV cache, are refused.
 
 ## Vision-language models
 

@@ -77,7 +77,7 @@ def make_layouts(
             block_size=block_size,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
-            is_latent=shape.is_latent,
+            turned_dim=shape.turned_dim,
         )
         for shape in shapes
     )

@@ -3,6 +3,8 @@
 A plain block is [block_size, 2, G, D] in the model's dtype, keys before values. A quantized block is bytes: all keys
 [G, block_size, R], all values [G, R, block_size], and a parameter of four bytes per key and value [2, G, block_size].
 So what one head has of a block is contiguous, and both products of attention read along the axis that they sum over.
+Latent rows are keys and values at once: a plain block has one of each token, and a quantized one has all rows
+[block_size, R], and a parameter each of what is rotated in a row and of what is not [2, block_size].
 
 R is D bytes, but for int4, whose byte j has component j in its low bits and component j + D / 2 in its high bits. The
 parameter of integers is two float16, scale and zero point: x = scale · (q - zero). That of FP8 is a float32, the scale.
@@ -25,25 +27,26 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """The layout of one layer's blocks. dtype: that of plain keys and values. is_latent: a row is both, of one head."""
+    """The layout of one layer's blocks. dtype: that of plain keys and values. turned_dim: a row is both, of one head,
+    and its first components are rotated; 0: they are two."""
 
     format: KVFormat = "plain"
     dtype: torch.dtype
     block_size: int
     num_kv_heads: int
     head_dim: int
-    is_latent: bool = False
+    turned_dim: int = 0
 
     def __post_init__(self) -> None:
         if self.format != "plain" and self.head_dim % 2:
             raise ConfigError(f"a KV cache in {self.format} needs an even head_dim, got {self.head_dim}")
-        if self.format != "plain" and self.is_latent:
-            raise ConfigError(f"latent rows are not kept in {self.format}: leave the KV cache unquantized")
+        if self.format == "int4" and self.turned_dim:
+            raise ConfigError("latent rows are not kept in int4: take kv_cache_dtype='fp8', 'int8' or 'auto'")
 
     @property
     def num_parts(self) -> int:
-        """Rows that a plain block has of each head and token."""
-        return 1 if self.is_latent else 2
+        """Rows that a block has of each head and token."""
+        return 1 if self.turned_dim else 2
 
     @property
     def row_bytes(self) -> int:
@@ -60,7 +63,7 @@ class KVLayout:
     @property
     def params_at(self) -> int:
         """Of a quantized block, the byte where parameters begin."""
-        return _aligned(2 * self.values_at)
+        return _aligned(self.num_parts * self.values_at)
 
     @property
     def block_bytes(self) -> int:
@@ -107,7 +110,7 @@ class LayerCache:
 
     @property
     def keys(self) -> torch.Tensor:
-        """uint8 [num_blocks, G, block_size, R]."""
+        """uint8 [num_blocks, G, block_size, R]; or latent rows."""
         at = self.layout
         return self.data[:, : at.values_at].view(-1, at.num_kv_heads, at.block_size, at.row_bytes)
 
@@ -120,7 +123,7 @@ class LayerCache:
 
     @property
     def params(self) -> torch.Tensor:
-        """float32 [num_blocks, 2, G, block_size], the bits of parameters."""
+        """float32 [num_blocks, 2, G, block_size], bits of parameters: of keys and values, or of a row's parts."""
         at = self.layout
         part = self.data[:, at.params_at : at.params_at + 8 * at.num_kv_heads * at.block_size]
         return part.view(torch.float32).view(-1, 2, at.num_kv_heads, at.block_size)

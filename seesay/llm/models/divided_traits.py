@@ -26,7 +26,7 @@ def divide_traits(config: DecoderConfig, division: Division, layers: range, *, h
     return replace(
         traits,
         kv_shapes=tuple(
-            shape if shape.is_latent else replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes
+            shape if shape.turned_dim else replace(shape, num_kv_heads=num_kv_heads) for shape in traits.kv_shapes
         ),
         state_shapes=tuple(() if layer.other is None else layer.other.divide(size).state for layer in config.layers)
         if traits.has_states

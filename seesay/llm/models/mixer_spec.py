@@ -98,7 +98,7 @@ class LatentSpec:
 
     @property
     def kv_shape(self) -> KVShape:
-        return KVShape(num_kv_heads=1, head_dim=self.row_size, is_latent=True)
+        return KVShape(num_kv_heads=1, head_dim=self.row_size, turned_dim=self.turned_dim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,16 +197,30 @@ def _plan(ops: Ops, like: torch.Tensor, window: Window | None = None, *, has_run
     return ops.plan_attention(rows, windows=frozenset([window]), device=like.device, dtype=like.dtype)
 
 
-def _attend_latent(ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
-    layout = KVLayout(
-        dtype=like.dtype, block_size=_BLOCK_SIZE, num_kv_heads=1, head_dim=_TURNED_DIM + _HEAD_DIM, is_latent=True
-    )
-    cache = LayerCache(layout=layout, data=_draw(_TABLE.size, *layout.block_shape, like=like))
-    query = _draw(int(_NUM_NEW.sum()), _HEADS, layout.head_dim, like=like)
-    return [ops.attend_latent(query, cache, _plan(ops, like), scale=layout.head_dim**-0.5, turned_dim=_TURNED_DIM)]
+@dataclass(frozen=True)
+class _LatentAttention:
+    """Attention as there, to latent rows."""
+
+    format: KVFormat = "plain"
+
+    def __call__(self, ops: Ops, like: torch.Tensor) -> list[torch.Tensor]:
+        layout = KVLayout(
+            format=self.format, dtype=like.dtype, block_size=_BLOCK_SIZE, num_kv_heads=1,
+            head_dim=_TURNED_DIM + _HEAD_DIM, turned_dim=_TURNED_DIM,
+        )  # fmt: skip
+        cache = LayerCache.zeros(layout, _TABLE.size, like.device)
+        if self.format == "plain":
+            cache.data.copy_(_draw(*cache.data.shape, like=like))
+        query = _draw(int(_NUM_NEW.sum()), _HEADS, layout.head_dim, like=like)
+        cos, sin, slots = _turn(_TURNED_DIM, like)
+        norm, faults = (1 + _draw(_HEAD_DIM, like=like) / 8, 1e-6), torch.zeros(len(query), device=like.device)
+        rows = _draw(len(query), layout.head_dim, like=like)
+        ops.write_latent(rows, cos, sin, norm, cache, slots, faults)
+        output = ops.attend_latent(query, cache, _plan(ops, like), scale=layout.head_dim**-0.5)
+        return [rows, *([cache.data] if self.format == "plain" else []), faults, output]
 
 
-_ATTENTION = ("rotate_and_write", "plan_attention", "attend", "attend_latent", "forget_blocks")
+_ATTENTION = ("rotate_and_write", "plan_attention", "attend", "write_latent", "attend_latent", "forget_blocks")
 """All that take a plan are of one implementation, whose plan it is."""
 _CHECKS = (
     _Check(("rms_norm",), _norm),
@@ -220,5 +234,6 @@ _CHECKS = (
     _Check(_ATTENTION, _Attention(has_slopes=True, has_runs=True)),
     _Check(_ATTENTION, _Attention(format="int8")),
     _Check(_ATTENTION, _Attention(format="int4")),
-    _Check(_ATTENTION, _attend_latent),
+    _Check(_ATTENTION, _LatentAttention()),
+    _Check(_ATTENTION, _LatentAttention(format="int8")),
 )

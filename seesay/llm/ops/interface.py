@@ -183,11 +183,22 @@ class Ops(Protocol):
         Falcon does; others are float32.
         """
 
-    def attend_latent(
-        self, query: torch.Tensor, cache: LayerCache, plan: Any, *, scale: float, turned_dim: int
-    ) -> torch.Tensor:
+    def write_latent(
+        self,
+        rows: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        norm: tuple[torch.Tensor, float],
+        cache: LayerCache,
+        slots: torch.Tensor,
+        faults: torch.Tensor,
+    ) -> None:
+        """Write latent rows [T, D] to the cache: the first R components are rotated by cos and sin [T, 1, R], see
+        `rotate_and_write`, and the others take an RMS norm, (weight [D - R], eps). faults: see there."""
+
+    def attend_latent(self, query: torch.Tensor, cache: LayerCache, plan: Any, *, scale: float) -> torch.Tensor:
         """Causal attention of query [T, H, D] to latent rows of D components: they are keys, and behind their first
-        `turned_dim` components, values → [T, H, D - turned_dim]."""
+        `turned_dim` components, see `KVLayout`, values → [T, H, D - turned_dim]."""
 
     def forget_blocks(self) -> None:
         """Drop every copy of what blocks contain: blocks were written to by something other than a step."""

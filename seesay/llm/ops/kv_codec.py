@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from seesay.llm.memory.kv_layout import KVFormat, LayerCache
+from seesay.llm.memory.kv_layout import KVFormat, KVLayout, LayerCache
 
 MAX_FP8 = 448.0
 LEAST_FP8_PEAK = 1e-30
@@ -17,38 +17,60 @@ _STEPS: dict[KVFormat, int] = {"int8": 255, "int4": 15}
 
 
 def write_tokens(cache: LayerCache, slots: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor | None:
-    """Write keys and values [T, 2, G, D] to `slots` int64 [T] of the cache. Return the parameters [T, 2, G, P] of
-    quantized ones, which are not finite where keys or values are not, or are too large for the format."""
+    """Write keys and values [T, 2, G, D], or latent rows [T, 1, 1, D], to `slots` int64 [T] of the cache. Return the
+    parameters [T, 2, G, P] of quantized ones, which are not finite where keys or values are not, or are too large for
+    the format."""
     layout = cache.layout
     if layout.format == "plain":
         cache.data.flatten(0, 1).index_copy_(0, slots, pairs)
         return None
-    data, params = quantize(pairs.float(), layout.format)
     blocks, places = slots // layout.block_size, slots % layout.block_size
+    if layout.turned_dim:
+        parts = [quantize(part, layout.format) for part in _split(pairs.float(), layout)]
+        data, params = torch.cat([part for part, _ in parts], dim=-1), torch.cat([part for _, part in parts], dim=1)
+    else:
+        data, params = quantize(pairs.float(), layout.format)
+        cache.values[blocks, :, :, places] = data[:, 1]
     cache.keys[blocks, :, places] = data[:, 0]
-    cache.values[blocks, :, :, places] = data[:, 1]
     cache.params[blocks, :, :, places] = params.view(torch.float32).squeeze(-1)
     return params.float()
 
 
 def read_blocks(cache: LayerCache, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return keys and values [N, block_size, 2, G, D] of the blocks int64 [N]."""
-    if cache.layout.format == "plain":
+    """Return keys and values [N, block_size, 2, G, D] of the blocks int64 [N]. Latent rows are both."""
+    layout = cache.layout
+    if layout.format == "plain":
         return cache.data.index_select(0, blocks).expand(-1, -1, 2, -1, -1)
-    keys, values = cache.keys.index_select(0, blocks), cache.values.index_select(0, blocks)
-    params = cache.params.index_select(0, blocks)
-    data = torch.stack((keys.transpose(1, 2), values.permute(0, 3, 1, 2)), dim=2)
-    return dequantize(data, params.permute(0, 3, 1, 2), cache.layout.format).to(dtype)
+    keys = cache.keys.index_select(0, blocks).transpose(1, 2).unsqueeze(2)
+    params = cache.params.index_select(0, blocks).permute(0, 3, 1, 2)
+    if layout.turned_dim:
+        return _read_rows(keys, params, layout).to(dtype).expand(-1, -1, 2, -1, -1)
+    values = cache.values.index_select(0, blocks).permute(0, 3, 1, 2).unsqueeze(2)
+    return dequantize(torch.cat((keys, values), dim=2), params, layout.format).to(dtype)
 
 
 def read_tokens(cache: LayerCache, slots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return keys and values [T, 2, G, D] of the slots int64 [T]."""
+    """Return keys and values [T, 2, G, D] of the slots int64 [T]. Latent rows are both."""
     layout = cache.layout
     if layout.format == "plain":
         return cache.data.flatten(0, 1).index_select(0, slots).expand(-1, 2, -1, -1)
     blocks, places = slots // layout.block_size, slots % layout.block_size
-    data = torch.stack((cache.keys[blocks, :, places], cache.values[blocks, :, :, places]), dim=1)
-    return dequantize(data, cache.params[blocks, :, :, places], layout.format).to(dtype)
+    keys, params = cache.keys[blocks, :, places].unsqueeze(1), cache.params[blocks, :, :, places]
+    if layout.turned_dim:
+        return _read_rows(keys, params, layout).to(dtype).expand(-1, 2, -1, -1)
+    values = cache.values[blocks, :, :, places].unsqueeze(1)
+    return dequantize(torch.cat((keys, values), dim=1), params, layout.format).to(dtype)
+
+
+def _split(rows: torch.Tensor, layout: KVLayout) -> tuple[torch.Tensor, ...]:
+    """Return what is rotated in latent rows [..., D], and what is not."""
+    return torch.split(rows, [layout.turned_dim, layout.head_dim - layout.turned_dim], dim=-1)
+
+
+def _read_rows(data: torch.Tensor, params: torch.Tensor, layout: KVLayout) -> torch.Tensor:
+    """Return the latent rows float32 [..., 1, 1, D] of bytes of that shape and parameters [..., 2, 1]."""
+    parts = zip(_split(data, layout), torch.split(params, 1, dim=-2), strict=True)
+    return torch.cat([dequantize(part, own, layout.format) for part, own in parts], dim=-1)
 
 
 def quantize(x: torch.Tensor, kind: KVFormat) -> tuple[torch.Tensor, torch.Tensor]:

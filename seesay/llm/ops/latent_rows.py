@@ -1,4 +1,4 @@
-"""Latent rows of tokens: rotated and written, in torch on any device. Nothing waits for the device."""
+"""Latent rows of tokens: rotated, normed and written, in torch on any device. Nothing waits for the device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 
 import torch
 
+from seesay.device.linear.norm import rms_norm
 from seesay.llm.memory.kv_layout import LayerCache
+from seesay.llm.ops.kv_codec import write_tokens
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -14,7 +16,18 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
-def write_rows(rows: torch.Tensor, cache: LayerCache, slots: torch.Tensor, faults: torch.Tensor) -> None:
-    """Write rows [T, D] to `slots` int64 [T] of the cache. Set faults [T] to NaN for those that are not finite."""
-    cache.data.view(-1, rows.shape[1]).index_copy_(0, slots, rows)
-    faults.masked_fill_(~rows.float().sum(dim=1).isfinite(), math.nan)
+def write_latent(
+    rows: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    norm: tuple[torch.Tensor, float],
+    cache: LayerCache,
+    slots: torch.Tensor,
+    faults: torch.Tensor,
+) -> None:
+    """See `Ops.write_latent`."""
+    size = cache.layout.turned_dim
+    rows = torch.cat((rotate(rows[:, None, :size], cos, sin)[:, 0], rms_norm(rows[:, size:], *norm)), dim=1)
+    params = write_tokens(cache, slots, rows[:, None, None])
+    for numbers in (rows,) if params is None else (rows, params.flatten(1)):
+        faults.masked_fill_(~numbers.float().sum(dim=1).isfinite(), math.nan)

@@ -27,6 +27,7 @@ from seesay.llm.ops.activations import act_and_mul, square_relu
 from seesay.llm.ops.decode_kv_copy import ContextStep, DecodeKVCopy
 from seesay.llm.ops.interface import Activation, AnyActivation, DecodeRows, LowRankOps, RowLayout
 from seesay.llm.ops.kv_codec import read_blocks, write_tokens
+from seesay.llm.ops.latent_rows import write_latent
 from seesay.llm.ops.slopes import find_bias
 from seesay.llm.ops.torch_low_rank import TorchLowRank
 from seesay.llm.plans.routing import Routing
@@ -89,6 +90,7 @@ class TorchOps:
     low_rank: ClassVar[LowRankOps] = TorchLowRank()
     act_and_mul = staticmethod(act_and_mul)
     choose_experts = staticmethod(torch_experts.choose_experts)
+    write_latent = staticmethod(write_latent)
 
     def __init__(self) -> None:
         self._kept = DecodeKVCopy()
@@ -214,9 +216,10 @@ class TorchOps:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def attend_latent(
-        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float, turned_dim: int
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float
     ) -> torch.Tensor:
-        return self.attend(query, cache, plan, scale=scale, window=None, soft_cap=None)[..., turned_dim:]
+        attended = self.attend(query, cache, plan, scale=scale, window=None, soft_cap=None)
+        return attended[..., cache.layout.turned_dim :]
 
 
 def _note_faults(numbers: torch.Tensor, faults: torch.Tensor) -> None:

@@ -6,12 +6,10 @@ import torch
 
 from seesay.kernels import latent_attention
 from seesay.llm.memory.kv_layout import LayerCache
-from seesay.llm.ops.triton_attention import AttentionPlan
+from seesay.llm.ops.triton_attention import AttentionPlan, describe_format
 
 
-def attend(
-    query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float, turned_dim: int
-) -> torch.Tensor:
+def attend(query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float) -> torch.Tensor:
     """See `Ops.attend_latent`. Nothing waits for the device."""
     lens, rows = plan.kv_lens, None
     if len(query) > plan.num_decode:
@@ -26,7 +24,7 @@ def attend(
         plan.block_table,
         lens,
         rows,
-        turned_dim=turned_dim,
-        block_size=cache.layout.block_size,
+        turned_dim=cache.layout.turned_dim,
         scale=scale,
+        format=describe_format(cache.layout),
     )

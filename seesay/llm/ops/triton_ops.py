@@ -13,6 +13,7 @@ from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.row_quantization import QuantizedRows, RowFormat
 from seesay.kernels import quantize, rotary, token_kernels
 from seesay.kernels.expert_tilings import MAX_ALONE
+from seesay.kernels.latent_rows import write_rows
 from seesay.llm.memory.kv_layout import LayerCache
 from seesay.llm.ops import triton_attention, triton_experts, triton_latent
 from seesay.llm.ops.interface import Activation, AnyActivation, DecodeRows, LowRankOps, RowLayout
@@ -125,7 +126,20 @@ class TritonOps:
             query, cache, plan, scale=scale, window=window, soft_cap=soft_cap, sinks=sinks, slopes=slopes
         )
 
+    def write_latent(
+        self,
+        rows: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        norm: tuple[torch.Tensor, float],
+        cache: LayerCache,
+        slots: torch.Tensor,
+        faults: torch.Tensor,
+    ) -> None:
+        format = triton_attention.describe_format(cache.layout)
+        write_rows(rows, cos, sin, norm, cache.data, slots, faults, format=format)
+
     def attend_latent(
-        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float, turned_dim: int
+        self, query: torch.Tensor, cache: LayerCache, plan: AttentionPlan, *, scale: float
     ) -> torch.Tensor:
-        return triton_latent.attend(query, cache, plan, scale=scale, turned_dim=turned_dim)
+        return triton_latent.attend(query, cache, plan, scale=scale)

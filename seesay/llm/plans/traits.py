@@ -12,11 +12,12 @@ MediaTokens = Literal["all", "all_but_last"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVShape:
-    """The keys, and the values, of one token in one layer. is_latent: one row of a token stands for both."""
+    """The keys, and the values, of one token in one layer. turned_dim: one row of a token stands for both, of which so
+    many components are rotated; 0: they are two."""
 
     num_kv_heads: int
     head_dim: int
-    is_latent: bool = False
+    turned_dim: int = 0
 
 
 NO_KV = KVShape(num_kv_heads=0, head_dim=0)

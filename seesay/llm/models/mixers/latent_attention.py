@@ -21,7 +21,7 @@ from seesay.llm.models.mixer_spec import LatentSpec
 from seesay.llm.models.mixers.attention import AttentionStep
 from seesay.llm.models.spec import DecoderConfig
 from seesay.llm.ops import Ops
-from seesay.llm.ops.latent_rows import rotate, write_rows
+from seesay.llm.ops.latent_rows import rotate
 
 
 class LatentAttention:
@@ -67,19 +67,17 @@ class LatentAttention:
     def attend(self, qkv: torch.Tensor, cache: LayerCache, step: AttentionStep) -> torch.Tensor:
         """Return the attended values [T, H · V] of `self.qkv`'s output [T, …]."""
         spec, count, heads = self._spec, len(qkv), self._num_heads
-        query, turned, latent = torch.split(qkv, [qkv.shape[1] - spec.row_size, spec.turned_dim, spec.rank], dim=1)
+        query, rows = torch.split(qkv, [qkv.shape[1] - spec.row_size, spec.row_size], dim=1)
         if self._query_up is not None:
             query = self._query_up(rms_norm(query, self._query_norm.data, self._eps))
         plain, turned_query = torch.split(query.view(count, heads, -1), [spec.plain_dim, spec.turned_dim], dim=2)
         cos, sin = step.turns[0]
-        row = torch.cat(
-            (rotate(turned[:, None], cos, sin)[:, 0], rms_norm(latent, self._row_norm.data, self._eps)), dim=1
-        )
-        write_rows(row, cache, step.slots, step.faults)
+        norm = self._row_norm.data, self._eps
+        self._ops.write_latent(rows, cos, sin, norm, cache, step.slots, step.faults)
         key_up = self._key_up.data.view(heads, spec.plain_dim, spec.rank)
         absorbed = torch.bmm(plain.transpose(0, 1), key_up).transpose(0, 1)
         query = torch.cat((rotate(turned_query, cos, sin), absorbed), dim=2)
-        attended = self._ops.attend_latent(query, cache, step.plan, scale=self._scale, turned_dim=spec.turned_dim)
+        attended = self._ops.attend_latent(query, cache, step.plan, scale=self._scale)
         value_up = self._value_up.data.view(heads, spec.value_dim, spec.rank)
         values = torch.bmm(attended.transpose(0, 1), value_up.transpose(1, 2))
         return values.transpose(0, 1).reshape(count, -1)
