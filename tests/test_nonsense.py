@@ -77,6 +77,7 @@ FIELDS = {
         "text_config.linear_value_head_dim", "text_config.linear_conv_kernel_dim",
     ),
     "lfm2_vl": ("text_config.conv_L_cache",),
+    "minicpmv4_6": ("insert_layer_id", "merger_times", "downsample_mode", "merge_kernel_size", "image_token_id"),
 }  # fmt: skip
 PROCESSOR_FIELDS = {
     "llava": ("size", "crop_size", "image_mean", "image_std", "resample", "rescale_factor", "do_resize"),

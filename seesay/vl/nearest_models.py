@@ -45,7 +45,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
     "mistralai/Mistral-7B-Instruct-v0.3": ("zamba", "zamba2", "zaya", "mistral_large4"),
     "mistralai/Mixtral-8x7B-Instruct-v0.1": ("minimax",),
     "openbmb/MiniCPM-2B-sft-bf16": ("minicpm3",),
-    "openbmb/MiniCPM-V-4_5": ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7"),
+    "openbmb/MiniCPM-V-4.6": ("minicpm_ocr", "minicpmv4_7"),
     "tiiuae/falcon-7b-instruct": ("falcon_mamba",),
     "zai-org/GLM-4.1V-9B-Thinking": ("glm5_next", "glm_ocr"),
     "zai-org/GLM-4.6V-Flash": ("glmga",),

@@ -133,6 +133,8 @@ CHECKPOINTS: Mapping[str, Tiny] = {
     "minicpmv": Tiny(architecture="MiniCPMV"),
     "minicpmv_2_5": Tiny(architecture="MiniCPMV", variant=True),
     "minicpmv_4_5": Tiny(architecture="MiniCPMV", variant=True),
+    "minicpmv4_6": Tiny(architecture="MiniCPMV4_6ForConditionalGeneration"),
+    "minicpmv4_6_fine": Tiny(architecture="MiniCPMV4_6ForConditionalGeneration", variant=True),
     "phi3_v": Tiny(architecture="Phi3VForCausalLM"),
     "qwen_vl": Tiny(architecture="QWenLMHeadModel/clip_vision_model"),
     "molmo": Tiny(architecture="MolmoForCausalLM"),
@@ -283,7 +285,8 @@ WITH_EXPERTS = (
 )  # fmt: skip
 """Those whose decoder is ours and has experts."""
 WITH_STATES = (
-    "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "lfm2", "lfm2_vl", "nemotron_h",
+    "bamba", "falcon_h1", "granite4", "granite4_dense", "jamba", "lfm2", "lfm2_vl", "minicpmv4_6",
+    "minicpmv4_6_fine", "nemotron_h",
     "nemotron_h_moe", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 )  # fmt: skip
 """Those whose layers keep a state of each sequence, which is not kept in host memory."""

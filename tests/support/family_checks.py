@@ -24,6 +24,7 @@ from family_contract import (
     edit_json,
     head_of,
     join_patches,
+    list_line,
     list_patches,
     list_pixels,
     load_family,
@@ -124,7 +125,12 @@ def _count_written(loaded: Loaded, sizes: Sequence[tuple[int, int]]) -> list[int
 
     @cache
     def count(*grid: int) -> int:
-        text = processor.replace_image_token(as_image_inputs(processor, *grid), 0)
+        inputs = as_image_inputs(processor, *grid)
+        if hasattr(processor, "_prepend_local_ids"):
+            text = processor.replace_image_token(inputs, 0, image_token_divisor=processor.image_token_divisor)
+            [text] = processor._prepend_local_ids([processor.image_token], [text], processor.image_token)
+        else:
+            text = processor.replace_image_token(inputs, 0)
         return len(processor.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return [count(*count_tiles(processor, *size)) for size in sizes]
@@ -176,6 +182,8 @@ def pixels_equal_the_processors(loaded: Loaded, media: list[DecodedMedia] | None
         theirs = (
             list_patches(inputs[key], inputs["spatial_shapes"], loaded.encoder.tower.config.merge_size)
             if "spatial_shapes" in inputs
+            else list_line(inputs[key])
+            if "target_sizes" in inputs and inputs[key].dim() == 4
             else list_pixels(inputs[key], mask, inputs.get("image_sizes"))
         )
         shared = [share_options(loaded.family, item, media) for item in items]

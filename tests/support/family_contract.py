@@ -91,6 +91,13 @@ def join_patches(patches: torch.Tensor, size: tuple[int, int], group: int) -> to
     return axes.reshape(1, *size, 3)
 
 
+def list_line(pixels: torch.Tensor) -> list[torch.Tensor]:
+    """Return the patch vectors of all pictures of a processor that puts them one beside another, [1, 3, p, P · p]."""
+    channels, side, length = pixels.shape[1:]
+    patches = pixels[0].view(channels, side, length // side, side).permute(2, 0, 1, 3)
+    return list(patches.reshape(length // side, -1))
+
+
 def list_pixels(
     pixels: torch.Tensor, mask: torch.Tensor | None = None, sizes: torch.Tensor | None = None
 ) -> list[torch.Tensor]:

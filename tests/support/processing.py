@@ -60,6 +60,8 @@ def count_tiles(processor: Any, height: int, width: int) -> tuple[int, ...]:
         return _count_tiles_of_llama4(image_processor, height, width)
     if type(processor).__name__ == "Lfm2VlProcessor":
         return _size_in_lfm2(image_processor, height, width)
+    if type(processor).__name__ == "MiniCPMV4_6Processor":
+        return _sizes_in_minicpm(image_processor, height, width)
     return ()
 
 
@@ -72,6 +74,9 @@ def as_image_inputs(processor: Any, *grid: int) -> dict[str, Any]:
         return {"aspect_ratios": [grid], "pixel_values": [torch.empty(3, size.height, size.width)]}
     if type(processor).__name__ == "Lfm2VlProcessor":
         return {"image_rows": grid[:1], "image_cols": grid[1:2], "image_sizes": [grid[2:]]}
+    if type(processor).__name__ == "MiniCPMV4_6Processor":
+        sizes = [grid[2:4], *(grid[4:] for _ in range(grid[0] * grid[1]))]
+        return {"grids": [grid[:2]], "num_patches_per_image": [len(sizes)], "target_sizes": torch.tensor(sizes)}
     return {"rows": [[grid[0]]], "cols": [[grid[1]]]} if grid else {}
 
 
@@ -88,6 +93,20 @@ def _size_in_lfm2(image_processor: Any, height: int, width: int) -> tuple[int, .
     tiles = (getattr(image_processor, name) for name in ("min_tiles", "max_tiles", "tile_size"))
     columns, rows, *_ = image_processor._get_grid_layout(height, width, *tiles)
     return rows, columns, *whole
+
+
+def _sizes_in_minicpm(image_processor: Any, height: int, width: int) -> tuple[int, ...]:
+    """Return the rows and columns of slices, and the height and width in patches of the whole picture and of a slice,
+    as the processor finds them."""
+    size, side, patch = (height, width), image_processor.scale_resolution, image_processor.patch_size
+    options = {"scale_resolution": side, "patch_size": patch, "downsample_mode": image_processor.downsample_mode}
+    cut = image_processor.get_sliced_grid(size, image_processor.max_slice_nums, side)
+    whole = image_processor.find_best_resize(size, **options, allow_upscale=cut is None)
+    sides = [length // patch for length in whole]
+    if cut is None:
+        return 0, 0, *sides
+    slices = image_processor.get_refine_size(size, cut, **options, allow_upscale=True)
+    return *cut, *sides, *(length // count // patch for length, count in zip(slices, cut, strict=True))
 
 
 def _count_tiles_of_llama4(image_processor: Any, height: int, width: int) -> tuple[int, int]:

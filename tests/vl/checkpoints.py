@@ -1061,6 +1061,41 @@ def _original_llava(write_sibling: Callable[..., None], name: str, **options: An
     return write
 
 
+def _minicpmv4_6(path: Path, *, mode: str = "16x") -> None:
+    """Windows that are merged behind the second of three layers, or, with `mode` "4x", not."""
+    names = ("image", "slice", "image_id")
+    tags: dict[str, Any] = {
+        f"{name}_{end}_token": f"<{slash}{name}>" for name in names for end, slash in (("start", ""), ("end", "/"))
+    }
+    tokenizer = make_tokenizer(
+        CHATML.replace("@image@", "<|image_pad|>\n"), image_token="<|image_pad|>", video_token="<|video_pad|>", **tags
+    )
+    text = {
+        "vocab_size": 288, **QWEN_TEXT, **DELTA_NET, "eos_token_id": tokenizer.eos_token_id, "bos_token_id": None,
+        "pad_token_id": tokenizer.pad_token_id,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True,
+            "partial_rotary_factor": 0.5,
+        },
+    }  # fmt: skip
+    vision = {
+        "hidden_size": 32, "image_size": 28, "intermediate_size": 48, "num_attention_heads": 2, "num_hidden_layers": 3,
+        "patch_size": 4,
+    }  # fmt: skip
+    config = transformers.MiniCPMV4_6Config(
+        text_config={"model_type": "qwen3_5_text", **text}, vision_config=vision, insert_layer_id=1,
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"), downsample_mode=mode,
+        video_token_id=tokenizer.convert_tokens_to_ids("<|video_pad|>"), tie_word_embeddings=False,
+    )  # fmt: skip
+    save_model(transformers.MiniCPMV4_6ForConditionalGeneration(config), path)
+    sizes = {"max_slice_nums": 6, "scale_resolution": 32, "patch_size": 4, "downsample_mode": mode, **STATISTICS}
+    transformers.MiniCPMV4_6Processor(
+        image_processor=transformers.MiniCPMV4_6ImageProcessor(**sizes),
+        video_processor=transformers.MiniCPMV4_6VideoProcessor(**sizes),
+        tokenizer=tokenizer, chat_template=tokenizer.chat_template,
+    ).save_pretrained(path)  # fmt: skip
+
+
 def _minicpmv(version: float, *, has_bos: bool = False, **extra: Any) -> Callable[[Path], None]:
     """As published, with a resampler of two heads, each of which has 128 components."""
 
@@ -1660,6 +1695,8 @@ FACTORIES: dict[str, Callable[[Path], None]] = {
     "minicpmv": _minicpmv(2.6),
     "minicpmv_2_5": _minicpmv(2.5, has_bos=True),
     "minicpmv_4_5": _minicpmv(4.5, head_dim=24),
+    "minicpmv4_6": _minicpmv4_6,
+    "minicpmv4_6_fine": partial(_minicpmv4_6, mode="4x"),
     "phi3_v": _phi3_v,
     "qwen_vl": _qwen_vl,
     "deepseek_vl2": _deepseek_vl2(),

@@ -30,9 +30,9 @@ Phi-3-vision, Qwen-VL): tokens, pixels, rows of the tower, logits, and greedy an
 [Other models](#other-models) run through Transformers' modules: they are not quantized, and take new weights of whole
 folders.
 
-Qwen3-Next, Qwen3.5, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H and Jamba keep a state of each sequence
-([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows: quantized weights of
-their `kv_b_proj`, and an int4 KV cache, are refused.
+Qwen3-Next, Qwen3.5, MiniCPM-V 4.6, LFM2, LFM2-VL, Granite 4, Bamba, Falcon-H1, Nemotron-H and Jamba keep a state of
+each sequence ([states](design/states.md)). DeepSeek-V2 and V3, DeepSeek-VL2 and Kimi-VL attend to latent rows:
+quantized weights of their `kv_b_proj`, and an int4 KV cache, are refused.
 
 ## Vision-language models
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Rounding = Literal["multiplied", "added"]
-"""How corners are rounded: multiples of a step in float32 (Idefics3), or steps added up by `torch.arange` (Idefics2 and
-MiniCPM-V)."""
+Rounding = Literal["multiplied", "added", "divided"]
+"""How corners are rounded: multiples of a step in float32 (Idefics3), steps added up by `torch.arange` (Idefics2 and
+MiniCPM-V), or places divided by their number (MiniCPM-V 4.6)."""
 
 
 def find_positions(grid: tuple[int, int], side: int, rounding: Rounding) -> npt.NDArray[np.int64]:
@@ -34,6 +34,8 @@ def find_positions(grid: tuple[int, int], side: int, rounding: Rounding) -> npt.
 
 def _find_corners(count: int, rounding: Rounding) -> Tensor:
     """Return the first corners, float32 [count], of patches in a line of length 1."""
+    if rounding == "divided":
+        return torch.arange(count) / count
     step = float(np.float32(1) / np.float32(count))
     if rounding == "multiplied":
         return torch.arange(count, dtype=torch.float32) * step

@@ -43,6 +43,7 @@ DEFAULTS: Mapping[str, tuple[tuple[Channels, Channels], int]] = {
     "LlavaOnevisionImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "LlavaOnevisionVideoProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MiniCPMVImageProcessor": (_HALVES, _BICUBIC),
+    "MiniCPMV4_6ImageProcessor": (_HALVES, _BICUBIC),
     "Ovis2ImageProcessor": (_CLIP_STATISTICS, _BICUBIC),
     "MolmoImageProcessor": (_CLIP_STATISTICS, _BILINEAR),
     "PerceptionLMImageProcessor": (_HALVES, _BICUBIC),

@@ -7,19 +7,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from seesay.checkpoint import Checkpoint
 from seesay.errors import CheckpointError, ErrorCode, RequestError
-from seesay.processors.media.slices import choose_grid, fit_area, fit_slices
 from seesay.processors.text.tokenizer import Tokenizer
 from seesay.values import Expansion, MediaSize, Modality
-from seesay.values.frame_chain import Chain, Patches, Split
 from seesay.vl.bases.pixels import PixelSettings, read_count, read_processor
+from seesay.vl.bases.sliced import SlicedFamily
 from seesay.vl.bases.tower_names import CLIP_TOWER
-from seesay.vl.family import MAX_TILES, Family, Features, Wording, make_expansion
+from seesay.vl.family import MAX_TILES, Features, Wording, make_expansion
 from seesay.vl.published import Published
 from seesay.vl.weight_map import WeightMap, is_layer_above
 
@@ -46,13 +45,11 @@ may ask for."""
 _TIME_STEP_S = 0.1
 
 
-class MiniCPMV(Family):
+class MiniCPMV(SlicedFamily):
     """Configuration, processor and model are code beside the weights; none of it is run.
 
-    Features: the patches [P, 3·p·p] of the whole picture, then of its slices, row by row, or frames; the plan's
-    measures, with the `grids` (height, width) of these in patches, and `cut`, the (rows, columns) of slices; in 2.5
-    `padded`, the number of patches to which each is padded. Of a
-    video: the patches of its frames, and `packs`, the places in time of the frames of each pack.
+    Features have more in 2.5: `padded`, the number of patches to which each slice is padded. Of a video: the patches of
+    its frames, and `packs`, the places in time of the frames of each pack.
     """
 
     architectures = ("MiniCPMV",)
@@ -62,12 +59,7 @@ class MiniCPMV(Family):
         Published(decoder="qwen3", names=("openbmb/MiniCPM-V-4_5",)),
     )
     modalities: tuple[Modality, ...] = (Modality.IMAGE,)
-    options = {
-        Modality.IMAGE: ("max_slice_nums", "use_image_id"),
-        Modality.VIDEO: ("force_packing",),
-    }
-    switches = ("use_image_id",)
-    frame_options = {"max_slice_nums": 2, "use_image_id": False}
+    options: ClassVar[Mapping[Modality, tuple[str, ...]]] = {**SlicedFamily.options, Modality.VIDEO: ("force_packing",)}
     weights = WeightMap(
         decoder={"llm.model.": "", "llm.lm_head.": "lm_head."},
         tower={"vpm.": "tower.", "resampler.": "resampler."},
@@ -79,14 +71,14 @@ class MiniCPMV(Family):
         super().__init__(checkpoint, tokenizer)
         config, where = checkpoint.model_config, checkpoint.path
         settings = read_processor(checkpoint, "image_processor")
-        self._pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor", library="pillow")
-        self._side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
-        self._max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
-        self._patch: int = config.vision_config.patch_size
+        self.pixels = PixelSettings.read(settings, where, processor="MiniCPMVImageProcessor", library="pillow")
+        self.side = read_count(settings, "scale_resolution", 448, most=1 << 14, where=where)
+        self.max_slices = read_count(settings, "max_slice_nums", 9, most=MAX_TILES, where=where)
+        self.patch: int = config.vision_config.patch_size
         self._num_queries: int = config.query_num
         is_new = config.version != "2.5"
-        self._uses_id = bool(settings.get("use_image_id", is_new))
-        expected = {"patch_size": self._patch, "image_feature_size": self._num_queries, "slice_mode": True}
+        self.uses_id = bool(settings.get("use_image_id", is_new))
+        expected = {"patch_size": self.patch, "image_feature_size": self._num_queries, "slice_mode": True}
         for name, value in expected.items():
             if settings.get(name, value) != value:
                 raise CheckpointError(f"{where}: processor setting {name} must be {value}, got {settings[name]!r}")
@@ -96,6 +88,7 @@ class MiniCPMV(Family):
                 f"{where}: hidden_size={size} is not a multiple of {_HEAD_SIZE}, the resampler's head"
             )
         self._spell = {name: str(settings.get(name, usual)) for name, usual in _SPELLINGS.items()}
+        self.tags = self._spell["im_id_start"], self._spell["im_id_end"]
         self._ids = {name: self.token_id(self._spell[name]) for name in _SPELLINGS if is_new or "_id_" not in name}
         self._markers = {Modality.IMAGE: f"{self._spell['im_start']}./{self._spell['im_end']}"}
         # Since 2.6 slices have tags of their own; 2.5 has those of pictures inside of one pair of slice tags.
@@ -119,34 +112,11 @@ class MiniCPMV(Family):
         texts = {modality: re.escape(marker) for modality, marker in self._markers.items()}
         return {modality: rf"\({text}\)|{text}" for modality, text in texts.items()}
 
-    @property
-    def preprocessing(self) -> Mapping[str, Any]:
-        slices = [self._side, self._patch, self._max_slices, self._uses_id]
-        return {"pixels": self._pixels.as_json(), "slices": slices}
-
-    def lower_detail(self, modality: Modality, options: Mapping[str, int]) -> Mapping[str, int]:
-        return options if modality is Modality.VIDEO else {**options, "max_slice_nums": 1}
-
     def measure(self, modality: Modality, size: MediaSize, options: Mapping[str, int]) -> Features:
         if modality is Modality.VIDEO:
             return self._measure_video(size, options)
-        original = (size.height, size.width)
-        cut = choose_grid(original, self._side, max_slices=options.get("max_slice_nums", self._max_slices))
-        whole = fit_area(original, self._side, self._patch, enlarges=cut is None)
-        grids, resized = [(whole[0] // self._patch, whole[1] // self._patch)], whole
-        if cut is not None:
-            resized = fit_slices(original, cut, self._side, self._patch)
-            slice_grid = (resized[0] // cut[0] // self._patch, resized[1] // cut[1] // self._patch)
-            grids += [slice_grid] * math.prod(cut)
-        return {
-            "num_tiles": len(grids),
-            "resized": resized,
-            "whole": whole,
-            "cut": cut or (0, 0),
-            "grids": tuple(grids),
-            **({"padded": max(map(math.prod, grids))} if self._pads else {}),
-            "has_number": bool(options.get("use_image_id", self._uses_id)),
-        }
+        measures = super().measure(modality, size, options)
+        return {**measures, "padded": max(map(math.prod, measures["grids"]))} if self._pads else measures
 
     def _measure_video(self, size: MediaSize, options: Mapping[str, int]) -> Features:
         """A frame is not cut."""
@@ -154,14 +124,14 @@ class MiniCPMV(Family):
         if packing > _MAX_PACKING:
             message = f"video option force_packing must be an integer in [1, {_MAX_PACKING}], got {packing}"
             raise RequestError(ErrorCode.INVALID_REQUEST, message, "force_packing")
-        whole = fit_area((size.height, size.width), self._side, self._patch, enlarges=True)
+        whole = self.fit_whole((size.height, size.width), enlarges=True)
         places = _find_places(size)
         return {
             "num_tiles": size.num_frames,
             "resized": whole,
             "whole": whole,
             "cut": (0, 0),
-            "grids": ((whole[0] // self._patch, whole[1] // self._patch),) * size.num_frames,
+            "grids": (self.find_grid(whole),) * size.num_frames,
             "packs": tuple(tuple(places[first : first + packing]) for first in range(0, size.num_frames, packing)),
         }
 
@@ -179,14 +149,11 @@ class MiniCPMV(Family):
         one_slice = self._tag_rows(*self._slice_tags)
         lines = [(self._line_break, False), *one_slice * columns] * rows
         outer = [([self._ids[name]], False) for name in self._outer_tags] if rows else []
-        number = [(self._spell_number(0), False)] if measures["has_number"] else []
+        number = [(self.spell_number(0), False)] if measures["has_number"] else []
         return make_expansion(*number, *self._tag_rows("im_start", "im_end"), *outer[:1], *lines[1:], *outer[1:])
 
     def _tag_rows(self, start: str, end: str) -> list[tuple[list[int], bool]]:
         return [([self._ids[start]], False), ([self._ids["unk"]] * self._num_queries, True), ([self._ids[end]], False)]
-
-    def _spell_number(self, number: int) -> list[int]:
-        return self.tokenizer.encode(f"{self._spell['im_id_start']}{number}{self._spell['im_id_end']}")
 
     def share(self, measures: Sequence[Features]) -> Sequence[Features]:
         """2.5 pads the slices of all pictures of a prompt to the length of the longest, and attends to the padding."""
@@ -195,39 +162,8 @@ class MiniCPMV(Family):
         longest = max(each["padded"] for each in measures)
         return [{} if each["padded"] == longest else {"padded": longest} for each in measures]
 
-    def number(self, expansion: Expansion, number: int) -> Expansion:
-        first, *_ = expansion.token_ids
-        if number == 0 or first != self._ids.get("im_id_start"):
-            return expansion
-        ids, rest = self._spell_number(number), len(self._spell_number(0))
-        return Expansion(
-            token_ids=np.concatenate((np.asarray(ids, dtype=np.int64), expansion.token_ids[rest:])),
-            takes_embedding=np.concatenate((np.zeros(len(ids), dtype=np.bool_), expansion.takes_embedding[rest:])),
-        )
-
     def num_units(self, measures: Features) -> int:
-        return len(measures["grids"]) * measures.get("padded", 0) or sum(map(math.prod, measures["grids"]))
-
-    def chain_frames(self, modality: Modality, size: MediaSize, measures: Features) -> tuple[Chain, ...]:
-        resize, patches = self._pixels.resize, Patches((self._patch, self._patch), (1, 1), 1)
-        whole = (resize(measures["whole"]), patches)
-        if measures["cut"] == (0, 0):
-            return (whole,)
-        height, width = (side // count for side, count in zip(measures["resized"], measures["cut"], strict=True))
-        return whole, (resize(measures["resized"]), Split((height, width)), patches)
-
-    def largest_size(self) -> tuple[int, int] | None:
-        """Slices that are a little longer than one and a half, two and a half, … patches are rounded up the most."""
-        sides = [int((number + 0.5) * self._patch) + 1 for number in range(self._side // self._patch + 1)]
-        shapes = [(height, max(1, self._side**2 // height)) for height in sides]
-        rows = range(1, self._max_slices + 1)
-        grids = [(count, self._max_slices // count) for count in rows if self._max_slices % count == 0]
-        sizes = [(grid[0] * shape[0], grid[1] * shape[1]) for grid in grids for shape in shapes]
-        sizes += [(self._side * grid[0], self._side * grid[1]) for grid in grids]
-        return max([*sizes, *((width, height) for height, width in sizes)], key=self._count_patches)
-
-    def _count_patches(self, size: tuple[int, int]) -> int:
-        return self.num_units(self.measure(Modality.IMAGE, MediaSize(num_frames=1, height=size[0], width=size[1]), {}))
+        return len(measures["grids"]) * measures.get("padded", 0) or super().num_units(measures)
 
     def build_encoder(self, device: torch.device, dtype: torch.dtype) -> LoadedEncoder:
         import torch
@@ -257,7 +193,7 @@ class MiniCPMV(Family):
             return None if is_dropped else parameter
 
         weights = load_tower(model, self.checkpoint, used_name, device=device, dtype=dtype)
-        return ResampledEncoder(model, PixelNormalizer(**self._pixels.statistics), weights)
+        return ResampledEncoder(model, PixelNormalizer(**self.pixels.statistics), weights)
 
 
 def _choose_packing(size: MediaSize) -> int:
