@@ -21,7 +21,7 @@ from seesay.device.linear.linear import Linear
 from seesay.device.transfers import upload
 from seesay.encoders.graphs import GraphedEncoder, GraphedTower
 from seesay.encoders.towers.fractional_positions import find_positions
-from seesay.encoders.towers.layers import PixelNormalizer, SegmentGroup, get_activation, group_neighbours
+from seesay.encoders.towers.layers import Norm, PixelNormalizer, SegmentGroup, get_activation, group_neighbours
 from seesay.encoders.towers.pixels import PatchLoader
 from seesay.encoders.towers.vit import VitConfig
 from seesay.encoders.towers.vit_layers import Attention, Block, LayerConfig, run_blocks
@@ -119,8 +119,8 @@ class MergingTower(nn.Module):
         order = np.concatenate([first + each for first, each in zip(np.cumsum(lengths) - lengths, own, strict=True)])
         side = self.config.tower.grid[0]
         positions = np.concatenate([find_positions(grid, side, "divided") for grid in grids])[order]
-        on_device = upload([order, positions], self.pos_embed.device)
-        layout = _Layout(*on_device, group_neighbours(lengths), group_neighbours(lengths // _PER_ROW))
+        places, learned = upload([order, positions], self.pos_embed.device)
+        layout = _Layout(places, learned, group_neighbours(lengths), group_neighbours(lengths // _PER_ROW))
         return partial(self._compute, layout)
 
     def _compute(self, layout: _Layout, patches: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class MergingTower(nn.Module):
         return result
 
 
-def _run(blocks: list[nn.Module], x: Tensor, norm: nn.LayerNorm, segments: Sequence[SegmentGroup]) -> Tensor:
+def _run(blocks: list[nn.Module], x: Tensor, norm: Norm, segments: Sequence[SegmentGroup]) -> Tensor:
     """Compute these layers, which change x in place. Return the norm of x."""
     if not blocks:
         return cast("Tensor", norm(x))
