@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from seesay.errors import CheckpointError
 from seesay.llm.models.mixer_spec import ConvolutionSpec, DeltaNetSpec, GateNorm, LatentSpec, StateSpaceSpec
@@ -51,45 +51,51 @@ def read_convolution(config: ModelConfig) -> ConvolutionSpec:
     return ConvolutionSpec(size=config.hidden_size, num_taps=config.conv_L_cache, has_bias=bool(config.conv_bias))
 
 
-def read_state_space(config: ModelConfig) -> StateSpaceSpec:
-    """Read the Mamba-2 of a Granite 4, a Bamba or a Falcon-H1. Raises `CheckpointError` for heads that cannot be
-    grouped."""
-    return _check_groups(
-        config,
-        StateSpaceSpec(
-            num_heads=config.mamba_n_heads,
-            head_dim=config.mamba_d_head,
-            num_groups=config.mamba_n_groups,
-            state_size=config.mamba_d_state,
-            num_taps=config.mamba_d_conv,
-            has_conv_bias=bool(config.mamba_conv_bias),
-            has_bias=bool(config.mamba_proj_bias),
-            has_output_bias=bool(config.mamba_proj_bias),
-            step_limits=read_step_limits(config),
-        ),
-    )
+class StateSpaceNames(NamedTuple):
+    """The options of a configuration that describe its Mamba-2."""
+
+    heads: str = "mamba_n_heads"
+    head_dim: str = "mamba_d_head"
+    groups: str = "mamba_n_groups"
+    state_size: str = "mamba_d_state"
+    taps: str = "mamba_d_conv"
+    conv_bias: str = "mamba_conv_bias"
+    bias: str = "mamba_proj_bias"
+    activation: str = "hidden_act"
 
 
-def read_nemotron_state_space(config: ModelConfig) -> StateSpaceSpec:
-    """Read the Mamba-2 of a Nemotron-H. Raises `CheckpointError` for numbers that no state space has."""
-    for option in ("n_groups", "conv_kernel"):
+USUAL_NAMES = StateSpaceNames()
+NEMOTRON_NAMES = StateSpaceNames(
+    heads="mamba_num_heads",
+    head_dim="mamba_head_dim",
+    groups="n_groups",
+    state_size="ssm_state_size",
+    taps="conv_kernel",
+    conv_bias="use_conv_bias",
+    bias="use_bias",
+    activation="mamba_hidden_act",
+)
+
+
+def read_state_space(config: ModelConfig, names: StateSpaceNames = USUAL_NAMES) -> StateSpaceSpec:
+    """Read the Mamba-2 of a Granite 4, a Bamba or a Falcon-H1, or of others by their names. Raises `CheckpointError`
+    for numbers that no state space has, and heads that cannot be grouped."""
+    for option in (names.groups, names.taps):
         if type(number := getattr(config, option)) is not int or not 0 < number <= _MOST:
             raise CheckpointError(f"{option} must be an integer from 1 to {_MOST}, got {str(number)[:40]}")
-    return _check_groups(
-        config,
-        StateSpaceSpec(
-            num_heads=config.mamba_num_heads,
-            head_dim=config.mamba_head_dim,
-            num_groups=config.n_groups,
-            state_size=config.ssm_state_size,
-            num_taps=config.conv_kernel,
-            has_conv_bias=bool(config.use_conv_bias),
-            has_bias=bool(config.use_bias),
-            has_output_bias=bool(config.use_bias),
-            step_limits=read_step_limits(config),
-        ),
-        activation="mamba_hidden_act",
+    has_bias = bool(getattr(config, names.bias))
+    spec = StateSpaceSpec(
+        num_heads=getattr(config, names.heads),
+        head_dim=getattr(config, names.head_dim),
+        num_groups=getattr(config, names.groups),
+        state_size=getattr(config, names.state_size),
+        num_taps=getattr(config, names.taps),
+        has_conv_bias=bool(getattr(config, names.conv_bias)),
+        has_bias=has_bias,
+        has_output_bias=has_bias,
+        step_limits=read_step_limits(config),
     )
+    return _check_groups(config, spec, activation=names.activation)
 
 
 def read_scaled_state_space(config: ModelConfig) -> StateSpaceSpec:

@@ -14,11 +14,11 @@ from seesay.llm.models.configs.expert_kinds import (
     read_qwen_experts,
 )
 from seesay.llm.models.configs.mixer_kinds import (
+    NEMOTRON_NAMES,
     find_lfm2_size,
     read_convolution,
     read_delta_net,
     read_mamba,
-    read_nemotron_state_space,
     read_scaled_state_space,
     read_state_space,
 )
@@ -103,7 +103,7 @@ def read_nemotron_h(config: ModelConfig) -> DecoderKind:
         norm=NormSpec(eps=config.layer_norm_epsilon),
         is_still=True,
         halves=tuple(_NEMOTRON_HALVES[name] for name in types),
-        mixer=read_nemotron_state_space(config),
+        mixer=read_state_space(config, NEMOTRON_NAMES),
         mixing_layers=frozenset(i for i, name in enumerate(types) if name == "linear_attention"),
         feed_forward="plain",
         activation_option="mlp_hidden_act",
