@@ -20,6 +20,7 @@ from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.tower import messages
 from seesay.engine.watchdog import hang_limit_s
 from seesay.errors import SeesayError
+from seesay.system.liveness import STOPPED_LIMIT_S, Silence, is_stopped
 from seesay.vl.plugins import make_absolute
 
 if TYPE_CHECKING:
@@ -70,8 +71,8 @@ class RemoteEncoder:
         self._thread.submit(process.start).result()
 
     def encode(self, features: Sequence[Mapping[str, Any]]) -> list[Tensor]:
-        """See `Encoder`. Raises `EncoderLostError` if the process ends, `TimeoutError` if it hangs; the next call
-        starts another one."""
+        """See `Encoder`. Raises `EncoderLostError` if the process ends or is stopped by a signal, `TimeoutError` if it
+        hangs; the next call starts another one."""
         return self._thread.submit(self._process.encode, features).result()
 
     def disable_graphs(self) -> None:
@@ -133,6 +134,8 @@ class TowerProcess:
         child = self._child
         assert child is not None
         until_s = time.monotonic() + timeout_s
+        stopped = Silence(STOPPED_LIMIT_S)
+        stopped.hear()
         while time.monotonic() < until_s:
             end = child.find_end()
             while child.wait(0.0 if end else _POLL_S):
@@ -142,6 +145,10 @@ class TowerProcess:
                 self._take(child, message)
             if end is not None:
                 raise EncoderLostError(f"the process of the vision encoder died ({end})")
+            if not is_stopped(child.pid):
+                stopped.hear()
+            elif stopped.find_hung():
+                raise EncoderLostError("the process of the vision encoder was stopped by a signal")
         raise TimeoutError(f"the process of the vision encoder hangs: a call has taken {timeout_s:.0f} s")
 
     def _take(self, child: ChildProcess[messages.ToTower, messages.FromTower], message: messages.FromTower) -> None:
