@@ -46,12 +46,11 @@ def server(model: str, unused_tcp_port_factory: Callable[[], int]) -> Iterator[s
         env={**os.environ, "SEESAY_API_KEYS": "k"},
     )
     try:
-        deadline = time.monotonic() + 60
-        while True:
+        while True:  # the test's own limit ends it where the server never comes
             with contextlib.suppress(httpx.HTTPError):
                 if httpx.get(f"http://127.0.0.1:{port}/health", timeout=60).status_code == 200:
                     break
-            assert process.poll() is None and time.monotonic() < deadline
+            assert process.poll() is None
             time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"
         process.send_signal(signal.SIGTERM)

@@ -126,10 +126,10 @@ def test_length_is_limited_while_decoding() -> None:
     silence = np.zeros(60 * 48000, np.float32)
     bomb = encode_audio(silence, "flac", "flac", rate_hz=48000)
     assert len(bomb) < 60_000  # a minute in a few bytes
-    started = time.perf_counter()
+    started = time.process_time()
     error = _read_error(bomb, max_audio_s=5)
     assert error.code.value == "media_too_large" and "lasts more than 5 s" in error.message
-    assert "max_audio_s" in error.message and time.perf_counter() - started < 5
+    assert "max_audio_s" in error.message and time.process_time() - started < 5
     slow = make_wav(np.zeros(20_000), rate_hz=1000)  # 20 s, and 16 times as many samples at 16 kHz
     assert "lasts more than" in _read_error(slow, max_audio_s=19).message
     assert load_audio(slow, rate_hz=16000, limits=MediaLimits(max_audio_s=21)).samples.size > 300_000
