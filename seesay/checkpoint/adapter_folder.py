@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.fields import check_fields, read_count, read_number
 from seesay.checkpoint.files import read_object
+from seesay.checkpoint.target_parameters import TargetParameters, split
 from seesay.checkpoint.tensors import PICKLE_SUFFIXES, StoredTensor, read_header, update_framed
 from seesay.errors import CheckpointError
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
 MAX_RANK = 512
+_MAX_EXPERTS = 4096
 _MAX_PATTERNS = 4096
 _MATCH_TIMEOUT_S, _ALL_MATCHES_S = 1.0, 10.0
 _PREFIX = "base_model.model."
@@ -66,13 +68,23 @@ class LowRank:
     """What an adapter adds to a module: scale · B A x, with A [rank, inputs] and B [outputs, rank] on the CPU.
 
     magnitude: float32 [outputs], the lengths that the rows of weight and product together get (Liu et al. 2024, DoRA);
-    None: they keep theirs.
+    None: they keep theirs. is_stacked: it is one of many that the folder has in one for a parameter of all experts.
     """
 
     a: torch.Tensor
     b: torch.Tensor
     scale: float
     magnitude: torch.Tensor | None = None
+    is_stacked: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        return len(self.b), self.a.shape[1]
+
+    def turn(self) -> LowRank:
+        """Return the product whose matrix is the transpose of this one's."""
+        return replace(self, a=self.b.t(), b=self.a.t())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +112,7 @@ class AdapterFolder:
         if not takes_saved:
             _refuse_saved(path, pairs)
         factors = dict(_read_tensors(path, stored))
-        scales = _Scales(path / CONFIG_FILE, config)
-        modules = {}
-        for module, names in ((module, names) for module, names in pairs.items() if "A" in names):
-            a, b = factors[names["A"]], factors[names["B"]]
-            if names["A"].endswith(_TABLE_ENDING):
-                a, b = b.t(), a.t()
-            magnitude = factors.get(names.get(_MAGNITUDE, ""))
-            _check_pair(path, module, a, b)
-            _check_magnitude(path, module, magnitude, len(b), is_there=config.get("use_dora") is True)
-            modules[module] = LowRank(a, b, scales.find(module, len(a)), magnitude)
+        modules = _read_modules(path, config, pairs, factors)
         base, is_tied = config.get("base_model_name_or_path"), config.get("ensure_weight_tying") is True
         saved = _pick_saved(pairs, factors)
         return cls(path, base if isinstance(base, str) and base else None, modules, saved, is_tied)
@@ -118,9 +121,16 @@ class AdapterFolder:
     def find_rank(path: str | Path) -> int:
         """Return the largest rank in a folder, of which this reads the names and sizes alone. Raises `CheckpointError`
         as `load` does."""
-        stored = _read_stored(Path(path))
-        pairs = _pair(Path(path), stored).values()
-        return max((min(MAX_RANK, stored[names["A"]].shape[0]) for names in pairs if "A" in names), default=1)
+        path = Path(path)
+        config, stored = _read_config(path), _read_stored(path)
+        scales, parameters = _Scales(path / CONFIG_FILE, config), TargetParameters.read(config)
+        found = [1]
+        for module, names in _pair(path, stored).items():
+            if (parameter := parameters.find(module)) is not None:
+                found.append(scales.find_rank(parameter))
+            elif "A" in names:
+                found.append(min(MAX_RANK, stored[names["A"]].shape[0]))
+        return max(found)
 
     @property
     def max_rank(self) -> int:
@@ -176,11 +186,7 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     present = {name: value for name, value in config.items() if value not in (None, [], {})}
     expected = {name: value if value != [] else None for name, value in _NEUTRAL.items()}
     try:
-        if "target_parameters" in present:
-            raise CheckpointError(
-                "adapters of routers and experts are not supported, got target_parameters: "
-                f"{present['target_parameters']!r:.80}: train those of linear layers (target_modules)"
-            )
+        TargetParameters.read(present)
         check_fields(present, expected)
         read_count(config, "r", most=MAX_RANK)
         if not isinstance(config.get("use_dora"), bool | None):
@@ -285,8 +291,48 @@ def _read_tensors(path: Path, stored: Mapping[str, StoredTensor]) -> Iterator[tu
         raise CheckpointError(f"cannot read {path / WEIGHTS_FILE}: {error}") from error
 
 
-def _check_pair(path: Path, module: str, a: torch.Tensor, b: torch.Tensor) -> None:
-    if not 1 <= len(a) <= MAX_RANK or b.shape[1] != len(a) or not a.shape[1] or not len(b):
+def _read_modules(
+    path: Path,
+    config: Mapping[str, Any],
+    pairs: Mapping[str, Mapping[str, str]],
+    factors: Mapping[str, torch.Tensor],
+) -> dict[str, LowRank]:
+    """Return the products of all modules, and of the experts whose weights are one parameter."""
+    scales, parameters = _Scales(path / CONFIG_FILE, config), TargetParameters.read(config)
+    modules: dict[str, LowRank] = {}
+    adapted = parameters.find_all(path, [module for module, names in pairs.items() if "A" in names])
+    for module, parameter in adapted.items():
+        a, b, magnitude = (factors.get(pairs[module].get(kind, "")) for kind in ("A", "B", _MAGNITUDE))
+        assert a is not None and b is not None
+        if pairs[module]["A"].endswith(_TABLE_ENDING):
+            a, b = b.t(), a.t()
+        if parameter is None:
+            _check_pair(path, module, a, b, most=MAX_RANK)
+            _check_magnitude(path, module, magnitude, len(b), is_there=config.get("use_dora") is True)
+            found = {module: LowRank(a, b, scales.find(module, len(a)), magnitude)}
+        else:
+            _check_pair(path, module, a, b, most=MAX_RANK * _MAX_EXPERTS)
+            _check_magnitude(path, module, magnitude, len(b), is_there=False)
+            found = _split(path, parameter, a, b, scales)
+        if twice := modules.keys() & found.keys():
+            raise CheckpointError(f"{path / WEIGHTS_FILE}: there are two adapters of {min(twice)!r}")
+        modules |= found
+    return modules
+
+
+def _split(path: Path, parameter: str, a: torch.Tensor, b: torch.Tensor, scales: _Scales) -> dict[str, LowRank]:
+    """Return the products of each expert that the factors of a parameter of all experts are for."""
+    rank = scales.find_rank(parameter)
+    try:
+        parts = list(split(parameter, a, b, rank))
+    except CheckpointError as error:
+        raise CheckpointError(f"{path / WEIGHTS_FILE}: {error}") from None
+    scale = scales.find(parameter, rank)
+    return {name: LowRank(own_a, own_b, scale, is_stacked=True) for name, own_a, own_b in parts}
+
+
+def _check_pair(path: Path, module: str, a: torch.Tensor, b: torch.Tensor, *, most: int) -> None:
+    if not 1 <= len(a) <= most or b.shape[1] != len(a) or not a.shape[1] or not len(b):
         raise CheckpointError(
             f"{path / WEIGHTS_FILE}: lora_A {list(a.shape)} and lora_B {list(b.shape)} of {module!r} do not fit: both "
             f"have the rank in common, from 1 to {MAX_RANK}"
@@ -320,14 +366,21 @@ class _Scales:
     def find(self, module: str, rank: int) -> float:
         """Return the factor of a module whose matrices have this rank. Raises `CheckpointError` where the
         configuration says another one."""
+        expected = self.find_rank(module)
         try:
-            expected = read_count(self._options(self._ranks, module, "r"), "r", most=MAX_RANK)
             alpha = read_number(self._options(self._alphas, module, "lora_alpha"), "lora_alpha", 8.0)
         except CheckpointError as error:
             raise CheckpointError(f"{self._file}: {error}") from None
         if rank != expected:
             raise CheckpointError(f"{self._file}: {module!r} has rank {rank}, the configuration says {expected}")
         return alpha / (math.sqrt(rank) if self._config.get("use_rslora") else rank)
+
+    def find_rank(self, module: str) -> int:
+        """Return the rank that the configuration says of a module."""
+        try:
+            return read_count(self._options(self._ranks, module, "r"), "r", most=MAX_RANK)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._file}: {error}") from None
 
     def _options(self, patterns: Mapping[str, object], module: str, name: str) -> Mapping[str, object]:
         begun_s = time.thread_time()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -226,3 +228,88 @@ def test_inputs_of_groups_that_are_not_there(tiny_checkpoint: Callable[[str], Pa
     edit_tensors(quantized, spoil)
     with pytest.raises(CheckpointError, match="q_proj' has inputs of other groups than 0 to 1"):
         lite.merge(quantized, tmp_path / "adapter", tmp_path / "out")
+
+
+def write_ends(folder: Path, tensors: dict[str, torch.Tensor], **fields: object) -> Path:
+    """Write an adapter of the ends, with weights of the names of PEFT's files and other fields of its configuration."""
+    write_folder(folder, {f"base_model.model.{name}": tensor for name, tensor in tensors.items()})
+    file = folder / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
+    return folder
+
+
+def tie(path: Path, folder: Path) -> Path:
+    """Write a checkpoint whose head is its table, in a file of its own, with an index."""
+    shutil.copytree(path, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    weights = {name: weight for name, weight in read_weights(path).items() if name != "lm_head.weight"}
+    files = {name: f"model-{1 + ('embed' in name)}.safetensors" for name in weights}
+    for file in set(files.values()):
+        save_file({n: w for n, w in weights.items() if files[n] == file}, folder / file, metadata={"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": files}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    return folder
+
+
+def test_whole_weights_take_the_place_of_stored_ones(tiny_checkpoint: Callable[[str], Path], tmp_path: Path) -> None:
+    """Those of ends may have more tokens; what PEFT writes beside factors is below them."""
+    path = tiny_checkpoint("llama")
+    weights = read_weights(path)
+    size, width = weights["lm_head.weight"].shape
+    table, head = (torch.randn(size + 3, width) for _ in range(2))
+    a, b = torch.randn(RANK, width), torch.randn(size + 3, RANK)
+    tensors = {
+        "model.embed_tokens.weight": table,
+        "lm_head.base_layer.weight": head,
+        "lm_head.lora_A.weight": a,
+        "lm_head.lora_B.weight": b,
+    }
+    out = lite.merge(path, write_ends(tmp_path / "a", tensors, modules_to_save=["embed_tokens"]), tmp_path / "out")
+    found, dtype = read_weights(out), weights["lm_head.weight"].dtype
+    assert torch.equal(found["model.embed_tokens.weight"], table.to(dtype))
+    torch.testing.assert_close(found["lm_head.weight"], (head + ALPHA / RANK * b @ a).to(dtype))
+    assert json.loads((out / "config.json").read_text())["vocab_size"] == size + 3
+    options = GenerationConfig(max_new_tokens=8, ignore_eos=True, do_sample=False)
+    with pipeline(str(out), EngineConfig(device_type="cpu", session_len=256)) as pipe:
+        assert len(pipe("what is it?", options).token_ids) == 8
+    for wrong, message in {
+        "model.embed_tokens.weight": "table and head would have different numbers of tokens",
+        "model.layers.0.self_attn.q_proj.weight": r"q_proj' is for a weight \[\d+, \d+\]",
+    }.items():
+        write_ends(tmp_path / "a", {wrong: table})
+        with pytest.raises(CheckpointError, match=message):
+            lite.merge(path, tmp_path / "a", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("form", ["table", "table, tied", "head", "both"])
+def test_a_head_that_was_the_table_becomes_one_of_its_own(
+    form: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """But where the adapter ties them, too. Answers are those with the adapter."""
+    path = tie(tiny_checkpoint("llama"), tmp_path / "tied")
+    size, width = read_weights(path)["model.embed_tokens.weight"].shape
+    torch.manual_seed(1)
+    table = {"lora_embedding_A": 2 * torch.randn(RANK, size), "lora_embedding_B": torch.randn(width, RANK)}
+    head = {"lora_A.weight": torch.randn(RANK, width), "lora_B.weight": 2 * torch.randn(size, RANK)}
+    tensors = {f"model.embed_tokens.{name}": tensor for name, tensor in table.items() if form != "head"}
+    tensors |= {f"lm_head.{name}": tensor for name, tensor in head.items() if form in ("head", "both")}
+    folder = write_ends(tmp_path / "a", tensors, ensure_weight_tying=form == "table, tied")
+    out = lite.merge(path, folder, tmp_path / "out")
+    is_tied = form == "table, tied"
+    assert ("lm_head.weight" in read_weights(out)) != is_tied
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is is_tied
+    options = GenerationConfig(max_new_tokens=8, ignore_eos=True, do_sample=False)
+    config: dict[str, Any] = {"device_type": "cpu", "session_len": 256, "dtype": "float32"}
+    with pipeline(str(path), EngineConfig(**config, adapters={"a": str(folder)})) as pipe:
+        plain, expected = (pipe("what is it?", options, adapter_name=name).token_ids for name in (None, "a"))
+    with pipeline(str(out), EngineConfig(**config)) as pipe:
+        assert pipe("what is it?", options).token_ids == expected
+    if is_tied:  # where the head is the table, a tiny model repeats the last token, whatever both are
+        changed = read_weights(path)["model.embed_tokens.weight"].float()
+        changed += ALPHA / RANK * (table["lora_embedding_B"] @ table["lora_embedding_A"]).t()
+        torch.testing.assert_close(
+            read_weights(out)["model.embed_tokens.weight"].float(), changed, rtol=1e-2, atol=1e-2
+        )
+    else:
+        assert expected != plain

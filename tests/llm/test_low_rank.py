@@ -14,7 +14,15 @@ import torch
 from triton_cases import DEVICE, DTYPES, MARKS, assert_close, parametrize_grid, random, random_seeds, runs_here
 
 from seesay.llm.ops import Activation, Ops, SlotFactors, SlotRows
-from seesay.llm.ops.low_rank import LARGE_TILE, SMALL_TILE, JoinedFactors, SlotOutputs, count_tiles, sort_by_slot
+from seesay.llm.ops.low_rank import (
+    LARGE_TILE,
+    SMALL_TILE,
+    JoinedFactors,
+    SlotOutputs,
+    count_tiles,
+    sort_by_slot,
+    sort_there,
+)
 from seesay.llm.ops.torch_ops import TorchOps
 
 pytestmark = MARKS
@@ -243,6 +251,19 @@ def test_tokens_are_sorted_into_tiles_of_one_slot() -> None:
     assert sort_by_slot(np.array([-1, 3, 3, 1])).runs == ((1, 0, 1, 3), (3, 1, 3, 1))
     assert sort_by_slot(np.array([-1])).tiles.tolist() == [[-1, 0, 1]]
     assert sort_by_slot(np.array([], dtype=np.int64)).tiles.shape == (0, 3)
+
+
+@pytest.mark.parametrize("num_slots", [1, 3, 40])
+def test_tokens_are_sorted_on_their_device_as_on_the_host(num_slots: int) -> None:
+    rng = np.random.default_rng(num_slots)
+    for num_tokens in (0, 1, 5, 16, 17, 33, 100):
+        slots = rng.choice(num_slots + 1, num_tokens, p=rng.dirichlet(np.full(num_slots + 1, 0.3))) - 1
+        found, expected = sort_there(torch.from_numpy(slots).to(DEVICE), num_slots), sort_by_slot(slots)
+        tiles = found.tiles.tolist()
+        assert found.tokens.tolist() == expected.tokens.tolist()
+        assert tiles[: len(expected.tiles)] == expected.tiles.tolist()
+        assert len(tiles) == count_tiles(num_tokens, num_slots)
+        assert all(count == 0 for _, _, count in tiles[len(expected.tiles) :])
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 40])

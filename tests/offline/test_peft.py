@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from adapter_folders import read_weights
+from peft_answers import answer, randomize
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from seesay import EngineConfig, GenerationConfig, lite, pipeline
@@ -31,20 +32,15 @@ TARGETS: dict[str, dict[str, Any]] = {
     "regex": {"r": 4, "lora_alpha": 8, "target_modules": r".*layers\.[01]\.(self_attn\.v_proj|mlp\.gate_proj)"},
     "dora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear", "use_dora": True},
     "ends": {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "embed_tokens", "lm_head"]},
+    "table": {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens"]},
+    "whole ends": {
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["v_proj"],
+        "modules_to_save": ["lm_head", "embed_tokens"],
+    },
     "whole head": {"r": 4, "lora_alpha": 8, "target_modules": ["v_proj"], "modules_to_save": ["lm_head"]},
 }
-UNMERGED = ("ends", "whole head")
-"""They have whole weights, which `lite merge` refuses: PEFT writes those of ends that are targeted, too."""
-
-
-@torch.no_grad()
-def answer(model: Any, token_ids: torch.Tensor) -> list[int]:
-    """Return the likeliest tokens, also those that end answers."""
-    num_tokens = token_ids.shape[1]
-    for _ in range(NUM_TOKENS):
-        token_ids = torch.cat((token_ids, model(token_ids).logits[:, -1:].argmax(-1)), 1)
-    answered: list[int] = token_ids[0, num_tokens:].tolist()
-    return answered
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
@@ -55,20 +51,11 @@ def test_answers_and_weights_are_those_of_peft(tiny_checkpoint: Callable[[str], 
     prompts = [tokenizer(text, return_tensors="pt")["input_ids"] for text in TEXTS]
     expected: dict[str, list[list[int]]] = {}
     for name, options in TARGETS.items():
-        torch.manual_seed(len(expected))
         base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
         model: Any = peft.get_peft_model(base, peft.LoraConfig(**options)).eval()
-        for own, parameter in model.named_parameters():
-            if "lora_B" in own or "lora_embedding_A" in own:
-                torch.nn.init.normal_(parameter, std=0.2 / options["r"] ** 0.5)
-            elif "magnitude" in own:
-                parameter.data.mul_(0.3 + 2 * torch.rand_like(parameter))
-            elif "modules_to_save" in own:
-                parameter.data.add_(0.1 * torch.randn_like(parameter))
+        randomize(model, 0.2 / options["r"] ** 0.5, seed=len(expected))
         model.save_pretrained(tmp_path / name)
-        expected[name] = [answer(model, prompt) for prompt in prompts]
-        if name in UNMERGED:
-            continue
+        expected[name] = [answer(model, prompt, NUM_TOKENS) for prompt in prompts]
         merged = model.merge_and_unload().state_dict()
         lite.merge(str(path), str(tmp_path / name), str(tmp_path / f"{name} merged"))
         for own, weight in read_weights(tmp_path / f"{name} merged").items():

@@ -20,12 +20,13 @@ class Adaptation:
 
     add(x, y): add it for inputs x [N, in] to outputs y [N, out] in place. gate(x, y, activation): return the
     activation of the first half times the second half of the sum, and change y at will; None where no kernel does both.
-    find_products: return it as products of low rank, for kernels that multiply one row; None where there are none.
+    find_products(x): return it as products of low rank, for kernels that multiply the one row x; None where there are
+    none.
     """
 
     add: Callable[[torch.Tensor, torch.Tensor], None]
     gate: Callable[[torch.Tensor, torch.Tensor, str], torch.Tensor] | None = None
-    find_products: Callable[[], SlotProducts | None] | None = None
+    find_products: Callable[[torch.Tensor], SlotProducts | None] | None = None
 
 
 def adapt_fused(product: Product, adaptation: Adaptation) -> FusedKernel:
@@ -44,7 +45,7 @@ def adapt_fused(product: Product, adaptation: Adaptation) -> FusedKernel:
         add_to: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if len(x) == 1 and product.fuses_low_rank and find_products is not None:
-            products = find_products()
+            products = find_products(x)
             if products is not None:
                 return fused(x, norm=norm, activation=activation, add_to=add_to, products=products)
         if norm is not None:

@@ -3,7 +3,7 @@ replaced and dropped like that of any other linear layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
@@ -18,6 +18,19 @@ from seesay.device.linear.linear import Linear
 from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertAdaptation:
+    """What is added to the outputs of a layer of experts. Rows are assignments: a token and one of its experts.
+
+    begin(tokens, experts): take the tokens and the experts of the rows that come next, both int64 [N], experts being
+    numbered among those of the layer, -1: one that is not there. add(x, y): add it for inputs x [N, in] to outputs y
+    [N, out] in place.
+    """
+
+    begin: Callable[[torch.Tensor, torch.Tensor], None]
+    add: Callable[[torch.Tensor, torch.Tensor], None]
+
+
 class ExpertLinear(Linear):
     """y = x W_eᵀ + b_e for the expert e of each row.
 
@@ -26,7 +39,10 @@ class ExpertLinear(Linear):
     is_stacked: they are modules of all experts, named beside the layer; of plain weights with their axes in the
     opposite order where it `is_transposed`: see `Part`.
     `experts` are those that it has of the stored `num_experts`; all by default. Others are another rank's.
-    It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`.
+    It is computed by `Ops.mix_experts`, which takes `matrix` and `bias` where kernels compute, else `kernels`, and what
+    `expert_adaptation` adds; None: nothing.
+
+    expert_sources: the sources of an expert, as given. num_experts: of the stored ones.
     """
 
     def __init__(
@@ -46,7 +62,9 @@ class ExpertLinear(Linear):
         find = partial(_find_in_stack, count=num_experts) if is_stacked else _find_by_number
         every = [find(each, e) for e in experts for each in sources]
         super().__init__(in_features, bias=bias, has_own_bias=has_own_bias, sources=every, inputs=inputs)
-        self.experts, self._is_transposed = experts, is_transposed
+        self.experts, self.num_experts, self._is_transposed = experts, num_experts, is_transposed
+        self.expert_sources = tuple(sources)
+        self.expert_adaptation: ExpertAdaptation | None = None
         foreign = set(range(num_experts)) - set(experts)
         every_module = {find(each, e).module for e in foreign for each in sources}
         self._foreign_modules = tuple(every_module - {each.module for each in every})

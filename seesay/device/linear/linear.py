@@ -71,7 +71,7 @@ class Linear(nn.Module):
     fused: computes the layer for up to `max_fused_rows` rows with what comes before and behind (see `Product`); None
     where there is no such kernel. quantized: a format of rows, and what computes the layer with rows in it; None where
     rows stay as they are. gated(x, activation): compute the activation of the first half of the outputs times the
-    second half; None where it is no faster than to do so with the outputs.
+    second half; None where it is no faster than to do so with the outputs. adaptation: what `extend` adds.
     """
 
     weight: nn.Parameter
@@ -122,7 +122,7 @@ class Linear(nn.Module):
         self._product: Product | None = None
         self._run: LinearKernel = self._run_unfinished
         self.gated: Callable[[Tensor, str], Tensor] | None = None
-        self._adaptation: Adaptation | None = None
+        self.adaptation: Adaptation | None = None
         self._observe: Callable[[Tensor], None] | None = None
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -136,8 +136,8 @@ class Linear(nn.Module):
             target.addmm_(x, self.weight.t())
         else:
             self._product.add(target, x)
-        if self._adaptation is not None:
-            self._adaptation.add(x, target)
+        if self.adaptation is not None:
+            self.adaptation.add(x, target)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Return x Wᵀ [N, out] for x [N, in], without the bias, and without what functions of `extend` add."""
@@ -230,7 +230,7 @@ class Linear(nn.Module):
         observe(x) sees every input. The adaptation adds to the output; where the product has been added to the
         residual, to that. CUDA graphs do what they were recorded with.
         """
-        self._observe, self._adaptation = observe, adaptation
+        self._observe, self.adaptation = observe, adaptation
         self._compose()
 
     def sources_at(self, path: str) -> tuple[Source, ...]:
@@ -272,7 +272,7 @@ class Linear(nn.Module):
     def _compose(self) -> None:
         product = self._product
         run = self._run_unfinished if product is None else product.run
-        adaptation = self._adaptation
+        adaptation = self.adaptation
         is_plain = self._observe is None and adaptation is None
         self._run = run if is_plain else self._make_extended(run)
         self.fused, self.max_fused_rows, self.quantized, self.gated = None, 0, None, None
@@ -290,7 +290,7 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
     def _make_extended(self, run: LinearKernel) -> LinearKernel:
-        observe, adaptation = self._observe, self._adaptation
+        observe, adaptation = self._observe, self.adaptation
 
         def extended(x: Tensor) -> Tensor:
             if observe is not None:

@@ -103,3 +103,13 @@ def check_sizes(folder: AdapterFolder, module: str, num_outputs: int, num_inputs
             f"{folder.path}: the adapter of {module!r} has {found[1]} inputs and {found[0]} outputs, the layer has "
             f"{num_inputs} and {num_outputs}: it was made for {base}"
         )
+
+
+def check_finite(folder: AdapterFolder, *factors: torch.Tensor) -> None:
+    """Raise `CheckpointError` for factors with numbers that their type does not have."""
+    for tensor in factors:
+        if not tensor.isfinite().all():
+            name = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(
+                f"{folder.path}: times its scale, its factors are too large for {name}: see lora_alpha"
+            )

@@ -145,7 +145,12 @@ class Experts:
         """Return the router's logits [T, experts] of the norm x."""
         if self._is_exact and has_wide_products(x.device) and x.dtype != torch.float32:
             weight, *_ = self._router.tensors
-            return torch.mm(x, weight.t(), out_dtype=torch.float32)
+            logits = torch.mm(x, weight.t(), out_dtype=torch.float32)
+            if self._router.adaptation is not None:
+                added = x.new_zeros(logits.shape)
+                self._router.adaptation.add(x, added)
+                logits.add_(added)
+            return logits
         return self._none.multiply_few(self._router, x)
 
 

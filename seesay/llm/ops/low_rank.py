@@ -3,6 +3,7 @@ have those of which slot. Knows nothing of adapters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -17,6 +18,9 @@ from seesay.device.transfers import upload
 SMALL_TILE, LARGE_TILE = 16, 32
 """Tokens of one slot that are computed together: large tiles where there are many."""
 _MANY_TOKENS = 512
+_MANY_ROWS = 32
+"""Tokens of a slot for which torch multiplies the components of each source with its own outputs alone: for fewer, one
+operation with zeros is faster."""
 _MOST_GROUPED, _MOST_FILLING = 128, 2
 """Tokens of several slots, with filling, that torch computes at once rather than one slot after another: at most so
 many, and at most so many times as many as without filling."""
@@ -80,6 +84,10 @@ class JoinedFactors:
         self.b = b if len(bounds) == 2 else b.new_zeros(len(b), a.shape[1], bounds[-1])
         self._is_filled = [False] * len(a)
 
+    @property
+    def num_sources(self) -> int:
+        return len(self._bounds) - 1
+
     def take(self, slot: int, ranks: npt.NDArray[np.int32]) -> None:
         """Take what is stored in a slot now, for the ranks of its sources."""
         max_rank = self._stored.shape[1]
@@ -88,6 +96,12 @@ class JoinedFactors:
             for source, columns in enumerate(map(slice, self._bounds, self._bounds[1:])):
                 own = self.b[slot, source * max_rank : (source + 1) * max_rank]
                 own[:, columns] = self._stored[slot, :, columns]
+
+    def split(self, slot: int) -> Iterator[tuple[slice, slice, torch.Tensor]]:
+        """Yield the components of each source, its outputs, and its part of b."""
+        max_rank = self._stored.shape[1]
+        for source, columns in enumerate(map(slice, self._bounds, self._bounds[1:])):
+            yield slice(source * max_rank, (source + 1) * max_rank), columns, self._stored[slot, :, columns]
 
     def are_filled(self, slots: slice) -> bool:
         """Return whether factors fill most of the room of these slots, so that no time is lost with zeros."""
@@ -170,6 +184,30 @@ def sort_by_slot(slots: npt.NDArray[np.int64], *, tile_rows: int | None = None) 
     return SlotTiles(order.astype(np.int32), np.array(tiles, dtype=np.int32).reshape(-1, 3), tile_rows, runs)
 
 
+def sort_there(slots: torch.Tensor, num_slots: int, *, tile_rows: int = SMALL_TILE) -> SlotRows:
+    """Return the tokens of each slot, for slots int64 [T]; -1: none. All is computed on their device, which the host
+    does not wait for."""
+    device = slots.device
+    numbers = torch.where(slots < 0, num_slots, slots)  # those of no slot are last
+    counts = torch.zeros(num_slots + 1, dtype=torch.int64, device=device)
+    counts.scatter_add_(0, numbers, torch.ones_like(numbers))
+    starts, num_tiles = counts.cumsum(0) - counts, (counts + tile_rows - 1) // tile_rows
+    stops = num_tiles.cumsum(0)
+    index = torch.arange(count_tiles(len(slots), num_slots, tile_rows), device=device)
+    own = torch.searchsorted(stops, index, right=True)  # num_slots + 1: there is no such tile
+    is_there, own = own <= num_slots, own.clamp(max=num_slots)
+    done = (index - (stops - num_tiles)[own]) * tile_rows
+    tiles = torch.stack(
+        (
+            torch.where(own < num_slots, own, -1),
+            starts[own] + done,
+            torch.where(is_there, (counts[own] - done).clamp(max=tile_rows), 0),
+        ),
+        dim=1,
+    )
+    return SlotRows(tokens=numbers.argsort(stable=True).int(), tiles=tiles.int(), tile_rows=tile_rows)
+
+
 def count_tiles(num_tokens: int, num_slots: int, tile_rows: int = SMALL_TILE) -> int:
     """Return the most tiles that so many tokens fill, those of no slot among them."""
     return min(num_tokens, num_slots + 1 + num_tokens // tile_rows)
@@ -216,6 +254,10 @@ def _add_run(y: torch.Tensor, x: torch.Tensor, tokens: torch.Tensor, run: SlotRu
     if run.first is None:
         own = tokens[run.start : run.stop]
         y.index_add_(0, own, x.index_select(0, own) @ a @ b)
+    elif count >= _MANY_ROWS and joined.num_sources > 1:
+        made, target = x.narrow(0, run.first, count) @ a, y.narrow(0, run.first, count)
+        for components, columns, own_b in joined.split(run.slot):
+            target[:, columns].addmm_(made[:, components], own_b)
     elif count == len(y):
         y.addmm_(x @ a, b)
     else:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 
-from seesay.device.linear.expert_linear import ExpertLinear
+from seesay.device.linear.expert_linear import ExpertAdaptation, ExpertLinear
+from seesay.device.linear.linear_method import LinearKernel
 from seesay.llm.plans.routing import Routing
 
 
@@ -76,11 +77,31 @@ def run_experts(
     if x.is_meta:
         return total.to(x.dtype)
     experts = torch.arange(down.experts.start, down.experts.stop + 1, device=x.device)
-    bounds = pairwise(torch.searchsorted(chosen, experts).tolist())
-    for (start, stop), first, second in zip(bounds, gate_up.kernels, down.kernels, strict=True):
+    bounds = torch.searchsorted(chosen, experts).tolist()
+    if gate_up.expert_adaptation is not None and down.expert_adaptation is not None and bounds[0] < bounds[-1]:
+        own = slice(bounds[0], bounds[-1])
+        sizes = [stop - start for start, stop in pairwise(bounds)]
+        rows = x.index_select(0, tokens[own])
+        gate_up.expert_adaptation.begin(tokens[own], chosen[own] - down.experts.start)
+        inner = act_and_mul(_multiply_adapted(rows, sizes, gate_up.kernels, gate_up.expert_adaptation))
+        made = _multiply_adapted(inner, sizes, down.kernels, down.expert_adaptation)
+        total.index_add_(0, tokens[own], made.float().mul_(shares[own, None]))
+        return total.to(x.dtype)
+    for (start, stop), first, second in zip(pairwise(bounds), gate_up.kernels, down.kernels, strict=True):
         if start == stop:
             continue
-        own = tokens[start:stop]
-        made = second(act_and_mul(first(x.index_select(0, own))))
-        total.index_add_(0, own, made.float().mul_(shares[start:stop, None]))
+        picked = tokens[start:stop]
+        made = second(act_and_mul(first(x.index_select(0, picked))))
+        total.index_add_(0, picked, made.float().mul_(shares[start:stop, None]))
     return total.to(x.dtype)
+
+
+def _multiply_adapted(
+    x: torch.Tensor, sizes: Sequence[int], kernels: Sequence[LinearKernel], adaptation: ExpertAdaptation
+) -> torch.Tensor:
+    """Return what experts compute for x [N, in], of which `sizes` rows one after another are those of each, with what
+    is added."""
+    pieces = zip(torch.split(x, list(sizes)), kernels, strict=True)
+    made = torch.cat([kernel(own) for own, kernel in pieces if len(own)])
+    adaptation.add(x, made)
+    return made

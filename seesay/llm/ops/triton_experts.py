@@ -6,6 +6,8 @@ import torch
 
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.kernels import experts as kernels
+from seesay.kernels import token_kernels
+from seesay.llm.ops.activations import square_relu
 from seesay.llm.ops.interface import AnyActivation
 from seesay.llm.plans.routing import Routing
 
@@ -37,6 +39,10 @@ def mix_experts(
     add_to: torch.Tensor | None,
 ) -> torch.Tensor:
     """See `Ops.mix_experts`."""
+    if gate_up.expert_adaptation is not None and down.expert_adaptation is not None:
+        x = x if norm is None else token_kernels.norm(x, None, *norm)
+        choice = kernels.choose(logits, make_choosing(routing, bias), down.experts)
+        return _mix_adapted(x, choice, gate_up, down, activation, add_to)
     return kernels.mix(
         x,
         logits,
@@ -48,6 +54,39 @@ def mix_experts(
         norm=norm,
         add_to=add_to,
     )
+
+
+def _mix_adapted(
+    x: torch.Tensor,
+    choice: kernels.Choice,
+    gate_up: ExpertLinear,
+    down: ExpertLinear,
+    activation: AnyActivation,
+    add_to: torch.Tensor | None,
+) -> torch.Tensor:
+    """Do `mix_experts` for chosen experts, with what is added to their products."""
+    assert gate_up.expert_adaptation is not None and down.expert_adaptation is not None
+    num_chosen = choice.experts.shape[1]
+    order, starts = kernels.sort(choice.experts, len(down.experts))
+    if choice.is_partial:  # behind the places of all experts that are here, `order` is not written
+        order = order.clamp(0, len(order) - 1)
+    tokens = torch.arange(len(order), device=x.device) // num_chosen
+    gate_up.expert_adaptation.begin(tokens, choice.experts.flatten().long())
+
+    def multiply(rows: torch.Tensor, linear: ExpertLinear) -> torch.Tensor:
+        sorted_rows = rows.index_select(0, order)
+        return kernels.multiply_grouped(sorted_rows, order, starts, _matrix(linear), num_chosen=num_chosen)
+
+    rows = x.index_select(0, tokens)
+    outputs = multiply(rows, gate_up)
+    if choice.is_partial:
+        outputs.masked_fill_((choice.experts < 0).view(-1, 1), 0.0)
+    gate_up.expert_adaptation.add(rows, outputs)
+    is_plain = activation == "relu2"
+    inner = square_relu(outputs) if is_plain else token_kernels.act_and_mul(outputs, activation)
+    made = multiply(inner, down)
+    down.expert_adaptation.add(inner, made)
+    return kernels.combine(made, choice, add_to)
 
 
 def _matrix(linear: ExpertLinear) -> kernels.ExpertMatrix:

@@ -13,15 +13,23 @@ from seesay.checkpoint.adapter_folder import AdapterFolder
 from seesay.checkpoint.parts import Source
 from seesay.device.linear.expert_linear import ExpertLinear
 from seesay.device.linear.linear import Linear
-from seesay.device.linear.low_rank_parts import LayerSources, check_sizes, cut_inputs, cut_magnitude, cut_outputs
+from seesay.device.linear.low_rank_parts import (
+    LayerSources,
+    check_finite,
+    check_sizes,
+    cut_inputs,
+    cut_magnitude,
+    cut_outputs,
+)
 from seesay.device.transfers import PinnedMemory
 from seesay.errors import CheckpointError
 from seesay.llm.models.adapters.adapted_ends import HEAD, TABLE, HostEnds
 from seesay.llm.models.adapters.end_reader import EndReader
+from seesay.llm.models.adapters.expert_reader import ExpertReader, HostExperts
 
 RANK_MULTIPLE = 16
 """The largest rank is rounded up to a multiple of this."""
-_ROUTER, _OF_MEDIA = ".mlp.gate", (".lora_a", ".lora_b")
+_OF_MEDIA = (".lora_a", ".lora_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +61,15 @@ class Site:
 @dataclass(frozen=True, slots=True)
 class HostAdapter:
     """An adapter from a folder, ready to be copied into a slot. memory: one slot; ranks: int32 [sources of all
-    layers]. ends: what it makes of the table of embeddings and the head; None for nothing. magnitudes: as
-    `Magnitudes.add` takes them, of the layers that have some."""
+    layers]. ends: what it makes of the table of embeddings and the head; None for nothing. experts: what it adds to
+    experts; None for nothing. magnitudes: as `Magnitudes.add` takes them, of the layers that have some."""
 
     id: int
     folder: str
     memory: PinnedMemory
     ranks: npt.NDArray[np.int32]
     ends: HostEnds | None = None
+    experts: HostExperts | None = None
     magnitudes: Mapping[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -69,8 +78,8 @@ class AdapterReader:
     maps a checkpoint tensor's name to the decoder's. Of a layer that is a rank's slice, this rank's slice of an adapter
     is kept. Any thread may use it.
 
-    ends: reads those of the table of embeddings and of the head. sites: the layers that may have adapters. num_sources:
-    those of all of them. size: numbers of a slot.
+    ends, experts: read those of the table of embeddings and of the head, and those of experts. sites: the other layers
+    that may have adapters. num_sources: those of all of them. size: numbers of a slot.
     """
 
     def __init__(
@@ -85,7 +94,9 @@ class AdapterReader:
     ) -> None:
         self.max_rank = max_rank = -(-max_rank // RANK_MULTIPLE) * RANK_MULTIPLE
         self.ends, self._name_of, self._device, self._dtype = ends, name_of, device, dtype
-        self._known = {name for path, linear in linears.items() for name in linear.modules_in(path)} | {TABLE, HEAD}
+        self.experts = ExpertReader(linears, device=device, dtype=dtype, max_rank=max_rank)
+        named = {name for path, linear in linears.items() for name in linear.modules_in(path)}
+        self._known = named | {TABLE, HEAD} | self.experts.known
         self.sites = list(_find_sites(linears, max_rank))
         self.num_sources = sum(len(site.sources) for site in self.sites)
         self.size = sum(site.size(max_rank) for site in self.sites)
@@ -115,16 +126,14 @@ class AdapterReader:
                 if low_rank.magnitude is not None:
                     whole = magnitudes.setdefault(site.path, torch.full((site.linear.out_features,), torch.nan))
                     whole[columns] = cut_magnitude(low_rank.magnitude, sources)
-        if not memory.tensor.isfinite().all():
-            name = str(self._dtype).removeprefix("torch.")
-            raise CheckpointError(
-                f"{folder.path}: times its scale, its factors are too large for {name}: see lora_alpha"
-            )
-        return HostAdapter(folder.make_id(), str(folder.path), memory, ranks, ends, magnitudes)
+        check_finite(folder, memory.tensor)
+        return HostAdapter(
+            folder.make_id(), str(folder.path), memory, ranks, ends, self.experts.read(folder, own), magnitudes
+        )
 
     def _check_supported(self, folder: AdapterFolder, own: Mapping[str, str]) -> None:
         """Raise `CheckpointError` for an adapter that is not served here. own: its modules, by the decoder's names."""
-        known = {name for site in self.sites for name in site.linear.modules_in(site.path)}
+        known = {name for site in self.sites for name in site.linear.modules_in(site.path)} | self.experts.known
         if left := own.keys() - known:
             raise CheckpointError(
                 f"{folder.path}: {own[min(left)]!r} cannot have an adapter here: the layers that can are those of "
@@ -160,11 +169,11 @@ class AdapterReader:
 
 
 def _find_sites(linears: Mapping[str, Linear], max_rank: int) -> Iterator[Site]:
-    """Yield the layers that may have adapters. Kernels of experts add nothing to a router or to single experts, and
-    what is added to rows of media takes these rows alone."""
+    """Yield the layers that may have adapters, without those of experts. What is added to rows of media takes these
+    rows alone."""
     offset = first = 0
     for path, linear in linears.items():
-        if path == HEAD or path.endswith((_ROUTER, *_OF_MEDIA)) or isinstance(linear, ExpertLinear):
+        if path == HEAD or path.endswith(_OF_MEDIA) or isinstance(linear, ExpertLinear):
             continue
         sources = LayerSources.of(linear, path)
         site = Site(path, linear, sources.groups, sources.bounds, offset, first)

@@ -16,6 +16,7 @@ import torch
 from seesay.device.streams import on_stream
 from seesay.device.transfers import upload
 from seesay.llm.models.adapters.adapted_ends import AdaptedEnds
+from seesay.llm.models.adapters.adapted_experts import AdaptedExperts
 from seesay.llm.models.adapters.adapted_step import AdaptedStep
 from seesay.llm.models.adapters.adapter_reader import AdapterReader, HostAdapter, Site
 from seesay.llm.models.adapters.magnitudes import Magnitudes
@@ -49,6 +50,9 @@ class Adapters:
         self._is_there = False  # in the layers
         self.ends = AdaptedEnds(self._in_slot, tokens=reader.ends.tokens, is_base=reader.ends.is_base, device=device)
         self.magnitudes = Magnitudes(ops, self._in_slot, sum_ranks=sum_ranks, device=device, dtype=dtype)
+        self.experts = AdaptedExperts(
+            reader.experts, ops, self._in_slot, num_slots=num_slots, device=device, dtype=dtype
+        )
         self._step = AdaptedStep(ops, self.magnitudes)
         outputs: dict[tuple[int, ...], SlotOutputs] = {}
         factors = [(site, self._make_factors(site, outputs)) for site in reader.sites]
@@ -59,6 +63,8 @@ class Adapters:
         """Take an adapter; nothing happens where it is there already. Raises `torch.OutOfMemoryError`."""
         if adapter.ends is not None:
             self.ends.add(adapter.id, adapter.ends)
+        if adapter.experts is not None:
+            self.experts.add(adapter.id, adapter.experts)
         if adapter.magnitudes:
             self.magnitudes.add(adapter.id, adapter.magnitudes)
         self._adapters.setdefault(adapter.id, adapter)
@@ -66,7 +72,10 @@ class Adapters:
     def drop(self, adapter_id: int) -> None:
         """Forget an adapter, of which no sequence is alive."""
         self._adapters.pop(adapter_id, None)
+        for slot in [slot for slot, other in self._in_slot.items() if other == adapter_id]:
+            del self._in_slot[slot]
         self.ends.drop(adapter_id)
+        self.experts.drop(adapter_id)
         self.magnitudes.drop(adapter_id)
 
     def free_slots(self) -> None:
@@ -77,6 +86,7 @@ class Adapters:
             joined.free()
         for adapter_id in self._adapters:
             self.ends.drop(adapter_id)
+        self.experts.free()
         self.magnitudes.measure_again()
 
     def restore_slots(self) -> None:
@@ -114,20 +124,28 @@ class Adapters:
         self._ranks[slot].copy_(ranks)
         for site, joined in self._joined:
             joined.take(slot, adapter.ranks[site.first : site.first + len(site.sources)])
+        self.experts.load(slot, adapter_id)
         self._in_slot[slot] = adapter_id
 
     def begin(self, rows: SlotRows | None) -> None:
         """Let the layers compute a step whose `rows` have adapters."""
         self._step.begin(rows)
+        self.experts.begin(rows)
         if (rows is not None) == self._is_there:
             return
         self._is_there = rows is not None
         for site in self.reader.sites:
             site.linear.extend(adaptation=self._adaptations[site.path] if self._is_there else None)
 
+    def try_pick(self, wanted: torch.Tensor) -> bool:
+        """Let the last layer of the step compute the tokens `wanted` int64 [N] alone, once it has written keys and
+        values. Returns whether it can."""
+        return not self.experts.is_applied and self._step.try_pick(wanted, len(self._host_ranks))
+
     def take_graphs(self, slots: npt.NDArray[np.int64] | None) -> bool:
         """Return whether CUDA graphs compute steps with the adapters in these slots."""
-        return not self.ends.are_changed(slots) and not self.magnitudes.are_used(slots)
+        parts = self.ends.are_changed, self.experts.are_used, self.magnitudes.are_used
+        return not any(is_used(slots) for is_used in parts)
 
     def _make_factors(self, site: Site, outputs: dict[tuple[int, ...], SlotOutputs]) -> SlotFactors:
         a, b = site.split(self._slots, self.reader.max_rank)
