@@ -271,8 +271,7 @@ class ComposedDecoder:
         if 0 < len(residual) <= self._max_few_rows and inputs.media_rows is None:
             self._run_few(residual, inputs, layers, caches, step)
             return None, residual, wanted
-        is_uniform = inputs.media_rows is None and inputs.adapters is None
-        last_wanted = wanted if is_uniform else None  # other rows are numbered among all tokens
+        last_wanted = self._find_picked(inputs, wanted)
         delta = None
         for number, (layer, cache) in enumerate(zip(layers, caches, strict=True), 1):
             picked = last_wanted if number == len(layers) else None
@@ -281,6 +280,12 @@ class ComposedDecoder:
                 self._add_deep(residual, inputs, number - 1)
                 self._keep(number, residual, delta)
         return delta, residual, None if last_wanted is not None else wanted
+
+    def _find_picked(self, inputs: ModelInput, wanted: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the tokens that the last layer computes alone; None for all. Rows of media are numbered among all."""
+        if wanted is None or inputs.media_rows is not None:
+            return None
+        return wanted if self.adapters is None or self.adapters.try_pick(wanted) else None
 
     def _run_few(
         self,
