@@ -38,6 +38,7 @@ _SAVED_KEY = re.compile(r"(?P<module>(?:(?!lora_|modules_to_save|token_adapter).
 """Whole weights: PEFT writes that of a layer with an adapter as one of its `base_layer`."""
 _COPY = re.compile(r"(?P<module>.+)\.(?:original_module|modules_to_save)\.weight")
 """Tensors that PEFT writes, where tokens were added, beside the weight of a module that it saves."""
+_EXPERTS = re.compile(r"\.experts(\.|$)")
 _MAGNITUDE, _SAVED, _TABLE_ENDING = "magnitude_vector", "weight", ".lora_embedding_A"
 _ID_BITS = 63
 _SPELLINGS = (
@@ -131,6 +132,12 @@ class AdapterFolder:
             elif "A" in names:
                 found.append(min(MAX_RANK, stored[names["A"]].shape[0]))
         return max(found)
+
+    @staticmethod
+    def has_experts(path: str | Path) -> bool:
+        """Return whether an adapter changes experts, by the names in its folder. Raises `CheckpointError` as `load`
+        does."""
+        return any(_EXPERTS.search(module) for module in _pair(Path(path), _read_stored(Path(path))))
 
     @property
     def max_rank(self) -> int:

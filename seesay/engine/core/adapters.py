@@ -45,6 +45,8 @@ def make_slots(runner: ModelRunner, config: EngineConfig) -> None:
         raise ConfigError("adapters: this model runs through Transformers' modules, which take no adapters")
     max_rank = max_rank or max(map(AdapterFolder.find_rank, folders), default=_LEAST_RANK)
     runner.adapters = runner.decoder.make_adapters(num_slots=num_slots, max_rank=max_rank)
+    if any(map(AdapterFolder.has_experts, folders)):
+        runner.adapters.experts.allocate()  # before the KV cache takes what is left
     runner.limits = replace(runner.limits, num_adapter_slots=num_slots)
 
 
@@ -115,7 +117,9 @@ class AdapterStore:
             if not is_out_of_memory(error):
                 raise
             raise RequestError(
-                ErrorCode.OUT_OF_MEMORY, "not enough memory for the weights that the adapter replaces", "lora_path"
+                ErrorCode.OUT_OF_MEMORY,
+                "not enough memory for whole weights of the adapter, or for those of experts",
+                "lora_path",
             ) from None
         if adapter.tower is not None:
             self.towers.setdefault(adapter.id, adapter.tower)

@@ -41,10 +41,14 @@ class AdaptedExperts:
         self._rows: SlotRows | None = None
         self.is_applied = False
 
+    def allocate(self) -> None:
+        """Allocate the slots, if they are not there. Raises `torch.OutOfMemoryError`."""
+        if not self._factors:
+            self._factors = {site.path: self._make_factors(site) for site in self._reader.sites}
+
     def add(self, adapter_id: int, experts: HostExperts) -> None:
         """Take what an adapter adds to experts. Raises `torch.OutOfMemoryError`; nothing is taken then."""
-        if not self._factors:
-            self._factors = {site.path: self._allocate(site) for site in self._reader.sites}
+        self.allocate()
         self._there[adapter_id] = experts
 
     def drop(self, adapter_id: int) -> None:
@@ -110,7 +114,7 @@ class AdaptedExperts:
 
         return ExpertAdaptation(begin=begin, add=add)
 
-    def _allocate(self, site: ExpertSite) -> SlotFactors:
+    def _make_factors(self, site: ExpertSite) -> SlotFactors:
         count, max_rank, bounds = self._num_slots, self._reader.max_rank, site.bounds
         num_places, num_sources = count * site.num_experts, len(bounds) - 1
 
