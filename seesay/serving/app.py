@@ -25,7 +25,17 @@ from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
 from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
-from seesay.serving.openai import batches, chat, completions, conversations, embeddings, files, ranking, responses
+from seesay.serving.openai import (
+    batches,
+    chat,
+    completions,
+    conversations,
+    embeddings,
+    files,
+    ranking,
+    responses,
+    transcriptions,
+)
 from seesay.serving.openai.answer_models import ErrorResponse
 from seesay.serving.operating import adapters, admin, models, operations, probes
 from seesay.serving.operating.published import publish_schemas
@@ -50,6 +60,7 @@ _ROUTES = (
     conversations,
     embeddings,
     ranking,
+    transcriptions,
     files,
     batches,
     messages,

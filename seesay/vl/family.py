@@ -77,7 +77,8 @@ class Family(ABC):
     writes_text: whether the model answers; others make embeddings alone. pooling: what an embedding is, where a request
     does not say.
     takes_timm_models: checkpoints name a model of timm as their tower (`TimmTower`).
-    audio_rate_hz: samples per second of the audio that the model takes.
+    audio_rate_hz: samples per second of the audio that the model takes. max_audio_samples: most of them in one audio,
+        where that is limited; 0: all. transcription_prompt: by what the model was trained to be asked for a transcript.
     resizes_on_device: whether the tower is on a GPU, which then resizes decoded frames itself where the family asks for
     that; set before the first `preprocess`.
     """
@@ -100,6 +101,8 @@ class Family(ABC):
     weights: WeightMap
     resizes_on_device: bool = False
     audio_rate_hz: int = 0
+    max_audio_samples: int = 0
+    transcription_prompt: str = ""
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer) -> None:
         """Read the processor settings. Logs one warning that names the leftover tensors (`WeightMap.is_leftover`)."""

@@ -11,10 +11,11 @@ from fastapi.openapi.utils import get_openapi
 from seesay.serving.anthropic.protocol import MessageStreamEvent
 from seesay.serving.openai.answer_models import ChatCompletionChunk
 from seesay.serving.openai.responses_protocol import ResponseEvent
+from seesay.serving.openai.transcriptions import TranscriptEvent
 from seesay.serving.requests.fields import MAX_TOKEN_IDS
 from seesay.serving.requests.state import ServerState
 
-_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent)
+_STREAMED_MODELS = (ChatCompletionChunk, ResponseEvent, MessageStreamEvent, TranscriptEvent)
 _REFS = "#/components/schemas/"
 _TURNS = [{"role": "user", "content": "Calculate 3 + 4."}]
 _EXAMPLES: dict[str, dict[str, Any]] = {

@@ -142,6 +142,12 @@ class ModuleProcessor:
             self.video_marker = None
 
     @property
+    def transcription_prompt(self) -> str:
+        """What the processor asks for a transcript; empty where it does not say."""
+        found = getattr(self._processor, "default_transcription_prompt", None)
+        return found if isinstance(found, str) else ""
+
+    @property
     def row_tokens(self) -> tuple[int, ...]:
         """The ids of tokens that take rows."""
         found = (self.image_token, self._video_token, self._audio_token)

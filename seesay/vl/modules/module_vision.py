@@ -52,6 +52,8 @@ class ModuleVisionFamily(ModuleTextFamily):
             with suppress(CheckpointError):  # `processor` raises it again where it is needed
                 self.modalities = tuple(self.markers)
                 self.audio_rate_hz = self.processor.audio_rate_hz
+                self.max_audio_samples = self.processor.max_samples
+                self.transcription_prompt = self.processor.transcription_prompt
 
     @cached_property
     def processor(self) -> ModuleProcessor:
