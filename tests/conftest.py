@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 BROWSER_FILES = (
     "test_page.py", "test_look.py", "test_history.py", "test_answers.py", "test_controls.py", "test_saving.py",
-    "test_login.py",
+    "test_login.py", "test_played.py",
 )  # fmt: skip
 """Stay in one worker, where they share a browser and servers of the WebUI."""
 LONG_FILES = (

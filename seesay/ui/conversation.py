@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from seesay.values import VIDEO_SUFFIXES
+from seesay.values import AUDIO_SUFFIXES, VIDEO_SUFFIXES
 
 STOPPED = "Stopped."
 """The note below an answer that was stopped."""
@@ -57,6 +57,11 @@ def is_video(path: str) -> bool:
     return path.lower().endswith(VIDEO_SUFFIXES)
 
 
+def is_audio(path: str) -> bool:
+    """Return whether a file is sent as audio, by its name."""
+    return path.lower().endswith(AUDIO_SUFFIXES)
+
+
 def is_document(path: str) -> bool:
     """Return whether a file is sent as a document, by its name."""
     return path.lower().endswith(".pdf")
@@ -97,6 +102,10 @@ def _file_part(path: str) -> dict[str, object]:
         content = base64.b64encode(Path(path).read_bytes()).decode()
         name = Path(path).name
         return {"type": "file", "file": {"filename": name, "file_data": f"data:application/pdf;base64,{content}"}}
+    if is_audio(path):
+        content = base64.b64encode(Path(path).read_bytes()).decode()
+        form = Path(path).suffix[1:].lower().replace("oga", "ogg")
+        return {"type": "input_audio", "input_audio": {"data": content, "format": form}}
     kind = "video" if is_video(path) else "image"
     mime = mimetypes.guess_type(path)[0] or ""
     if not mime.startswith(f"{kind}/"):

@@ -60,18 +60,21 @@ _FRAMES = {"video": "frame", "document": "page"}
 
 
 def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
-    """Return the card of one picture or video as the model received it. `picture` is its HTML."""
+    """Return the card of one picture, video or audio as the model received it. `picture` is its HTML."""
     width, height = report["width"], report["height"]
     resized_width, resized_height = report["resized_width"], report["resized_height"]
     size = f"{width}{_TIMES}{height}"
     if (width, height) != (resized_width, resized_height):
         size += f"{_MAY_BREAK}→ {resized_width}{_TIMES}{resized_height}"
-    facts = [f"{size} px"]
+    audio_s = report.get("audio_s") or 0.0
+    facts = [f"{audio_s:.1f} s"] if audio_s else [f"{size} px"]
     if (noun := _FRAMES.get(report["modality"])) is not None:
         facts.append(_count(report["num_frames"], noun))
     if report["num_tiles"] > 1 and report["modality"] == "image":
         facts.append(_count(report["num_tiles"], "tile"))
-    facts += [_count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]
+    if not audio_s:
+        facts.append(_count(report["num_patches"], "patch", "patches"))
+    facts.append(_count(report["num_tokens"], "token"))
     listed = _MAY_BREAK.join(f"{fact}{' ·' if fact is not facts[-1] else ''}" for fact in facts)
     origin = "from cache" if report["is_cached"] else "encoded now"
     kind = "cached" if report["is_cached"] else "fresh"

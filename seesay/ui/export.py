@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from seesay.ui.conversation import Turn, is_document, is_video, make_messages
+from seesay.ui.conversation import Turn, is_audio, is_document, is_video, make_messages
 
 ExportFormat = Literal["markdown", "json"]
 
@@ -68,7 +68,7 @@ def _write_turn(turn: Turn, names: dict[str, str]) -> str:
 
 def _mark_of(path: str) -> str:
     """Return what makes Markdown show a file that is a picture."""
-    return "" if is_video(path) or is_document(path) else "!"
+    return "" if is_video(path) or is_audio(path) or is_document(path) else "!"
 
 
 def _name_files(turns: Sequence[Turn]) -> dict[str, str]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 from seesay.ui.conversation import STOPPED, Turn
 from seesay.ui.record import MAX_CHARACTERS, MAX_FILES, MAX_TURNS
-from seesay.values import VIDEO_SUFFIXES
+from seesay.values import AUDIO_SUFFIXES, VIDEO_SUFFIXES
 
-_KINDS = {"image_url": "image", "video_url": "video", "file": "document"}
-_MIMES = {"image_url": "image/", "video_url": "video/", "file": "application/pdf"}
+_KINDS = {"image_url": "image", "video_url": "video", "input_audio": "audio", "file": "document"}
+_MIMES = {"image_url": "image/", "video_url": "video/", "input_audio": "audio/", "file": "application/pdf"}
 
 WriteFile = Callable[[str, bytes], str]
 """Writes a file with a name and content, and returns its path."""
@@ -87,6 +87,8 @@ class _Reader:
 
     def _read_file(self, part: Mapping[str, object], kind: str, place: str) -> str:
         given = part.get(kind)
+        if kind == "input_audio":
+            given = _as_url(given)
         key = "file_data" if kind == "file" else "url"
         url = given.get(key) if isinstance(given, Mapping) else given
         if not isinstance(url, str) or not url.startswith(f"data:{_MIMES[kind]}"):
@@ -103,8 +105,16 @@ class _Reader:
         return self._write_file(f"{_KINDS[kind]}-{self._num_files}{_find_suffix(mime)}", content)
 
 
+def _as_url(given: object) -> str:
+    """Return the data URL of `{"data": base64, "format": "wav"}`; empty for anything else."""
+    data, form = (given.get("data"), given.get("format")) if isinstance(given, Mapping) else (None, None)
+    return f"data:audio/{form};base64,{data}" if isinstance(data, str) and f".{form}" in AUDIO_SUFFIXES else ""
+
+
 def _find_suffix(mime: str) -> str:
     """Return a suffix by which the file is sent as what it is."""
+    if mime.startswith("audio/"):
+        return f".{mime.removeprefix('audio/')}"
     suffix = mimetypes.guess_extension(mime) or ""
     if mime.startswith("video/"):
         return suffix if suffix in VIDEO_SUFFIXES else ".mkv" if "matroska" in mime else ".mp4"

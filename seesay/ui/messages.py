@@ -9,9 +9,9 @@ from typing import Any
 
 import gradio as gr
 
-from seesay.ui.conversation import Turn, is_document, is_video
+from seesay.ui.conversation import Turn, is_audio, is_document, is_video
 from seesay.ui.escaping import escape_answer, escape_question
-from seesay.ui.thumbnails import make_address, make_link
+from seesay.ui.thumbnails import make_address, make_link, make_player
 
 _WAITING = '<span class="seesay-wait" role="status" aria-label="The answer is coming"><i></i><i></i><i></i></span>'
 
@@ -56,6 +56,8 @@ def _make_shot(path: str) -> str:
     address = make_address(path)
     if is_document(path):
         return make_link(path)
+    if is_audio(path):
+        return make_player(path)
     if is_video(path):
         return f'<video src="{address}" aria-label="{name}" controls muted playsinline preload="metadata"></video>'
     return (

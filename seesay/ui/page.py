@@ -105,9 +105,9 @@ def build_page(find_client: FindClient, models: Sequence[str] | None) -> gr.Bloc
         box = gr.MultimodalTextbox(
             elem_id="box",
             show_label=False,
-            placeholder="Ask, or drop pictures or a PDF here",
+            placeholder="Ask, or drop pictures, audio or a PDF here",
             file_count="multiple",
-            file_types=["image", "video", ".pdf"],
+            file_types=["image", "video", "audio", ".pdf"],
             sources=["upload"],
             max_lines=8,
             autofocus=True,

@@ -71,8 +71,8 @@ def _seen_as_json(seen: Seen) -> dict[str, object]:
 def _report_as_json(report: Mapping[str, object]) -> dict[str, object]:
     return {
         **_numbers(report, _REPORT),
-        "modality": "video" if report.get("modality") == "video" else "image",
-        **_numbers(report, ("page",)),
+        "modality": modality if (modality := report.get("modality")) in ("video", "audio") else "image",
+        **_numbers(report, ("page", "audio_s")),
         "is_cached": bool(report.get("is_cached")),
         "timestamps_s": _times(report.get("timestamps_s")),
         "coordinates": "pixel" if report.get("coordinates") == "pixel" else "thousandth",
@@ -116,8 +116,9 @@ def _read_seen(seen: object) -> Seen:
 def _read_report(report: object) -> dict[str, Any]:
     if not isinstance(report, Mapping):
         raise ValueError(f"media must be objects, got {type(report).__name__}")
-    numbers = _numbers(report, _REPORT)
-    if len(numbers) != len(_REPORT) or not all(isinstance(number, int) and number > 0 for number in numbers.values()):
+    numbers, least = _numbers(report, _REPORT), 0 if report.get("modality") == "audio" else 1
+    is_valid = all(isinstance(number, int) and number >= least for number in numbers.values())
+    if len(numbers) != len(_REPORT) or not is_valid:
         raise ValueError("sizes of media must be positive integers")
     return _report_as_json({**report, **numbers})
 

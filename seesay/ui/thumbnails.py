@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from seesay.ui.conversation import is_document, is_video
+from seesay.ui.conversation import is_audio, is_document, is_video
 
 _MAX_SIDE_PX = 320
 _MIN_CELL_PX = 5
@@ -29,11 +29,22 @@ def make_link(path: str) -> str:
     return f'<a class="seesay-document" href="{make_address(path)}" target="_blank" rel="noopener">{name}</a>'
 
 
+def make_player(path: str) -> str:
+    """Return HTML of audio: its name, and what plays it."""
+    name = escape(Path(path).name)
+    return (
+        f'<figure class="seesay-audio"><figcaption title="{name}">{name}</figcaption>'
+        f'<audio src="{make_address(path)}" aria-label="{name}" controls preload="metadata"></audio></figure>'
+    )
+
+
 def make_reference(path: str) -> str:
-    """Return HTML of a picture or video as it was uploaded. The browser loads it when it becomes visible."""
+    """Return HTML of a picture, video or audio as it was uploaded. The browser loads it when it becomes visible."""
     name = escape(Path(path).name)
     if is_document(path):
         return make_link(path)
+    if is_audio(path):
+        return make_player(path)
     if is_video(path):
         return (
             f'<video src="{make_address(path)}" aria-label="{name}" muted playsinline controls preload="none"></video>'
@@ -42,9 +53,9 @@ def make_reference(path: str) -> str:
 
 
 def make_thumbnail(path: str, report: Mapping[str, object]) -> str:
-    """Return HTML of a picture with its grid, or of a video. Empty if the file does not exist or cannot be read
-    here."""
-    if is_video(path) or is_document(path):
+    """Return HTML of a picture with its grid, or of another file. Empty if the file does not exist or cannot be
+    read here."""
+    if is_video(path) or is_audio(path) or is_document(path):
         return make_reference(path)
     try:
         content = _draw(path, report)

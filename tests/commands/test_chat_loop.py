@@ -148,6 +148,22 @@ def test_files_are_named_in_what_the_model_says_of_them(tmp_path: Path) -> None:
     assert f"error: '{tmp_path}/c.mp4' is broken\n" in chat.shown
 
 
+def test_audio_is_attached_and_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "a b.MP3"
+    path.write_bytes(b"sound")
+    chat = Chat(f"/audio '{path}'", "what?", f"'{path}' and now?", "/audio http://x/y.wav", "more")
+    url = "data:audio/mpeg;base64,c291bmQ="
+    for index in (0, 2):
+        part = chat.model.asked[index // 2][index]["content"][0]
+        assert part == {"type": "audio_url", "audio_url": {"url": url}}
+    assert chat.model.asked[2][4]["content"][0]["audio_url"]["url"] == "http://x/y.wav"
+    saved = tmp_path / "c.json"
+    chat.loop.conversation.save(saved)
+    chat.loop.conversation.load(saved)
+    [attachment] = chat.loop.conversation.turns[0].media
+    assert attachment.kind == "audio" and attachment.url == url
+
+
 def test_places_in_the_request_become_names_of_files(picture: Path, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8), "blue").save(tmp_path / "blue.png")
     attach = f"/image '{picture}' {tmp_path}/blue.png"

@@ -48,6 +48,38 @@ def test_openai_client_sends_audio(listener: LiveServer) -> None:
     assert by_url["usage"]["prompt_tokens"] == answer.usage.prompt_tokens > 20
 
 
+def test_openai_client_sends_audio_to_the_responses(listener: LiveServer) -> None:
+    with openai.OpenAI(base_url=f"{listener.url}/v1", api_key="none", max_retries=0) as client:
+        content: Any = [INPUT, {"type": "input_text", "text": "what?"}]
+        item: Any = {"role": "user", "content": content}
+        answer = client.responses.create(model="tiny", input=[item], max_output_tokens=16, temperature=0)
+        chat = ask(listener, INPUT).json()
+        assert answer.usage is not None and answer.usage.input_tokens == chat["usage"]["prompt_tokens"]
+        assert answer.output_text.startswith(chat["choices"][0]["message"]["content"])
+        more = client.responses.create(
+            model="tiny", input="and?", previous_response_id=answer.id, max_output_tokens=16, temperature=0
+        )
+        assert more.usage is not None and more.usage.input_tokens > answer.usage.input_tokens
+        [part, _] = client.responses.input_items.list(answer.id).data[0].model_dump()["content"]
+        assert part["input_audio"]["format"] == "wav" and part["input_audio"]["data"] == SOUND
+
+
+@pytest.mark.parametrize(
+    ("audio", "param"),
+    [
+        ({"data": "####", "format": "wav"}, "input_audio.data"),
+        ({"data": SOUND, "format": "midi"}, "input_audio.format"),
+        ({"data": SOUND, "format": "wav", "odd": 1}, "input_audio.odd"),
+        ("x", "input_audio"),
+    ],
+)
+def test_bad_audio_of_a_response_is_named(listener: LiveServer, audio: object, param: str) -> None:
+    item = {"role": "user", "content": [{"type": "input_audio", "input_audio": audio}]}
+    response = listener.post("/v1/responses", {"input": [item]})
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == f"input[0].content[0].{param}", response.text
+
+
 def test_audio_is_counted(listener: LiveServer) -> None:
     assert ask(listener, INPUT).status_code == 200
     metrics = httpx.get(f"{listener.url}/metrics", timeout=60).text

@@ -22,12 +22,29 @@ VALUES = st.recursive(
     | st.integers(-(1 << 70), 1 << 70)
     | st.floats()
     | st.text(max_size=8)
-    | st.sampled_from(["", "\ud800", "user", "text", "image_url", URL, "data:,", "http://localhost/", "<IMAGE_TOKEN>"]),
+    | st.sampled_from(
+        ["", "\ud800", "user", "text", "image_url", "input_audio", URL, "data:,", "http://localhost/", "<IMAGE_TOKEN>"]
+    ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )  # fmt: skip
 PARTS = st.dictionaries(
-    st.sampled_from(["type", "text", "image_url", "video_url", "url", "detail", "max_pixels", "min_pixels"]),
+    st.sampled_from(
+        [
+            "type",
+            "text",
+            "image_url",
+            "video_url",
+            "audio_url",
+            "input_audio",
+            "data",
+            "format",
+            "url",
+            "detail",
+            "max_pixels",
+            "min_pixels",
+        ]
+    ),
     VALUES,
     max_size=4,
 )

@@ -192,7 +192,7 @@ def test_the_question_box_has_a_ring_while_it_is_typed_in(
     page = open_page(scripted_url, scheme=scheme, width=width)
     page.click("#box textarea")
     focused = page.evaluate(FOCUSED)
-    assert focused["name"] == "Ask, or drop pictures or a PDF here" and find_fault(page, focused) is None
+    assert focused["name"] == "Ask, or drop pictures, audio or a PDF here" and find_fault(page, focused) is None
     page.evaluate("document.activeElement.blur()")
     assert find_fault(page, focused) is not None
 

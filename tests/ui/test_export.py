@@ -58,6 +58,23 @@ def test_markdown_without_files_is_one_file() -> None:
     assert export_markdown((), model="m").name == "seesay-conversation.md"
 
 
+def test_audio_comes_back(uploads: Uploads, tmp_path: Path) -> None:
+    sound = tmp_path / "a.mp3"
+    sound.write_bytes(b"sound")
+    turns = (Turn(text="What?", files=(str(sound),), answer="A bell.", is_done=True),)
+    _, [turn] = read_conversation(export_json(turns, model="m", system_prompt="").content, uploads.write)
+    assert Path(turn.files[0]).suffix == ".mp3" and Path(turn.files[0]).read_bytes() == b"sound"
+    with zipfile.ZipFile(io.BytesIO(export_markdown(turns, model="m").content)) as archive:
+        assert "\n[a.mp3](files/01-a.mp3)" in archive.read("conversation.md").decode()
+
+
+@pytest.mark.parametrize("given", [{"data": "c291bmQ=", "format": "../x"}, {"data": 3, "format": "wav"}, {}, None, "x"])
+def test_audio_that_is_none_is_refused(given: Any, uploads: Uploads) -> None:
+    content = [{"type": "input_audio", "input_audio": given}]
+    with pytest.raises(ValueError, match="data URL"):
+        read_conversation(json.dumps([{"role": "user", "content": content}]).encode(), uploads.write)
+
+
 def test_json_is_a_request_and_comes_back(files: tuple[str, str], uploads: Uploads) -> None:
     turns = (
         Turn(text="What?", files=files, answer="A dog.", is_done=True),
@@ -132,7 +149,7 @@ def picture(url: Any) -> list[dict[str, Any]]:
         ([{"role": "tool", "content": "a"}], "the role 'tool' cannot be shown here"),
         ([{"role": "system", "content": "a"}], "the file has no question"),
         ([{"role": "user", "content": [5]}], "parts of the type 'None'"),
-        ([{"role": "user", "content": [{"type": "input_audio"}]}], "parts of the type 'input_audio'"),
+        ([{"role": "user", "content": [{"type": "sound"}]}], "parts of the type 'sound'"),
         ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "texts must have at most"),
         ([{"role": "user", "content": "x" * 1_000_001}], "texts must have at most 1,000,000 characters"),
         ([{"role": "user", "content": "x"}] * 1001, "more than 1000 questions"),

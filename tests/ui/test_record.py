@@ -43,6 +43,17 @@ def test_records_come_back_through_json() -> None:
     assert read(record) == ("0123456789abcdef", TURNS)
 
 
+def test_records_with_audio_come_back() -> None:
+    sizes = dict.fromkeys(("num_frames", "height", "width", "resized_height", "resized_width"), 0)
+    report = {**REPORT, **sizes, "modality": "audio", "timestamps_s": [], "audio_s": 2.5}
+    turn = Turn(text="one", files=("/uploads/a.wav",), answer="yes", seen=replace(SEEN, media=(report,)), is_done=True)
+    record = json.loads(json.dumps(make_record("0123456789abcdef", (turn,))))
+    assert read(record)[1] == (turn,)
+    record["turns"][0]["seen"]["media"][0]["modality"] = "image"
+    with pytest.raises(ValueError, match="positive"):
+        read(record)
+
+
 def test_an_answer_that_was_being_written_was_stopped() -> None:
     turn = Turn(text="one", answer="so f")
     assert read(make_record("0123456789abcdef", (turn,)))[1] == (replace(turn, note=STOPPED, is_done=True),)

@@ -42,6 +42,18 @@ def picture(tmp_path: Path) -> str:
     return str(path)
 
 
+def test_audio_is_sent_and_played(tmp_path: Path) -> None:
+    for suffix, form in ((".wav", "wav"), (".OGA", "ogg"), (".m4a", "m4a")):
+        path = tmp_path / f"<b>{suffix}"
+        path.write_bytes(b"sound")
+        [message] = make_messages((Turn(text="what?", files=(str(path),)),), "")
+        assert message["content"][0] == {"type": "input_audio", "input_audio": {"data": "c291bmQ=", "format": form}}
+        report = make_report(modality="audio", width=0, height=0, resized_width=0, resized_height=0, audio_s=2.54)
+        details = make_details(Seen(usage={"prompt_tokens": 9}, media=(report,)), [str(path)])
+        assert "<audio " in details and "&lt;b&gt;" in details and "<b>" not in details
+        assert "2.5 s" in details and "391 tokens" in details and "px" not in details and "patch" not in details
+
+
 def test_importing_the_ui_imports_neither_gradio_nor_torch() -> None:
     code = (
         "import sys, seesay.ui, seesay.ui.app; sys.exit(bool({'gradio', 'torch', 'transformers'} & set(sys.modules)))"

@@ -48,6 +48,13 @@ def add_chat_options(parser: argparse.ArgumentParser) -> None:
         help="a video for the first message; may be repeated",
     )
     group.add_argument(
+        "--audio",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="audio (a path or URL) for the first message; may be repeated",
+    )
+    group.add_argument(
         "--document",
         action="append",
         default=[],
@@ -83,6 +90,7 @@ def run_chat(arguments: argparse.Namespace, model: Answerer, terminal: Terminal)
         conversation.system = arguments.system or conversation.system
     conversation.attached += [Attachment.read("image", source) for source in arguments.image]
     conversation.attached += [Attachment.read("video", source) for source in arguments.video]
+    conversation.attached += [Attachment.read("audio", source) for source in arguments.audio]
     conversation.attached += [Attachment.read("document", source) for source in arguments.document]
     loop = ChatLoop(
         model,

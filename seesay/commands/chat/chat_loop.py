@@ -311,7 +311,7 @@ class ChatLoop:
             return []
         if not space:
             return [f"/{action} " for action in ACTIONS if action.startswith(name[1:])]
-        if name[1:] not in ("image", "video", "document", "save", "load"):
+        if name[1:] not in ("image", "video", "audio", "document", "save", "load"):
             return []
         return [f"{name} {path}" for path in complete_path(argument)[:_MAX_COMPLETIONS]]
 
@@ -326,6 +326,11 @@ ACTIONS: dict[str, _Action] = {
         usage="/video PATH ...",
         summary="attach videos to your next message",
         run=lambda loop, text: loop._attach_kind("video", text),
+    ),
+    "audio": _Action(
+        usage="/audio PATH ...",
+        summary="attach audio to your next message",
+        run=lambda loop, text: loop._attach_kind("audio", text),
     ),
     "document": _Action(
         usage="/document PATH ...",

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 
 from seesay.commands.chat.editable_conversation import Kind
-from seesay.values import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from seesay.values import AUDIO_SUFFIXES, IMAGE_SUFFIXES, VIDEO_SUFFIXES
 
 _WORD = re.compile(r"""((?:'[^'\n]*'|"(?:[^"\\\n]|\\.)*"|\\.|[^\s\\'"])+)(?:\s+|$)""")
 
@@ -81,13 +81,15 @@ def kind_of(path: str) -> Kind | None:
     name = path.partition("?")[0].lower()
     if name.endswith(VIDEO_SUFFIXES):
         return "video"
+    if name.endswith(AUDIO_SUFFIXES):
+        return "audio"
     if name.endswith(".pdf"):
         return "document"
     return "image" if name.endswith(IMAGE_SUFFIXES) else None
 
 
 def is_existing_media(path: str) -> bool:
-    """Return whether `path` is an existing file whose name is that of a picture, video or document."""
+    """Return whether `path` is an existing file whose name is that of a picture, video, audio or document."""
     return kind_of(path) is not None and _is_file(path)
 
 

@@ -14,13 +14,19 @@ from typing import Any, Literal, Self
 from seesay.config import MediaLimits
 from seesay.errors import ErrorCode, RequestError
 
-Kind = Literal["image", "video", "document"]
+Kind = Literal["image", "video", "audio", "document"]
 Message = dict[str, Any]
 
-_MIME: Mapping[Kind, str] = {"image": "image/png", "video": "video/mp4", "document": "application/pdf"}
+_MIME: Mapping[Kind, str] = {
+    "image": "image/png",
+    "video": "video/mp4",
+    "audio": "audio/wav",
+    "document": "application/pdf",
+}
 _KINDS: Mapping[str, tuple[Kind, str]] = {
     "image_url": ("image", "url"),
     "video_url": ("video", "url"),
+    "audio_url": ("audio", "url"),
     "file": ("document", "file_data"),
 }
 _MAX_FILE_BYTES = 256 << 20
@@ -30,8 +36,8 @@ _ANY_SIZE = MediaLimits(max_pixels=1 << 60)  # the model or server that answers 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A picture, video or document. `source` is the text that the user typed. `url` is sent: the same URL, or the file
-    as a data URL. `name` is `source`, shortened for display.
+    """A picture, video, audio or document. `source` is the text that the user typed. `url` is sent: the same URL, or
+    the file as a data URL. `name` is `source`, shortened for display.
     """
 
     kind: Kind

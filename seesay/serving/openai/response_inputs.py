@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from seesay.serving.openai.message_parts import InputAudioContent
 from seesay.serving.requests.document_fields import PageFields
 from seesay.serving.requests.fields import StrictModel
 
@@ -46,7 +47,9 @@ class InputFile(PageFields):
     file_id: None = None
 
 
-InputContent = Annotated[InputText | InputAnswer | InputImage | InputFile, Field(discriminator="type")]
+InputContent = Annotated[
+    InputText | InputAnswer | InputImage | InputFile | InputAudioContent, Field(discriminator="type")
+]
 
 
 class InputItem(StrictModel):

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from seesay.config import MediaLimits
-from seesay.errors import show
-from seesay.serving.errors import bad_request
+from seesay.errors import RequestError, show
+from seesay.serving.errors import ApiError, bad_request
 from seesay.serving.requests.content import check_media
 from seesay.serving.requests.custom_tools import write_arguments
 from seesay.serving.requests.document_fields import PAGE_FIELDS, find_source, make_document
 from seesay.serving.requests.tools import read_arguments
 from seesay.values import MediaPart, MediaPlace, Message, Modality, TextPart
 from seesay.vl.constants import DETAILS
+from seesay.vl.prompts.conversation_parts import parse_audio
 
 _ROLES = ("system", "developer", "user", "assistant")
 _TEXT_KEYS = frozenset({"type", "text"})
@@ -23,6 +24,7 @@ _PART_KEYS = {
     "input_text": _TEXT_KEYS,
     "input_image": frozenset({"type", "image_url", "detail", "file_id"}),
     "input_file": frozenset({"type", "file_url", "file_data", "file_id", "filename", "detail", *PAGE_FIELDS}),
+    "input_audio": frozenset({"type", "input_audio"}),
     "output_text": _TEXT_KEYS | {"annotations", "logprobs", "parsed"},
     "text": _TEXT_KEYS,
 }
@@ -210,9 +212,18 @@ def _read_part(part: object, where: str) -> TextPart | MediaPart:
     if kind == "input_file":
         source, path = find_source(part, ("file_data", "file_url"), where)
         return make_document(part, source, path=path, where=where, names={"filename": "filename"})
+    if kind == "input_audio":
+        return _read_audio(part, where)
     if not isinstance(part.get("text"), str):
         raise bad_request(f"{where}.text must be a string, got {show(part.get('text'))}", f"{where}.text")
     return TextPart(text=part["text"])
+
+
+def _read_audio(part: dict[str, object], where: str) -> MediaPart:
+    try:
+        return parse_audio(part, "input_audio", where)
+    except RequestError as error:
+        raise ApiError.from_error(error) from error
 
 
 def _read_image(part: dict[str, object], where: str) -> MediaPart:

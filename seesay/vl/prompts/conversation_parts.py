@@ -308,7 +308,7 @@ def _parse_part(part: object, where: str) -> Part:
     if kind in ("image", "video", "document"):
         return _parse_inline_media(part, Modality(kind), where)
     if kind in ("audio", "audio_url", "input_audio"):
-        return _parse_audio(part, kind, where)
+        return parse_audio(part, kind, where)
     known = "text, image_url, image, image_data, video_url, video, audio_url, audio, input_audio, file, document"
     _fail(f"{where} has the unknown type {show(kind)}; known are {known}", f"{where}.type")
 
@@ -331,7 +331,7 @@ def _parse_inline_media(part: Mapping[str, object], modality: Modality, where: s
     return _make_part(modality, part[keys[0]], part, ("type", keys[0]), path=f"{where}.{keys[0]}", where=where)
 
 
-def _parse_audio(part: Mapping[str, object], kind: str, where: str) -> MediaPart:
+def parse_audio(part: Mapping[str, object], kind: str, where: str) -> MediaPart:
     """`{"type": "input_audio", "input_audio": {"data": base64, "format": "wav"}}`, `{"type": "audio_url", "audio_url":
     {"url": …}}`, or `{"type": "audio", "audio": source}`. Audio has no options."""
     if kind == "audio":
