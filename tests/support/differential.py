@@ -118,7 +118,7 @@ def make_text(seed: int, length: int) -> list[int]:
 
 def make_item(number: int, start: int, rows: int) -> MediaItem:
     return MediaItem(
-        modality=Modality.IMAGE,
+        modality=Modality.AUDIO if number % 3 == 2 else Modality.IMAGE,
         span=(start, start + rows),
         slots=np.arange(start, start + rows),
         hash=number.to_bytes(32, "little"),

@@ -53,3 +53,24 @@ def encode_audio(samples: npt.NDArray[np.float32], kind: str, codec: str, *, rat
         for packet in (*stream.encode(frame), *stream.encode(None)):
             container.mux(packet)
     return buffer.getvalue()
+
+
+def make_video(samples: npt.NDArray[np.float32] | None) -> bytes:
+    """Return an MP4 of a few frames, with mono samples of 44.1 kHz beside them or without sound."""
+    import av
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        pictures: Any = container.add_stream("mpeg4", rate=4)
+        pictures.width = pictures.height = 32
+        sound: Any = None if samples is None else container.add_stream("aac", rate=44100, layout="mono")
+        for shade in range(4):
+            frame = av.VideoFrame.from_ndarray(np.full((32, 32, 3), shade * 60, np.uint8), format="rgb24")
+            container.mux(pictures.encode(frame))
+        container.mux(pictures.encode(None))
+        if samples is not None:
+            spoken = av.AudioFrame.from_ndarray(samples[None].astype(np.float32), format="fltp", layout="mono")
+            spoken.sample_rate = 44100
+            for packet in (*sound.encode(spoken), *sound.encode(None)):
+                container.mux(packet)
+    return buffer.getvalue()

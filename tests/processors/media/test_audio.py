@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sounds import encode_audio, make_float_wav, make_tone, make_wav
+from sounds import encode_audio, make_float_wav, make_tone, make_video, make_wav
 
 from seesay import MediaLimits, load_audio
 from seesay.errors import RequestError
@@ -111,8 +111,10 @@ def test_damaged_bytes_never_raise_anything_else() -> None:
     rng = np.random.default_rng(0)
     files = [make_wav(make_tone(0.1))]
     files += [encode_audio(make_tone(0.1), *each, rate_hz=16000) for each in (("flac", "flac"), ("mp3", "libmp3lame"))]
-    for number in range(150):
-        data = np.frombuffer(files[number % 3], dtype=np.uint8).copy()
+    files += [encode_audio(make_tone(0.1), *each, rate_hz=48000) for each in (("ogg", "libopus"), ("webm", "libopus"))]
+    files += [encode_audio(make_tone(0.1), *each, rate_hz=44100) for each in (("ipod", "aac"), ("adts", "aac"))]
+    for number in range(350):
+        data = np.frombuffer(files[number % 7], dtype=np.uint8).copy()
         places = rng.integers(0, min(len(data), 200 if number % 2 else len(data)), 8)
         data[places] = rng.integers(0, 256, 8)
         try:
@@ -120,6 +122,13 @@ def test_damaged_bytes_never_raise_anything_else() -> None:
         except RequestError:
             continue
         assert np.isfinite(found.samples).all() and len(found.samples) <= 1_600_000
+
+
+def test_the_sound_of_a_video_is_read() -> None:
+    clip = make_video(make_tone(1.0, rate_hz=44100))
+    found = load_audio(clip, rate_hz=16000)
+    assert 0.9 < len(found.samples) / 16000 < 1.1 and np.abs(found.samples).max() > 0.3
+    assert "there is no audio in it" in _read_error(make_video(None)).message
 
 
 def test_length_is_limited_while_decoding() -> None:
