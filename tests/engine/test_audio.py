@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 import torch
 from asking import ask, ask_in_order, loop_of, parse
 from enrolment import AUDIO_MODULES
+from PIL import Image
 from sounds import make_tone, make_wav
 
 from seesay import EngineConfig, GenerationConfig, MediaLimits, Pipeline, load_audio
@@ -28,6 +30,7 @@ NEW_TOKENS = 32
 ONE, SIX = GenerationConfig(max_new_tokens=1), GenerationConfig(max_new_tokens=6)
 ONE_EACH = ("glmasr",)
 """Those whose processor takes one audio in a prompt."""
+WITH_PICTURES = ("gemma4_audio", "qwen2_5_omni", "qwen3_omni")
 Conversation = list[dict[str, Any]]
 NAMES = [pytest.param(name, marks=() if name == "qwen2_audio" else pytest.mark.slow) for name in AUDIO_MODULES]
 
@@ -38,26 +41,39 @@ def make_sound(seconds: float, pitch_hz: float) -> bytes:
     return make_wav(tone + np.random.default_rng(int(pitch_hz)).normal(0, 0.05, len(tone)).clip(-0.3, 0.3))
 
 
-SHORT, LONG, OTHER = make_sound(0.43, 300), make_sound(1.9, 500), make_sound(1.1, 900)
+SHORT, LONG, OTHER, TINY = (make_sound(*each) for each in ((1.03, 300), (1.9, 500), (1.1, 900), (0.43, 700)))
 
 
-def make_turn(*parts: str | bytes, role: str = "user") -> dict[str, Any]:
-    return {
-        "role": role,
-        "content": [
-            {"type": "text", "text": part} if isinstance(part, str) else {"type": "audio", "audio": part}
-            for part in parts
-        ],
-    }
+RED = Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 52, 3), dtype=np.uint8))
+BLUE = Image.fromarray(np.random.default_rng(4).integers(0, 256, (64, 36, 3), dtype=np.uint8))
+
+
+def make_part(part: str | bytes | Image.Image) -> dict[str, Any]:
+    kinds = {str: "text", bytes: "audio"}
+    kind = kinds.get(type(part), "image")
+    return {"type": kind, kind: part}
+
+
+def make_turn(*parts: str | bytes | Image.Image, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": [make_part(part) for part in parts]}
 
 
 def make_conversations(name: str) -> list[Conversation]:
     found = [
         [make_turn("the game is in the frame")],
-        [make_turn(SHORT, "what?")],
+        [make_turn(TINY, "what?")],
         [make_turn("before ", LONG, " after")],
         [make_turn(OTHER, "the frame"), make_turn("a frame", role="assistant"), make_turn("in the game")],
     ]
+    if name in WITH_PICTURES:
+        found += [
+            [make_turn(RED, "a frame")],
+            [
+                make_turn("see ", RED, " and ", SHORT, "?"),
+                make_turn("in", role="assistant"),
+                make_turn(BLUE, OTHER, "?"),
+            ],
+        ]
     return found if name in ONE_EACH else [*found, [make_turn("see ", LONG, " and ", SHORT, OTHER, " rest")]]
 
 
@@ -90,8 +106,10 @@ def run_transformers(path: Path, name: str) -> list[Expected]:
         text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         parts = [part for message in messages for part in message["content"]]
         sounds = [load_audio(part["audio"]).samples for part in parts if part["type"] == "audio"]
+        pictures = [part["image"] for part in parts if part["type"] == "image"]
         given: dict[str, Any] = {"audio": sounds, "sampling_rate": 16000} if sounds else {}
-        if sounds:
+        given |= {"images": pictures} if pictures else {}
+        if given:
             inputs = processor(text=[text], return_tensors="pt", **given)
         else:
             inputs = processor.tokenizer([text], return_tensors="pt")
@@ -167,6 +185,40 @@ def test_preempted_in_the_middle(case: Case) -> None:
         with build(case, enable_prefix_caching=caching, async_scheduling=not caching, **case.tight_blocks) as engine:
             check(case, ask_in_order(engine, make_requests(case)))
             assert loop_of(engine).stats().total_preemptions > 0, "the cache was meant to be too small"
+
+
+@with_models
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)])
+def test_drawn_conversations_answer_beside_others_as_alone(case: Case, seed: int) -> None:
+    """Texts, sounds and pictures in any order, with any schedule."""
+    rng = random.Random(seed)
+    media: list[bytes | Image.Image] = [SHORT, LONG, OTHER, *([RED, BLUE] if case.name in WITH_PICTURES else [])]
+    drawn = [draw_conversation(rng, media, most=1 if case.name in ONE_EACH else 3) for _ in range(10)]
+    requests = parse(drawn, max_new_tokens=6, min_new_tokens=6)
+    with build(case, enable_prefix_caching=False) as engine:
+        alone = [ask(engine, [request])[0] for request in requests]
+    options: dict[str, Any] = {
+        "block_size": rng.choice((4, 16)),
+        "max_prefill_token_num": rng.choice((7, 30, 4096)),
+        "max_batch_size": rng.choice((2, 16)),
+        "async_scheduling": rng.random() < 0.5,
+    }
+    with build(case, **options) as engine:
+        together = ask(engine, requests)
+    for one, other, conversation in zip(alone, together, drawn, strict=True):
+        assert one.error is None and list(one.token_ids) == list(other.token_ids), (options, conversation)
+
+
+def draw_conversation(rng: random.Random, media: Sequence[bytes | Image.Image], *, most: int) -> Conversation:
+    found: Conversation = []
+    for turn in range(rng.choice((1, 1, 3))):
+        is_answer = turn % 2 == 1
+        chosen = [] if is_answer else rng.sample(media, rng.randint(0, min(most, len(media))))
+        parts: list[str | bytes | Image.Image] = [*chosen, rng.choice(("the frame", "a game", "what?"))]
+        rng.shuffle(parts)
+        found.append(make_turn(*parts, role="assistant" if is_answer else "user"))
+        most -= len(chosen)
+    return found
 
 
 @with_models

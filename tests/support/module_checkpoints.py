@@ -19,6 +19,14 @@ from grid_checkpoints import (
     write_paddleocr_vl,
     write_qwen3_vl_moe,
 )
+from omni_checkpoints import (
+    OMNI_AUDIO,
+    OMNI_IMAGE,
+    OMNI_TOKENS,
+    OMNI_VIDEO,
+    write_qwen2_5_omni,
+    write_qwen3_omni,
+)
 from transformers import CLIPVisionConfig, LlamaConfig, PixtralVisionConfig, SiglipVisionConfig
 
 Write = Callable[[Any, dict[str, Any], dict[str, Any]], tuple[Any, Any]]
@@ -186,6 +194,19 @@ def _gemma4_small(tokenizer: Any, text: dict[str, Any], statistics: dict[str, An
     return _write_gemma4(tokenizer, {**text, **options}, statistics, {"use_clipped_linears": True})
 
 
+def _gemma4_audio(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
+    """As E2B and E4B are published, with the tower of audio: convolutions and attention in pieces of 120 ms."""
+    options = {
+        "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 8,
+    }  # fmt: skip
+    audio = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "subsampling_conv_channels": [16, 4],
+        "output_proj_dims": 32, "attention_chunk_size": 3, "attention_context_left": 4,
+    }  # fmt: skip
+    return _write_gemma4(tokenizer, {**text, **options}, statistics, {}, audio)
+
+
 def _gemma4_large(tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any]) -> tuple[Any, Any]:
     """As 31B and 26B-A4B are published: tokens of a picture see each other in the layers with a window, keys are values
     in the others, and experts stand beside the feed-forward. Nothing is looked up for each layer or shared."""
@@ -199,7 +220,11 @@ def _gemma4_large(tokenizer: Any, text: dict[str, Any], statistics: dict[str, An
 
 
 def _write_gemma4(
-    tokenizer: Any, text: dict[str, Any], statistics: dict[str, Any], vision: dict[str, Any]
+    tokenizer: Any,
+    text: dict[str, Any],
+    statistics: dict[str, Any],
+    vision: dict[str, Any],
+    audio: dict[str, Any] | None = None,
 ) -> tuple[Any, Any]:
     config = transformers.Gemma4Config(
         vision_config={
@@ -209,12 +234,12 @@ def _write_gemma4(
         text_config=transformers.Gemma4TextConfig(
             **text, head_dim=16, global_head_dim=32, sliding_window=32, vocab_size_per_layer_input=text["vocab_size"],
         ),
-        audio_config=None, image_token_id=tokenizer.image_token_id, video_token_id=tokenizer.video_token_id,
+        audio_config=audio, image_token_id=tokenizer.image_token_id, video_token_id=tokenizer.video_token_id,
         audio_token_id=tokenizer.audio_token_id, boi_token_id=tokenizer.boi_token_id,
         eoi_token_id=tokenizer.eoi_token_id,
     )  # fmt: skip
     processor = transformers.Gemma4Processor(
-        feature_extractor=transformers.Gemma4AudioFeatureExtractor(),
+        feature_extractor=transformers.Gemma4AudioFeatureExtractor(feature_size=16),
         image_processor=transformers.Gemma4ImageProcessor(
             patch_size=4, max_soft_tokens=70, pooling_kernel_size=3, **statistics
         ),
@@ -271,6 +296,7 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
     ),
     "gemma4": ModuleCheckpoint("<|image|>", _gemma4, _GEMMA4_TOKENS),
     "gemma4_small": ModuleCheckpoint("<|image|>", _gemma4_small, _GEMMA4_TOKENS),
+    "gemma4_audio": ModuleCheckpoint("<|image|>", _gemma4_audio, _GEMMA4_TOKENS, audio="<|audio|>"),
     "gemma4_large": ModuleCheckpoint("<|image|>", _gemma4_large, _GEMMA4_TOKENS),
     "aria": ModuleCheckpoint("<|img|>", _aria, {"image_token": "<|img|>"}),
     "qwen3_vl_moe": ModuleCheckpoint(
@@ -288,5 +314,9 @@ MODULE_CHECKPOINTS: Mapping[str, ModuleCheckpoint] = {
         audio="<|audio_bos|><|AUDIO|><|audio_eos|>",
     ),
     "glmasr": ModuleCheckpoint("", write_glm_asr, {"audio_token": "<|pad|>"}, audio="<|pad|>"),
+    "qwen2_5_omni": ModuleCheckpoint(
+        OMNI_IMAGE, write_qwen2_5_omni, OMNI_TOKENS, video=OMNI_VIDEO, audio=OMNI_AUDIO
+    ),
+    "qwen3_omni": ModuleCheckpoint(OMNI_IMAGE, write_qwen3_omni, OMNI_TOKENS, video=OMNI_VIDEO, audio=OMNI_AUDIO),
     "hunyuan_vl": ModuleCheckpoint("<img_start><img><img_end>", write_hunyuan_vl, HUNYUAN_TOKENS),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from seesay.checkpoint.layouts.original_internvl import read_internvl_chat, read
 from seesay.checkpoint.layouts.original_kimi import read_kimi_vl
 from seesay.checkpoint.layouts.original_llava import read_llava, read_tower_processor
 from seesay.checkpoint.layouts.original_molmo import read_molmo
+from seesay.checkpoint.layouts.original_omni import THINKERS, read_omni
 from seesay.checkpoint.layouts.original_ovis import read_ovis
 from seesay.checkpoint.layouts.original_qwen import read_qwen, read_qwen_vl
 from seesay.checkpoint.layouts.original_text import (
@@ -114,6 +115,7 @@ _BY_ARCHITECTURE: Mapping[str, ConfigReader] = {
     "PhiMoEForCausalLM": _read_phimoe,
 }
 _BY_MODEL_TYPE: Mapping[str, ConfigReader] = {
+    **dict.fromkeys(THINKERS, lambda config: ConvertedConfig(config=read_omni(config))),
     "baichuan": lambda config: ConvertedConfig(config=read_baichuan(config)),
     "bloom": lambda config: ConvertedConfig(config=read_bloom(config)),
     "chatglm": _read_chatglm,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from seesay.device.transfers import upload
@@ -90,7 +91,8 @@ class ModuleTower:
         given = self.show(self.load(item))
         [places] = upload([np.flatnonzero(takes_row)], self.device)
         rows = given["inputs_embeds"][0].index_select(0, places)
-        return torch.cat([rows, *(given.get("deepstack_visual_embeds") or ())], dim=1).to(self.dtype)
+        made = torch.cat([rows, *(given.get("deepstack_visual_embeds") or ())], dim=1).to(self.dtype)
+        return F.pad(made, (0, self.hidden_size - made.shape[1]))  # rows of audio have no deep parts
 
     def disable_graphs(self) -> None:
         """None are recorded."""

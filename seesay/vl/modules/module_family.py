@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from seesay.checkpoint import Checkpoint
+from seesay.checkpoint.layouts.original_omni import THINKER, THINKERS
 from seesay.errors import CheckpointError, ConfigError
 from seesay.llm.models.configs.kinds import list_backbones
 from seesay.llm.models.spec import DecoderConfig
@@ -120,10 +121,13 @@ class ModuleDecoderFamily(Family):
     @classmethod
     def build_modules(cls, checkpoint: Checkpoint) -> ModuleModel:
         """Return the modules of a checkpoint, without weights: config.json is enough. Raises as `model` does."""
-        from seesay.llm.models.modules.module_model import ModuleModel
+        from seesay.llm.models.modules.module_model import DecoderNames, ModuleModel
 
+        names = None
+        if checkpoint.config.get("model_type") in THINKERS:  # beside the model that speaks
+            names = DecoderNames(prefixes={THINKER: ""}, is_own=lambda name: name.startswith(THINKER), is_text=False)
         nearest = describe_nearest(checkpoint.config.get("model_type"))
-        return ModuleModel(checkpoint, cls.auto_class, nearest=nearest)
+        return ModuleModel(checkpoint, cls.auto_class, names=names, nearest=nearest)
 
     def check(self, decoder: ModuleDecoder) -> None:
         """Raise `CheckpointError` if prompts with media are not computed as the whole model computes them."""

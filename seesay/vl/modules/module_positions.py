@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from seesay.checkpoint import Checkpoint
+from seesay.errors import CheckpointError
 from seesay.values import MediaItem
 from seesay.vl.modules.module_processor import TOKEN_TYPES
 
@@ -61,7 +62,14 @@ class RopeIndex:
             for name in arrays.keys() & self.names:
                 found.setdefault(name, []).append(arrays[name])
         given = {name: torch.from_numpy(np.concatenate(arrays)) for name, arrays in found.items()}
-        inputs = {"input_ids": torch.from_numpy(token_ids[None]), "mm_token_type_ids": torch.from_numpy(kinds)}
+        inputs = {
+            "input_ids": torch.from_numpy(token_ids[None]),
+            "mm_token_type_ids": torch.from_numpy(kinds),
+            "attention_mask": torch.ones((1, len(token_ids)), dtype=torch.int64),
+        }
         own = {name: inputs[name] for name in inputs.keys() & self.names}
         positions, offset = self.function(**{**given, **own})
-        return positions[:, 0].numpy(), len(token_ids) + int(offset.flatten()[0])
+        made: npt.NDArray[Any] = positions[:, 0].numpy()
+        if (made != (whole := made.astype(np.int64))).any():
+            raise CheckpointError("its code makes positions between whole numbers")
+        return whole, len(token_ids) + int(offset.flatten()[0])

@@ -7,6 +7,7 @@ Thread-safe.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import logging
@@ -31,8 +32,12 @@ MAX_SIDES_RATIO = 200
 """A picture that is longer, compared with its width, may become much larger while its short side is resized."""
 _MAX_KNOWN_SIZES = 1024
 _MAX_TILES = 1 << 10
-_MAX_WINDOW_S = 60
 """Processors list all shapes of so many tiles."""
+_MAX_WINDOW_S = 60
+"""Processors that take longer audio mostly divide it into windows themselves."""
+_USUAL_WINDOW_S = 30
+_TAILS_PER_S = 20
+"""The end of audio is so many parts of a second."""
 _PATCH_PIXELS = 14 * 14
 _FLOAT_BYTES, _PIXEL_BYTES = 4, 3
 _VIDEO_FILES = {"processor_config.json": "video_processor", "video_preprocessor_config.json": ""}
@@ -84,6 +89,7 @@ class ModuleProcessor:
         self._video_token: int | None = None
         self._audio_token: int | None = None
         self.max_samples = 0
+        self._num_heard = 0
         self.video_marker: str | None = None
         self.audio_marker, self.audio_rate_hz = _find_audio(self._processor, checkpoint)
         if self.audio_marker is not None:
@@ -93,13 +99,44 @@ class ModuleProcessor:
             self._find_pictures(checkpoint)
 
     def _find_window(self) -> int:
-        """Return how many samples of audio the processor takes, and leaves out what comes behind; 0 if it takes all."""
-        window = getattr(getattr(self._processor, "feature_extractor", None), "n_samples", None)
-        if not isinstance(window, int) or not 0 < window <= self.audio_rate_hz * _MAX_WINDOW_S:
+        """Return how many samples of audio the processor takes, and leaves out what comes behind; 0 if it takes more
+        than `_MAX_WINDOW_S`."""
+
+        def is_cut(count: int) -> bool:
+            try:
+                return not self._hears_end(count)
+            except RequestError:  # it refuses audio of this length
+                return True
+
+        tail, most = self.audio_rate_hz // _TAILS_PER_S, self.audio_rate_hz * _MAX_WINDOW_S
+        if not is_cut(most):
+            self._num_heard = most
             return 0
-        sizes = (MediaSize.of_audio(count, self.audio_rate_hz) for count in (window, 2 * window))
-        once, twice = (self.process(make_blank(Modality.AUDIO, size))["input_ids"].shape for size in sizes)
-        return window if once == twice else 0
+        named = getattr(getattr(self._processor, "feature_extractor", None), "n_samples", None)
+        for window in (named, self.audio_rate_hz * _USUAL_WINDOW_S):
+            if isinstance(window, int) and tail < window < most and is_cut(window + tail) and not is_cut(window):
+                return window
+        return max(1, bisect.bisect_left(range(most), True, lo=tail, key=is_cut) - tail)
+
+    def _hears_end(self, num_samples: int) -> bool:
+        """Return whether the last samples of audio of this length change what the processor makes of it."""
+        samples = np.random.default_rng(0).normal(0, 0.1, num_samples).astype(np.float32)
+        silent = samples.copy()
+        silent[-max(1, self.audio_rate_hz // _TAILS_PER_S) :] = 0
+        made, other = (
+            self.process(make_decoded_audio(AudioSamples(samples=each, rate_hz=self.audio_rate_hz)))
+            for each in (samples, silent)
+        )
+        return any(not np.array_equal(made[name], other[name]) for name in made)
+
+    def _check_end(self, size: MediaSize) -> None:
+        """Raise `RequestError` for audio whose end the processor leaves out."""
+        if size.num_samples > self.max_samples > 0:
+            _refuse(size, f"it takes the first {self.max_samples / size.rate_hz:g} s alone: divide the audio")
+        if size.num_samples > self._num_heard and not self.max_samples:
+            if not self._hears_end(size.num_samples):
+                _refuse(size, "it leaves out the end of it: divide the audio")
+            self._num_heard = size.num_samples
 
     def _find_pictures(self, checkpoint: Checkpoint) -> None:
         """Find the markers and tokens of pictures and videos. Raises `CheckpointError` without those of pictures."""
@@ -198,8 +235,7 @@ class ModuleProcessor:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-            if size.num_samples > self.max_samples > 0:
-                _refuse(size, f"it takes the first {self.max_samples / size.rate_hz:g} s alone: divide the audio")
+            self._check_end(size)
             # One blank picture at a time: it takes as much memory as the real one.
             if max(sides) > MAX_SIDES_RATIO * min(sides):
                 _refuse(size, f"one side is more than {MAX_SIDES_RATIO} times the other: crop or pad it")
@@ -245,12 +281,22 @@ class ModuleProcessor:
             num_patches=max(1, num_values // (_PIXEL_BYTES * _PATCH_PIXELS)),
             num_tiles=max(1, tiles),
             peak_pixels=num_values * _FLOAT_BYTES // _PIXEL_BYTES,
-            arrays={
-                name: each
-                for name, each in made.items()
-                if each.size <= _MAX_MEASURES and each.shape != made["input_ids"].shape
-            },
+            arrays=_pick_measures(made),
         )
+
+
+def _pick_measures(made: Arrays) -> Arrays:
+    """Return the small arrays and the lengths of audio, also by the names that functions of positions have for them."""
+    found = {
+        name: each
+        for name, each in made.items()
+        if each.size <= _MAX_MEASURES and each.shape != made["input_ids"].shape
+    }
+    if (mask := made.get("feature_attention_mask")) is not None:
+        found["audio_seqlens"] = mask.astype(np.int64).sum(-1)
+    if (seconds := found.get("video_second_per_grid")) is not None:
+        found["second_per_grids"] = seconds
+    return found
 
 
 def _load(checkpoint: Checkpoint) -> Any:

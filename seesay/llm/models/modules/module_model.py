@@ -41,11 +41,13 @@ class DecoderNames:
 
     prefixes: how they begin, and what the modules have in place of that, longer ones first. is_own: whether a stored
     tensor is the decoder's. is_tied: whether its head is the table of embeddings; None: as its configuration says.
+    is_text: whether it is the text decoder alone; else towers are among its tensors.
     """
 
     prefixes: Mapping[str, str]
     is_own: Callable[[str], bool]
     is_tied: bool | None = None
+    is_text: bool = True
 
     def find_stored(self, name: str) -> str:
         """Return the name in the files of the modules' tensor `name`."""
@@ -108,7 +110,7 @@ class ModuleModel:
             return self._read(source, dtype)
 
     def _find_config(self) -> Any:
-        if self._names is None:
+        if self._names is None or not self._names.is_text:
             return self._checkpoint.hf_config()
         config = copy.deepcopy(self._checkpoint.text_config.to_transformers())
         if self._names.is_tied is not None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from seesay.errors import CheckpointError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -33,7 +35,9 @@ class Given(torch.nn.Module):
     def get_per_layer_inputs(self, *_: object) -> None:
         """Return nothing for what models (Gemma 4) look up by the ids of tokens, for each layer: none is computed."""
 
-    def forward(self, *_: object, inputs_embeds: torch.Tensor, **options: object) -> _Output:
+    def forward(self, *_: object, inputs_embeds: torch.Tensor | None = None, **options: object) -> _Output:
+        if inputs_embeds is None:
+            raise CheckpointError("rows of media are made inside its decoder, which cannot be run without them")
         self.inputs = {"inputs_embeds": inputs_embeds, **options}
         return _Output(inputs_embeds)
 
