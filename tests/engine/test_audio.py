@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 from asking import ask, ask_in_order, loop_of, parse
 from enrolment import AUDIO_MODULES
+from omni_checkpoints import publish_omni
 from PIL import Image
 from sounds import make_tone, make_wav
 
@@ -307,6 +309,22 @@ def test_a_processor_that_divides_audio_takes_all_of_it(tiny_checkpoint: Callabl
     with Pipeline(str(tiny_checkpoint("glmasr")), backend_config=EngineConfig(device_type="cpu")) as pipe:
         answers = [pipe([make_turn(make_sound(time_s, 400), "?")], gen_config=ONE) for time_s in (2.0, 5.0)]
     assert answers[0].media[0].num_tokens < answers[1].media[0].num_tokens
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_omni", pytest.param("qwen3_omni", marks=pytest.mark.slow)])
+def test_a_published_folder_is_read_as_its_thinker(
+    name: str, tiny_checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Its tensors begin with `thinker.`, beside those of the model that speaks."""
+    path = tmp_path / "published"
+    shutil.copytree(tiny_checkpoint(name), path)
+    publish_omni(path)
+    requests = parse([[make_turn(OTHER, "and ", RED, "?")]], max_new_tokens=8, min_new_tokens=8)
+    answers = []
+    for folder in (tiny_checkpoint(name), path):
+        with AsyncEngine(str(folder), backend_config=EngineConfig(device_type="cpu")) as engine:
+            answers.append(ask(engine, requests)[0])
+    assert answers[0].error is None and answers[0].token_ids == answers[1].token_ids
 
 
 def test_a_model_without_audio_refuses_it(tiny_checkpoint: Callable[[str], Path]) -> None:

@@ -99,8 +99,11 @@ and one with a side more than 200 times as long as the other is refused.
 The tests hold these against Transformers in all ways of computing: Cohere 2, Gemma 4's text model,
 GPT-NeoX, GraniteMoE with windows and sinks, JetMoe, LongCat-Flash and OPT; with pictures Aria, Aya Vision, Command A
 Vision (`cohere2_vision`), Gemma 4 (where a picture's tokens do not see later ones), GLM-OCR, HunyuanOCR, LightOnOCR,
-LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; with audio GLM-ASR and Qwen2-Audio; and two made-up models
-whose code lies beside their weights, of texts and with pictures.
+LLaVA-NeXT-Video, PaddleOCR-VL, Qianfan-OCR and ViP-LLaVA; with audio GLM-ASR and Qwen2-Audio; with pictures and audio
+Gemma 4 and the thinkers of Qwen2.5-Omni and Qwen3-Omni, whose folders are taken as they are published, without the
+models that speak; and two made-up models whose code lies beside their weights, of texts and with pictures. Audio of
+Phi-4-multimodal, whose decoder makes the rows of media itself, and of Voxtral, whose processor takes no text with a
+marker, is refused by name.
 """
 
 
