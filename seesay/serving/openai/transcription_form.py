@@ -86,7 +86,8 @@ def find_languages() -> dict[str, str]:
     """Return names of languages by their codes. Imports Transformers."""
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
 
-    return LANGUAGES
+    names: dict[str, str] = LANGUAGES
+    return names
 
 
 async def read_form(http: Request, kind: type[_FormT]) -> tuple[bytes, _FormT]:

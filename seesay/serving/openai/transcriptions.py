@@ -206,8 +206,10 @@ class _Reply:
         if self.form.response_format == "json":
             return JSONResponse({"text": transcript.text, "usage": self._count()})
         duration_s = round(sum(report.audio_s for report in self.tally.media), 3)
-        language = find_languages()[self.form.language] if isinstance(self.form, TranscriptionForm) else "english"
-        task = "transcribe" if isinstance(self.form, TranscriptionForm) else "translate"
+        task, language = "translate", "english"
+        if isinstance(self.form, TranscriptionForm):
+            assert self.form.language is not None  # the form was checked
+            task, language = "transcribe", find_languages()[self.form.language]
         found = {"task": task, "language": language, "duration": duration_s, "text": transcript.text}
         return JSONResponse({**found, "usage": {"type": "duration", "seconds": duration_s}})
 
