@@ -61,20 +61,7 @@ _FRAMES = {"video": "frame", "document": "page"}
 
 def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
     """Return the card of one picture, video or audio as the model received it. `picture` is its HTML."""
-    width, height = report["width"], report["height"]
-    resized_width, resized_height = report["resized_width"], report["resized_height"]
-    size = f"{width}{_TIMES}{height}"
-    if (width, height) != (resized_width, resized_height):
-        size += f"{_MAY_BREAK}→ {resized_width}{_TIMES}{resized_height}"
-    audio_s = report.get("audio_s") or 0.0
-    facts = [f"{audio_s:.1f} s"] if audio_s else [f"{size} px"]
-    if (noun := _FRAMES.get(report["modality"])) is not None:
-        facts.append(_count(report["num_frames"], noun))
-    if report["num_tiles"] > 1 and report["modality"] == "image":
-        facts.append(_count(report["num_tiles"], "tile"))
-    if not audio_s:
-        facts.append(_count(report["num_patches"], "patch", "patches"))
-    facts.append(_count(report["num_tokens"], "token"))
+    facts = _list_facts(report)
     listed = _MAY_BREAK.join(f"{fact}{' ·' if fact is not facts[-1] else ''}" for fact in facts)
     origin = "from cache" if report["is_cached"] else "encoded now"
     kind = "cached" if report["is_cached"] else "fresh"
@@ -85,6 +72,23 @@ def make_card(path: str, report: Mapping[str, Any], picture: str) -> str:
         f"<span><i>{listed}</i></span>"
         f'<span class="seesay-origin seesay-{kind}">{origin}</span></figcaption></figure>'
     )
+
+
+def _list_facts(report: Mapping[str, Any]) -> list[str]:
+    """Return the size of a picture, video or audio, and what the model made of it."""
+    if audio_s := report.get("audio_s"):
+        return [f"{audio_s:.1f} s", _count(report["num_tokens"], "token")]
+    width, height = report["width"], report["height"]
+    resized_width, resized_height = report["resized_width"], report["resized_height"]
+    size = f"{width}{_TIMES}{height}"
+    if (width, height) != (resized_width, resized_height):
+        size += f"{_MAY_BREAK}→ {resized_width}{_TIMES}{resized_height}"
+    facts = [f"{size} px"]
+    if (noun := _FRAMES.get(report["modality"])) is not None:
+        facts.append(_count(report["num_frames"], noun))
+    if report["num_tiles"] > 1 and report["modality"] == "image":
+        facts.append(_count(report["num_tiles"], "tile"))
+    return [*facts, _count(report["num_patches"], "patch", "patches"), _count(report["num_tokens"], "token")]
 
 
 def _make_cards(seen: Seen, files: Sequence[str], earlier_files: Sequence[str]) -> str:

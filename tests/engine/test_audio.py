@@ -51,8 +51,7 @@ BLUE = Image.fromarray(np.random.default_rng(4).integers(0, 256, (64, 36, 3), dt
 
 
 def make_part(part: str | bytes | Image.Image) -> dict[str, Any]:
-    kinds = {str: "text", bytes: "audio"}
-    kind = kinds.get(type(part), "image")
+    kind = "text" if isinstance(part, str) else "audio" if isinstance(part, bytes) else "image"
     return {"type": kind, kind: part}
 
 

@@ -100,7 +100,7 @@ class ModuleProcessor:
 
     def _find_window(self) -> int:
         """Return how many samples of audio the processor takes, and leaves out what comes behind; 0 if it takes more
-        than `_MAX_WINDOW_S`."""
+        than `_MAX_WINDOW_S`. Raises `CheckpointError` where it refuses a second of it."""
 
         def is_cut(count: int) -> bool:
             try:
@@ -108,6 +108,10 @@ class ModuleProcessor:
             except RequestError:  # it refuses audio of this length
                 return True
 
+        try:
+            self.process(make_blank(Modality.AUDIO, MediaSize.of_audio(self.audio_rate_hz, self.audio_rate_hz)))
+        except RequestError as error:
+            raise CheckpointError(f"{self._path}: {error}") from error
         tail, most = self.audio_rate_hz // _TAILS_PER_S, self.audio_rate_hz * _MAX_WINDOW_S
         if not is_cut(most):
             self._num_heard = most
