@@ -28,9 +28,9 @@ def listener(tiny_checkpoint: Callable[[str], Path]) -> Iterator[LiveServer]:
         yield server
 
 
-def ask(server: LiveServer, part: dict[str, Any]) -> Any:
+def ask(server: LiveServer, part: dict[str, Any], *, max_tokens: int = 5) -> Any:
     content = [part, {"type": "text", "text": "what?"}]
-    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 5, "temperature": 0}
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": max_tokens, "temperature": 0}
     return server.post("/v1/chat/completions", body)
 
 
@@ -53,15 +53,15 @@ def test_openai_client_sends_audio_to_the_responses(listener: LiveServer) -> Non
         content: Any = [INPUT, {"type": "input_text", "text": "what?"}]
         item: Any = {"role": "user", "content": content}
         answer = client.responses.create(model="tiny", input=[item], max_output_tokens=16, temperature=0)
-        chat = ask(listener, INPUT).json()
+        chat = ask(listener, INPUT, max_tokens=16).json()
         assert answer.usage is not None and answer.usage.input_tokens == chat["usage"]["prompt_tokens"]
-        assert answer.output_text.startswith(chat["choices"][0]["message"]["content"])
+        assert answer.output_text == chat["choices"][0]["message"]["content"]
         more = client.responses.create(
             model="tiny", input="and?", previous_response_id=answer.id, max_output_tokens=16, temperature=0
         )
         assert more.usage is not None and more.usage.input_tokens > answer.usage.input_tokens
-        [part, _] = client.responses.input_items.list(answer.id).data[0].model_dump()["content"]
-        assert part["input_audio"]["format"] == "wav" and part["input_audio"]["data"] == SOUND
+    stored = httpx.get(f"{listener.url}/v1/responses/{answer.id}/input_items", timeout=60).json()
+    assert stored["data"][0]["content"][0] == INPUT, str(stored)[:300]
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,12 @@ def _write_part(part: Any) -> dict[str, Any]:
     if part.modality is Modality.DOCUMENT:
         name = "file_data" if str(part.source)[:5].lower() == "data:" else "file_url"
         return {"type": "input_file", name: str(part.source), **_write_options(part)}
+    if part.modality is Modality.AUDIO:  # it came as `input_audio`
+        head, _, data = str(part.source).partition(",")
+        return {
+            "type": "input_audio",
+            "input_audio": {"data": data, "format": head[len("data:audio/") :].split(";")[0]},
+        }
     kind = "image" if part.modality is Modality.IMAGE else "video"
     return {"type": f"input_{kind}", f"{kind}_url": str(part.source), **({"detail": "auto"} if kind == "image" else {})}
 
