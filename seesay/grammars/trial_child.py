@@ -99,6 +99,7 @@ def main() -> None:
     asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wake_read, wake_write = os.pipe()
     trials: dict[int, _Trial] = {}
+    leaving: list[int] = []
 
     def listen() -> None:
         try:
@@ -135,6 +136,8 @@ def main() -> None:
             if is_over:
                 del trials[trial.pipe]
                 write_frame(sink, (trial.number, *_finish(trial)))
+                leaving.append(trial.pid)
+        leaving = [pid for pid in leaving if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
 
 def _find_limit_s(trials: Collection[_Trial]) -> float | None:
@@ -199,15 +202,16 @@ def _spell(program: Grammar, error: str) -> tuple[str, list[str]]:
 
 
 def _finish(trial: _Trial) -> tuple[str, str, list[str]]:
-    """End a trial. Returns its error, or '', its program, and what that does not hold."""
+    """Begin to end a fork, which may take long where the processors are busy, and wait for it only if it did not say
+    how its trial ended: the caller is to wait for its end. Returns the error, or '', the program, and what that does
+    not hold."""
     os.kill(trial.pid, signal.SIGKILL)
-    _, status = os.waitpid(trial.pid, 0)
     os.close(trial.pipe)
     try:
         error, source, left_out = msgspec.msgpack.decode(trial.data)
     except (msgspec.DecodeError, ValueError):
-        is_slow = time.monotonic() > trial.until_s
-        is_slow = is_slow or (os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL))
+        ended = os.waitid(os.P_PID, trial.pid, os.WEXITED | os.WNOWAIT)
+        is_slow = time.monotonic() > trial.until_s or ended.si_status in (signal.SIGXCPU, signal.SIGKILL)
         return _PREFIX + (TOO_SLOW if is_slow else CRASHED), "", []
     return error, source, left_out
 

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from grammars.byte_grammar import END
@@ -361,6 +362,7 @@ def test_patience_is_measured_in_processor_time(monkeypatch: pytest.MonkeyPatch)
             time.sleep(0.05)
     finally:
         trial_child._finish(trial)
+        os.waitpid(trial.pid, 0)
         os.close(ready)
         os.close(begin)
     assert trial.find_cpu_s() == 0.0, "it has ended"
@@ -440,3 +442,18 @@ def test_the_process_is_of_our_session_but_not_of_our_group(trials: GrammarTrial
     trials.check(Grammar(kind="regex", source="session"))
     pid = trials._find_child()._process.pid
     assert os.getsid(pid) == os.getsid(0) and os.getpgid(pid) == pid
+
+
+def test_an_answer_does_not_wait_for_its_fork_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the processors are busy, a fork that was killed takes long to end, and other trials would wait for it."""
+    fork = subprocess.Popen(["sleep", "5"])
+    reading, writing = os.pipe()
+    os.close(writing)
+    answer = msgspec.msgpack.encode(("", "start: A", ["format"]))
+    trial = trial_child._Trial(1, fork.pid, reading, time.monotonic(), data=answer)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", lambda pid, number: None)
+        assert trial_child._finish(trial) == ("", "start: A", ["format"])
+    assert fork.poll() is None
+    fork.kill()
+    assert fork.wait(60) == -signal.SIGKILL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("seesay")
 
 _LEAST_RANK = 16
+_NUM_READERS = 4
+"""Adapters of a configuration that are read at once."""
 
 
 def make_slots(runner: ModelRunner, config: EngineConfig) -> None:
@@ -135,9 +137,12 @@ def load_adapters(control: AdapterControl, adapters: Mapping[str, str]) -> None:
     """Load the adapters of a configuration, before the loop begins. Raises `CheckpointError` and `RequestError`."""
     from seesay.checkpoint.model_path import resolve_checkpoint
 
-    for name, path in adapters.items():
-        command = LoadAdapter(name=name, folder=str(resolve_checkpoint(path)))
-        control.add(command, control.read(command))
+    commands = [LoadAdapter(name=name, folder=str(resolve_checkpoint(path))) for name, path in adapters.items()]
+    with ThreadPoolExecutor(_NUM_READERS, thread_name_prefix="seesay-adapters") as threads:
+        for start in range(0, len(commands), _NUM_READERS):
+            few = commands[start : start + _NUM_READERS]
+            for command, adapter in zip(few, threads.map(control.read, few), strict=True):
+                control.add(command, adapter)
 
 
 class _Leaving(NamedTuple):
