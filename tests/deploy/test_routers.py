@@ -24,7 +24,9 @@ from seesay.engine.front.engine import AsyncEngine
 ROUTERS = Path(__file__).parents[2] / "deploy" / "routers"
 BODY = {"model": "seesay-demo", "messages": [{"role": "user", "content": "Calculate 3 + 4."}], "max_tokens": 24}
 COMMANDS: dict[str, Callable[[str, str, int], list[str]]] = {
-    "nginx": lambda command, path, port: [command, "-c", path, "-g", "daemon off; pid /dev/null; error_log stderr;"],
+    "nginx": lambda command, path, port: [
+        *(command, "-c", path, "-g", f"daemon off; pid {path}.pid; error_log stderr;"),  # it removes this file
+    ],
     "envoy": lambda command, path, port: [command, "--config-path", path, "--disable-hot-restart"],
     "litellm": lambda command, path, port: [command, "--config", path, "--port", str(port), "--host", "127.0.0.1"],
     "vllm-router": lambda command, path, port: [
