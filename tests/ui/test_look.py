@@ -307,9 +307,9 @@ def test_wide_tables_and_code_scroll_by_themselves(
     page = open_page(scripted_url, **PHONE)
     ask(page, "one")
     for name in ("table", "pre"):
+        page.wait_for_selector(f".bot {name}[tabindex='0']")
         inside, outside = page.evaluate(f"(e => [e.scrollWidth, e.clientWidth])(document.querySelector('.bot {name}'))")
         assert inside > outside and outside <= PHONE["width"], name
-        page.wait_for_selector(f".bot {name}[tabindex='0']")
     heights = page.evaluate("[...document.querySelectorAll('.bot td')].map(e => e.getBoundingClientRect().height)")
     assert max(heights) < 60, "no word is broken"
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -150,20 +150,20 @@ def test_what_the_model_cannot_do_is_refused_by_name(
 
 
 def test_the_clients_send_these_fields(opened: LiveServer) -> None:
-    client = openai.OpenAI(base_url=f"{opened.url}/v1", api_key="x", max_retries=0)
-    chat = client.chat.completions.create(
-        model=MODEL, messages=MESSAGES, max_tokens=4, reasoning_effort="low", temperature=0
-    )
+    with openai.OpenAI(base_url=f"{opened.url}/v1", api_key="x", max_retries=0) as client:
+        chat = client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, max_tokens=4, reasoning_effort="low", temperature=0
+        )
+        response = client.responses.create(
+            model=MODEL, input="hi", max_output_tokens=4, reasoning={"effort": "low"}, temperature=0
+        )
     assert chat.usage is not None and chat.usage.completion_tokens_details is not None
     assert chat.usage.completion_tokens_details.reasoning_tokens
-    response = client.responses.create(
-        model=MODEL, input="hi", max_output_tokens=4, reasoning={"effort": "low"}, temperature=0
-    )
     assert response.usage is not None and response.usage.output_tokens_details.reasoning_tokens
-    claude = anthropic.Anthropic(base_url=opened.url, api_key="x", max_retries=0)
     thinking: Any = {"type": "enabled", "budget_tokens": 1024}
     asked: Any = {"messages": MESSAGES, "thinking": thinking, "extra_body": {"temperature": 0}}
-    message = claude.messages.create(model=MODEL, max_tokens=4, **asked)
+    with anthropic.Anthropic(base_url=opened.url, api_key="x", max_retries=0) as claude:
+        message = claude.messages.create(model=MODEL, max_tokens=4, **asked)
     assert message.usage.output_tokens > 0
 
 
