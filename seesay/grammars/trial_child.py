@@ -211,6 +211,7 @@ def _finish(trial: _Trial) -> tuple[str, str, list[str]]:
         error, source, left_out = msgspec.msgpack.decode(trial.data)
     except (msgspec.DecodeError, ValueError):
         ended = os.waitid(os.P_PID, trial.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None  # it was waited for
         is_slow = time.monotonic() > trial.until_s or ended.si_status in (signal.SIGXCPU, signal.SIGKILL)
         return _PREFIX + (TOO_SLOW if is_slow else CRASHED), "", []
     return error, source, left_out
