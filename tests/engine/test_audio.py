@@ -150,12 +150,17 @@ def check(case: Case, outputs: Sequence[Response]) -> None:
 
 @with_models
 def test_logits_equal_transformers(case: Case) -> None:
-    """Alone, in chunks of 20 tokens."""
+    """Alone, in chunks of 20 tokens. Transformers fills up the end of a sound beside a longer one of Qwen3-Omni, which
+    its convolutions see; here each sound is computed alone."""
+    conversations = make_conversations(case.name)
     with build(case, block_size=4, max_prefill_token_num=20) as engine:
-        for request, expected in zip(make_requests(case, output_logits="all"), case.expected, strict=True):
+        requests = make_requests(case, output_logits="all")
+        for request, expected, conversation in zip(requests, case.expected, conversations, strict=True):
             [output] = ask(engine, [request])
             num_prompt = len(expected.input_ids)
-            assert (output.logits[:num_prompt] - expected.logits).abs().max() < 1e-4
+            num_sounds = sum(part["type"] == "audio" for turn in conversation for part in turn["content"])
+            limit = 1e-3 if case.name == "qwen3_omni" and num_sounds > 1 else 1e-4
+            assert (output.logits[:num_prompt] - expected.logits).abs().max() < limit
             assert expected.logits.std() > 0.1, "logits that are all alike prove nothing"
             assert list(output.token_ids) == expected.answer
 
