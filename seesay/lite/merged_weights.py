@@ -1,4 +1,4 @@
-"""What an adapter makes of the stored weights of a checkpoint: sums with products of low rank, and whole weights."""
+"""The stored weights of a checkpoint with an adapter merged: sums with products of low rank, and whole weights."""
 
 from __future__ import annotations
 

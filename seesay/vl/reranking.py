@@ -23,7 +23,7 @@ from seesay.values import MediaPart, Message, TextPart
 Parts = Sequence[TextPart | MediaPart]
 
 LOGIT_SCORE_FILE = "1_LogitScore/config.json"
-"""What sentence-transformers keeps of a model that answers with one of two tokens."""
+"""The file of sentence-transformers about a model that answers with one of two tokens."""
 _SYSTEM = (
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
     'Note that the answer can only be "yes" or "no".'

@@ -20,7 +20,7 @@ from seesay.device.linear.linear_method import LinearKernel, Product, RowMatrix
 
 @dataclass(frozen=True, slots=True)
 class ExpertAdaptation:
-    """What is added to the outputs of a layer of experts. Rows are assignments: a token and one of its experts.
+    """An addition to the outputs of a layer of experts. Rows are assignments: a token and one of its experts.
 
     begin(tokens, experts): take the tokens and the experts of the rows that come next, both int64 [N], experts being
     numbered among those of the layer, -1: one that is not there. add(x, y): add it for inputs x [N, in] to outputs y

@@ -184,10 +184,8 @@ class _Reply:
             enable_thinking=None if state.engine.answer_format.reasoning is None else False,
             streams=isinstance(form, TranscriptionForm) and form.stream,
         )
-        request, question = (
-            state.fit_model(request, names, http),
-            TextPart(text=_ask(form, family.transcription_prompt)),
-        )
+        request = state.fit_model(request, names, http)
+        question = TextPart(text=_ask(form, family.transcription_prompt))
         media = [MediaPart(modality=Modality.AUDIO, source=piece, place=MediaPlace(source="file")) for piece in pieces]
         prompts = [(Message(role="user", parts=(each, question)),) for each in media]
         return cls(state, http, form, names, [replace(request, prompt=prompt) for prompt in prompts])

@@ -1,5 +1,5 @@
-"""What MiniCPM-V's families share (arXiv 2408.01800, section 3.1): a picture as a whole and in slices of about the same
-area, row by row, with its number before it."""
+"""The base of MiniCPM-V's families (arXiv 2408.01800, section 3.1): a picture as a whole and in slices of about the
+same area, row by row, with its number before it."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class ModuleProcessor:
 
     @property
     def transcription_prompt(self) -> str:
-        """What the processor asks for a transcript; empty where it does not say."""
+        """The question by which the processor asks for a transcript; empty where it names none."""
         found = getattr(self._processor, "default_transcription_prompt", None)
         return found if isinstance(found, str) else ""
 

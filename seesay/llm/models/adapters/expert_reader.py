@@ -73,8 +73,8 @@ class ExpertSite:
 
 @dataclass(frozen=True, slots=True)
 class HostExperts:
-    """What an adapter adds to experts. factors: A [experts, sources · R, in] and B [experts, R, out] by the paths of
-    layers, of those that it adapts. ranks: int32 [sources of the experts of all layers]."""
+    """The factors of an adapter for experts. factors: A [experts, sources · R, in] and B [experts, R, out] by the paths
+    of layers, of those that it adapts. ranks: int32 [sources of the experts of all layers]."""
 
     factors: Mapping[str, tuple[PinnedMemory, PinnedMemory]]
     ranks: npt.NDArray[np.int32]
