@@ -105,6 +105,8 @@ class ExpertReader:
         ranks = np.zeros(self.num_ranks, dtype=np.int32)
         factors = {}
         for site in self.sites:
+            if own.keys().isdisjoint(site.list_modules()):
+                continue
             a = PinnedMemory(site.shape_of_a(self.max_rank), self._dtype, self._device)
             b = PinnedMemory(site.shape_of_b(self.max_rank), self._dtype, self._device)
             found = ranks[site.first : site.first + site.num_ranks].reshape(site.num_experts, -1)
