@@ -89,6 +89,7 @@ def run_page(page: str, server: LiveServer, folder: Path) -> dict[int, str]:
     outputs = {}
     for number, example in enumerate(read_examples((ROOT / page).read_text(encoding="utf-8"))):
         code = example.code.replace("http://localhost:23333", server.url)
+        code = code.replace("ws://localhost:23333", server.url.replace("http", "ws", 1))
         if example.language == "python":
             shown = run_python(code, f"{page}, example {number}", namespace)
         elif NOT_RUN.search(code):

@@ -28,11 +28,11 @@ from seesay.offline.call import AdapterNames, Call, GenConfigs
 from seesay.offline.choices import check_streams
 from seesay.offline.deprecated import with_pipeline_arguments
 from seesay.offline.embedding import embed_prompts
-from seesay.offline.live_video import MAX_FRAMES
 from seesay.offline.ordered_answers import Answers, collect_answers, collect_answers_async, stream_answers
 from seesay.offline.perplexity import measure_losses
 from seesay.offline.session import Session, check_sessions, stream_turns
 from seesay.system.log import set_up_logging
+from seesay.vl.prompts.live_conversation import MAX_FRAMES
 
 if TYPE_CHECKING:
     import numpy as np

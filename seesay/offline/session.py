@@ -12,13 +12,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from seesay.config import GenerationConfig
 from seesay.engine.front.choices import check_single
 from seesay.engine.front.request_batch import RequestBatch
 from seesay.engine.front.response import AnswerBuilder, Response
 from seesay.errors import RequestError
-from seesay.offline.live_video import MAX_FRAMES, LiveFrames
-from seesay.values import GenerationRequest, Message, OutputDelta, TextPart
+from seesay.processors.media.load import load_image
+from seesay.values import GenerationRequest, Message, OutputDelta
+from seesay.vl.prompts.live_conversation import MAX_FRAMES, LiveConversation
 
 if TYPE_CHECKING:
     from seesay.engine.front.engine import AsyncEngine
@@ -31,20 +31,23 @@ class Session:
 
     response: the last answer.
     engine: computes frames when they are pushed; without one, they are computed with the next question.
-    messages: the conversation so far. It does not include turns that failed or whose stream was not read to its end.
     """
 
     def __init__(self, engine: AsyncEngine | None = None, max_frames: int = MAX_FRAMES) -> None:
         self.id = next(_ids)
-        self._frames = LiveFrames(max_frames, _Prefill(engine).start)
+        self._conversation = LiveConversation(max_frames)
+        self._prefill = _Prefill(engine)
         self._lock = threading.Lock()
-        self.messages: tuple[Message, ...] = ()
         self._response: Response | None = None
         self._generator: weakref.ref[Generator[Response, None, None]] | None = None
         self._history: list[tuple[Any, str]] = []
         self._stop: Callable[[], None] | None = None
         self._is_closed = False
-        self._turn: tuple[Message, ...] = ()
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The conversation so far. It does not include turns that failed or whose stream was not read to its end."""
+        return self._conversation.messages
 
     @property
     def response(self) -> Response:
@@ -86,26 +89,29 @@ class Session:
         with self._lock:
             if self._is_closed:
                 raise ValueError(f"session {self.id} is closed; create a new one with pipe.session()")
-            self.messages = self._frames.push(frame, time_s, self.messages, is_answering=self.is_answering)
+            self._conversation.check_time(time_s)
+            load_image(frame)  # refuse what is not a picture now, rather than each question from now on
+            self._conversation.push(frame, time_s)
+            if (request := self._conversation.make_prefill()) is not None:
+                self._prefill.start(request)
 
     @property
     def num_frames(self) -> int:
         """The frames in the window."""
-        return len(self._frames)
+        return self._conversation.num_frames
 
     def continue_with(self, request: GenerationRequest, turn: tuple[Message, ...]) -> GenerationRequest:
         """Return a request with the conversation so far, and the frames since, in front of its own messages. Called by
         the pipeline, when a turn has begun."""
         with self._lock:
-            self._turn = self._frames.begin_turn(turn)
-            return replace(request, prompt=(*self.messages, *self._turn))
+            return replace(request, prompt=self._conversation.begin_turn(turn))
 
     def add_times(self, delta: OutputDelta, request: GenerationRequest | RequestError) -> OutputDelta:
         """Return the last delta of an answer with the times of its frames. Called by the pipeline."""
         if isinstance(request, RequestError) or not delta.media:
             return delta
         with self._lock:
-            return replace(delta, media=self._frames.add_times(delta.media, request.prompt))
+            return replace(delta, media=self._conversation.add_times(delta.media, request.prompt))
 
     def begin_turn(self, stop: Callable[[], None]) -> None:
         """Start a turn; `stop` ends it early. Called by the pipeline.
@@ -123,15 +129,12 @@ class Session:
         with self._lock:
             self._stop = None
             self._generator = None
-            turn, self._turn = self._turn, ()
             if response is not None and not self._is_closed:
                 self._response = response
-            is_kept = _counts(response) and not self._is_closed
-            self._frames.end_turn(is_kept=is_kept)
-            if not is_kept or response is None:
+            if self._is_closed or response is None or not _counts(response):
+                self._conversation.end_turn(None)
                 return
-            answer = Message(role="assistant", parts=(TextPart(text=response.text),))
-            self.messages = self._frames.evict((*self.messages, *turn, answer))
+            self._conversation.end_turn(response.text)
             self._history.append((prompt, response.text))
 
     def stop(self) -> None:
@@ -143,8 +146,7 @@ class Session:
         """Stop the running answer and delete all turns. A closed session cannot be used again."""
         self.stop()
         self._is_closed = True
-        self._frames.clear()
-        self.messages = ()
+        self._conversation.clear()
         self._history.clear()
         self._response = None
 
@@ -160,9 +162,9 @@ class Session:
         return f"Session(id={self.id}, turns={len(self._history)})"
 
 
-def _counts(response: Response | None) -> bool:
+def _counts(response: Response) -> bool:
     """Return whether an answer becomes a part of the conversation."""
-    if response is None or response.finish_reason == "error":
+    if response.finish_reason == "error":
         return False
     return response.finish_reason != "abort" or bool(response.text)
 
@@ -175,13 +177,11 @@ class _Prefill:
         self._engine = (lambda: None) if engine is None else weakref.ref(engine)
         self._is_running = threading.Lock()
 
-    def start(self, messages: tuple[Message, ...]) -> None:
+    def start(self, request: GenerationRequest) -> None:
         """Compute a conversation, unless one is being computed."""
         engine = self._engine()
         if engine is None or not self._is_running.acquire(blocking=False):
             return
-        config = GenerationConfig(max_new_tokens=1)
-        request = GenerationRequest(prompt=messages, gen_config=config, wants_answer=False, streams=False)
         try:
             engine.submit_batch([request], self._take)
         except BaseException:

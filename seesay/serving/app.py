@@ -23,6 +23,7 @@ from seesay.serving.http.bodies import BodyRoutesMiddleware
 from seesay.serving.http.context import ContextMiddleware, make_error_response
 from seesay.serving.http.head import HeadMiddleware
 from seesay.serving.http.validation_errors import explain_invalid
+from seesay.serving.live import route as live
 from seesay.serving.native import abort, generate, interactive, tokens
 from seesay.serving.ollama import describing, replies
 from seesay.serving.openai import (
@@ -65,6 +66,7 @@ _ROUTES = (
     batches,
     messages,
     interactive,
+    live,
     generate,
     tokens,
     abort,
@@ -85,10 +87,10 @@ def create_app(
 ) -> FastAPI:
     """Return the ASGI app of the server. It answers with `engine`, which the caller closes.
 
-    `app.state.server` is the `ServerState`, and `app.state.checked_app` answers requests that have passed the checks of
-    keys and of the queue. Build the engine with `media_limits=settings.media`: the engine enforces
-    the limits on pictures and videos. `make_shared_state`: makes the shared state that several frontends share, of this
-    frontend's metrics and requests.
+    `app.state.server` is the `ServerState`, `app.state.has_sockets` says that a route takes WebSockets, and
+    `app.state.checked_app` answers requests that have passed the checks of keys and of the queue. Build the engine with
+    `media_limits=settings.media`: the engine enforces the limits on pictures and videos. `make_shared_state`: makes the
+    shared state that several frontends share, of this frontend's metrics and requests.
     """
     state = ServerState.build(engine, settings or ServerSettings(), make_shared_state)
     routers = [module.make_router(state) for module in _ROUTES]
@@ -104,6 +106,7 @@ def create_app(
         responses={"4XX": {"model": ErrorResponse}, "5XX": {"model": ErrorResponse}},
     )
     app.state.server = state
+    app.state.has_sockets = True  # a distributor has none
     app.state.checked_app = ContextMiddleware(
         BodyRoutesMiddleware(app, routes=routes), envelopes=state.envelopes, metrics=state.metrics
     )

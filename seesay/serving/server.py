@@ -22,6 +22,7 @@ from seesay.serving.errors import ApiError
 from seesay.serving.http.connections import AcceptingServer
 from seesay.serving.http.http_protocol import BoundedHttpProtocol
 from seesay.serving.http.listener import cannot_listen, open_sockets, port_of
+from seesay.serving.http.socket_protocol import MAX_MESSAGE_BYTES, BoundedSocketProtocol
 from seesay.serving.settings import ServerSettings
 from seesay.serving.traffic.admission import Gate, shutting_down
 from seesay.serving.traffic.draining import log_first_signal
@@ -132,7 +133,9 @@ class DrainingServer(AcceptingServer):
             port=settings.port,
             http=BoundedHttpProtocol,
             loop="asyncio",  # uvloop takes one new connection in a turn: hundreds that come at once waited for seconds
-            ws="none",  # no route has a WebSocket: an upgrade request is answered like any other
+            ws=BoundedSocketProtocol if getattr(app.state, "has_sockets", False) else "none",
+            ws_max_size=MAX_MESSAGE_BYTES,
+            ws_per_message_deflate=False,  # frames are compressed already
             log_level=settings.log_level.lower() if settings.log_level.upper() != "DEBUG" else "info",
             access_log=False,  # ContextMiddleware logs requests with their ids
             server_header=False,

@@ -45,6 +45,8 @@ class ServerSettings:
     max_sequences_per_key: answers computed at the same time for one API key (without keys: one client address); the
         key's other answers wait. None: no such limit; keys take turns when there is not enough room for all.
     max_choices: largest number of answers to one request (`n` times the number of prompts).
+    max_live_sessions: sessions of live video (`/v1/live`) that are open at the same time; 0: none.
+        live_idle_timeout_s: one that brings no frame and no question for so long ends.
     request_timeout_s: longest time for an answer, including waiting. body_timeout_s: longest time to receive a body.
     max_body_bytes: largest body. max_total_body_bytes: largest sum of the bodies of all running and waiting requests.
     drain_timeout_s: time for running answers to finish after SIGTERM.
@@ -93,6 +95,8 @@ class ServerSettings:
     max_queue: int = 256
     max_sequences_per_key: int | None = None
     max_choices: int = 128
+    max_live_sessions: int = 64
+    live_idle_timeout_s: float = 60.0
     request_timeout_s: float = 600.0
     body_timeout_s: float = 60.0
     max_body_bytes: int = 64 << 20
@@ -134,13 +138,14 @@ class ServerSettings:
             "port": 0, "num_frontends": 1, "num_replicas": 1, "max_concurrent_requests": 1, "max_queue": 0,
             "max_choices": 1, "max_body_bytes": 1, "max_total_body_bytes": 1, "drain_timeout_s": 0,
             "frontend_timeout_s": 1, "max_stored_responses": 0, "files_max_bytes": 1, "max_file_bytes": 1,
+            "max_live_sessions": 0,
         }  # fmt: skip
         for name, bound in least.items():
             if not getattr(self, name) >= bound:
                 raise ConfigError(f"{name} must be at least {bound}, got {getattr(self, name)!r}")
         if self.max_sequences_per_key is not None and self.max_sequences_per_key < 1:
             raise ConfigError(f"max_sequences_per_key must be at least 1 or None, got {self.max_sequences_per_key}")
-        for name in ("request_timeout_s", "body_timeout_s"):
+        for name in ("request_timeout_s", "body_timeout_s", "live_idle_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be above 0, got {getattr(self, name)!r}")
         if self.port > 65535:

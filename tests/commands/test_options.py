@@ -39,6 +39,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         "serve api_server m --server-name ::1 --server-port 1234 --model-name n --api-keys a b "
         "--allow-origins http://x --allow-methods GET --allow-headers h --allow-credentials "
         "--max-concurrent-requests 3 --max-queue 4 --max-sequences-per-key 6 --frontend-timeout 7.5 "
+        "--max-live-sessions 21 --live-idle-timeout 22 "
         "--request-timeout 5 --drain-timeout 6 --max-body-bytes 7 --max-total-body-bytes 70 --allow-private-hosts "
         "--media-timeout 8 "
         "--max-media-bytes 9 --max-media-pixels 90 --max-media-items 10 "
@@ -62,7 +63,8 @@ def test_every_option_arrives(tmp_path: Path) -> None:
     assert serve_server.make_settings(arguments) == ServerSettings(
         host="::1", port=1234, model_name="n", api_keys=("a", "b"), cors_origins=("http://x",), cors_methods=("GET",),
         cors_headers=("h",), cors_credentials=True, max_concurrent_requests=3, max_queue=4,
-        max_sequences_per_key=6, frontend_timeout_s=7.5, request_timeout_s=5,
+        max_sequences_per_key=6, max_live_sessions=21, live_idle_timeout_s=22,
+        frontend_timeout_s=7.5, request_timeout_s=5,
         drain_timeout_s=6, max_body_bytes=7, max_total_body_bytes=70, generation_defaults="openai",
         tool_call_parser="hermes", reasoning_parser="qwen3",
         log_level="INFO", max_log_len=11, files_dir="f", files_max_bytes=20, max_file_bytes=19,

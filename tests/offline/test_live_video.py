@@ -1,12 +1,10 @@
-"""Frames that are pushed into a running session: what the prompt has, what is evicted, and what is computed when."""
+"""Frames that are pushed into a running session: which are computed when."""
 
 from __future__ import annotations
 
-import gc
 import io
 import threading
 import time
-import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +14,6 @@ from PIL import Image
 from seesay import Pipeline, pipeline
 from seesay.config import EngineConfig, GenerationConfig
 from seesay.errors import RequestError
-from seesay.offline.live_video import Conversation, LiveFrames
 from seesay.values import MediaPart, Message, TextPart
 
 COLORS = ("red", "green", "blue", "orange")
@@ -27,7 +24,7 @@ def make_frame(number: int, size: int = 84) -> Image.Image:
     return Image.new("RGB", (size, size), COLORS[number % len(COLORS)])
 
 
-def times_of(messages: Conversation) -> list[float]:
+def times_of(messages: tuple[Message, ...]) -> list[float]:
     """The times in a conversation, each of which stands in front of a picture."""
     found = []
     for message in messages:
@@ -36,68 +33,6 @@ def times_of(messages: Conversation) -> list[float]:
                 assert isinstance(following, MediaPart)
                 found.append(float(part.text[1:].partition(" ")[0]))
     return found
-
-
-# --- the window -------------------------------------------------------------------------------------------------------
-
-
-def test_an_hour_of_frames_takes_the_memory_of_a_window() -> None:
-    """An hour at four frames a second, with a question every minute."""
-    computed: list[Conversation] = []
-    frames = LiveFrames(64, lambda conversation: computed.__setitem__(slice(None), [conversation]))
-    messages: Conversation = (Message(role="system", parts=(TextPart(text="look"),)),)
-    sizes: list[int] = []
-    for number in range(4 * 3600):
-        messages = frames.push(make_frame(number, 8), number / 4, messages, is_answering=False)
-        assert len(frames) <= 64 and messages[0].role == "system"
-        times = times_of(computed[0])
-        assert times == [round((number - len(times) + 1 + i) / 4, 1) for i in range(len(times))], "the newest, in order"
-        assert len(times) == len(frames) > (31 if number > 64 else 0)
-        if number % 240 == 239:
-            turn = frames.begin_turn((Message(role="user", parts=(TextPart(text="what now?"),)),))
-            frames.end_turn(is_kept=True)
-            messages = frames.evict((*messages, *turn, Message(role="assistant", parts=(TextPart(text="a circle"),))))
-        if number % 1800 == 1799:
-            gc.collect()
-            if not sizes:
-                tracemalloc.start()
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    tracemalloc.stop()
-    assert len(messages) <= 5 and max(sizes) < 2_000_000, sizes
-
-
-def test_what_is_evicted_takes_the_turns_before_it_along() -> None:
-    frames = LiveFrames(4, lambda conversation: None)
-    messages: Conversation = ()
-    for number in range(4):
-        messages = frames.push(make_frame(number), number, messages, is_answering=False)
-        turn = frames.begin_turn((Message(role="user", parts=(TextPart(text=f"question {number}"),)),))
-        frames.end_turn(is_kept=True)
-        messages = (*messages, *turn, Message(role="assistant", parts=(TextPart(text=f"answer {number}"),)))
-    messages = frames.push(make_frame(4), 4, messages, is_answering=False)
-    assert times_of(messages) == [3.0] and len(frames) == 2
-    assert [part.text for message in messages for part in message.parts if isinstance(part, TextPart)] == [
-        "<3.0 seconds>", "question 3", "answer 3",
-    ]  # fmt: skip
-
-
-def test_frames_that_come_while_an_answer_is_written_are_bounded_too() -> None:
-    computed: list[Conversation] = []
-    frames = LiveFrames(4, computed.append)
-    for number in range(50):
-        assert frames.push(make_frame(number), number, (), is_answering=True) == ()
-    assert len(frames) <= 4 and not computed
-    [turn] = frames.begin_turn((Message(role="user", parts=(TextPart(text="?"),)),))
-    assert times_of((turn,))[-1] == 49
-
-
-@pytest.mark.parametrize("max_frames", [0, 1, 5000, -3])
-def test_windows_that_are_none_are_refused(max_frames: int) -> None:
-    with pytest.raises(ValueError, match=r"max_frames must be in \[2, 4096\]"):
-        LiveFrames(max_frames, lambda conversation: None)
-
-
-# --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +44,7 @@ def pipe() -> Iterator[Pipeline]:
 
 def wait_until_computed(session: Any) -> None:
     deadline = time.monotonic() + 120
-    while session._frames._compute.__self__._is_running.locked():
+    while session._prefill._is_running.locked():
         assert time.monotonic() < deadline, "the frames are not computed"
         time.sleep(0.01)
 

@@ -215,6 +215,20 @@ def _add_load_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="longest time for an answer including waiting, in seconds (default: 600)",
     )
+    group.add_argument(
+        "--max-live-sessions",
+        type=options.whole(0),
+        default=64,
+        metavar="N",
+        help="sessions of live video that are open at the same time; 0: none (default: 64)",
+    )
+    group.add_argument(
+        "--live-idle-timeout",
+        type=options.number,
+        default=60.0,
+        metavar="S",
+        help="a session of live video without a frame or question for so many seconds ends (default: 60)",
+    )
 
 
 def _add_media_options(parser: argparse.ArgumentParser) -> None:
@@ -298,6 +312,8 @@ def make_settings(arguments: argparse.Namespace) -> ServerSettings:
         max_concurrent_requests=arguments.max_concurrent_requests,
         max_queue=arguments.max_queue,
         max_sequences_per_key=arguments.max_sequences_per_key,
+        max_live_sessions=arguments.max_live_sessions,
+        live_idle_timeout_s=arguments.live_idle_timeout,
         request_timeout_s=arguments.request_timeout,
         max_body_bytes=arguments.max_body_bytes,
         max_total_body_bytes=arguments.max_total_body_bytes,

@@ -12,6 +12,7 @@ _DIVIDED = {
     "max_queue": "--max-queue",
     "max_total_body_bytes": "--max-total-body-bytes",
     "max_sequences_per_key": "--max-sequences-per-key",
+    "max_live_sessions": "--max-live-sessions",
 }
 
 

@@ -24,6 +24,8 @@ from seesay.serving.tracing import Tracing
 logger = logging.getLogger("seesay.access")
 
 _GIVEN_ID = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_OPENING = {"websocket.accept": 101, "websocket.close": 403, "websocket.http.response.start": 0}
+"""The messages that answer the opening of a WebSocket, and their status."""
 _CLIENT_CLOSED = 499  # nginx's status for a client that left; appears in logs and metrics only
 
 
@@ -54,12 +56,15 @@ class ContextMiddleware:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         request_id = choose_id(scope["headers"])
         scope.setdefault("state", {})["request_id"] = request_id
         media_request_id.set(request_id)
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
+            return
         started_at = time.perf_counter()
         trace = None if self._tracing is None else self._tracing.begin(scope)
         status = 0
@@ -95,6 +100,29 @@ class ContextMiddleware:
             if trace is not None:
                 trace.end(scope, status)
             logger.info("%s %s %s %d %.3f s", request_id, scope["method"], scope["path"], status, elapsed_s)
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket. What is counted is how it was opened: it stays open for as long as its client likes."""
+        request_id, opened_at = request_id_of(scope), time.perf_counter()
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if not status and message["type"] in _OPENING:
+                status = message.get("status", _OPENING[message["type"]])
+                self._metrics.observe_http(_endpoint_of(scope), status, time.perf_counter() - opened_at)
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_id)
+        except Exception as error:
+            if _is_fault(error):
+                logger.exception("%s failed: WebSocket %s", request_id, scope["path"])
+            if not status:
+                await make_error_response(scope, error, self._envelopes)(scope, receive, send_with_id)
+        finally:
+            logger.info("%s WebSocket %s %d %.3f s", request_id, scope["path"], status, time.perf_counter() - opened_at)
 
 
 def _is_fault(error: Exception) -> bool:

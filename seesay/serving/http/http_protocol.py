@@ -44,6 +44,7 @@ class BoundedHttpProtocol(OfferlessProtocol):
         self._body_timer: asyncio.TimerHandle | None = None
         self._num_body_bytes = 0  # in the present period of the timer
         self._has_ended = False  # the client sends nothing any more
+        self._is_upgraded = False  # another protocol has the connection
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,7 +62,7 @@ class BoundedHttpProtocol(OfferlessProtocol):
                 self.transport.close()
             return
         super().data_received(data)
-        if self._is_refused or self.transport.is_closing():
+        if self._is_refused or self._is_upgraded or self.transport.is_closing():
             return
         if self._num_unused > MAX_HEAD_BYTES:
             self._refuse_head()
@@ -83,6 +84,12 @@ class BoundedHttpProtocol(OfferlessProtocol):
         self._num_body_bytes = 0
         self._stop_body_timer()
         self._body_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._check_body)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_upgraded = True
+        self._stop_timer()
+        self._stop_body_timer()
+        super().handle_websocket_upgrade()
 
     def on_body(self, body: bytes) -> None:
         self._num_unused = 0

@@ -20,11 +20,11 @@ from seesay.serving.openai.wire import DONE, make_error_event
 from seesay.serving.requests.caller import Caller, caller_of
 from seesay.serving.requests.content import keep_media, read_messages, read_pictures
 from seesay.serving.requests.state import ServerState
-from seesay.serving.requests.submission import unless_gone
+from seesay.serving.requests.submission import deltas_until, unless_gone
 from seesay.serving.stored.sessions import EMPTY, SessionKey
 from seesay.serving.stored.shared_state import SessionTurn
 from seesay.serving.traffic.auth import owner_of
-from seesay.values import GenerationRequest, Message, OutputDelta, TextPart, Usage
+from seesay.values import GenerationRequest, Message, TextPart, Usage
 
 
 def make_router(state: ServerState) -> APIRouter:
@@ -145,7 +145,7 @@ class _Reply:
             **self._options,
         )
         deltas = self._state.answering.deltas([request], caller=caller, names=self._names)
-        async with aclosing(_until(deltas, cancelled)) as until_cancelled:
+        async with aclosing(deltas_until(deltas, cancelled)) as until_cancelled:
             async for delta in until_cancelled:
                 texts.append(delta.text)
                 tokens += len(delta.token_ids)
@@ -192,26 +192,3 @@ def _read_turn(body: InteractiveRequest, limits: MediaLimits) -> tuple[Message, 
         raise bad_request("prompt must not be empty, got ''", "prompt")
     pictures = read_pictures(body.image_url, limits, "image_url")
     return (Message(role="user", parts=(*pictures, TextPart(text=body.prompt))),)
-
-
-async def _until(
-    deltas: AsyncGenerator[tuple[int, OutputDelta], None], cancelled: asyncio.Event
-) -> AsyncGenerator[OutputDelta, None]:
-    """Yield the deltas until they end or `cancelled` is set. Closing this generator closes them, which aborts their
-    request."""
-    stop = asyncio.ensure_future(cancelled.wait())
-    try:
-        async with aclosing(deltas):
-            while True:
-                following = asyncio.ensure_future(anext(deltas, None))
-                try:
-                    await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not following.done():
-                        following.cancel()
-                        await asyncio.wait((following,))
-                if following.cancelled() or (item := following.result()) is None:
-                    return
-                yield item[1]
-    finally:
-        stop.cancel()

@@ -276,6 +276,29 @@ async def wait_until_gone(receive: Receive) -> None:
         pass
 
 
+async def deltas_until(
+    deltas: AsyncGenerator[tuple[int, OutputDelta], None], cancelled: asyncio.Event
+) -> AsyncGenerator[OutputDelta, None]:
+    """Yield the deltas until they end or `cancelled` is set. Closing this generator closes them, which aborts their
+    request."""
+    stop = asyncio.ensure_future(cancelled.wait())
+    try:
+        async with aclosing(deltas):
+            while True:
+                following = asyncio.ensure_future(anext(deltas, None))
+                try:
+                    await asyncio.wait((following, stop), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    if not following.done():
+                        following.cancel()
+                        await asyncio.wait((following,))
+                if following.cancelled() or (item := following.result()) is None:
+                    return
+                yield item[1]
+    finally:
+        stop.cancel()
+
+
 def _timed_out(timeout_s: float) -> ApiError:
     return ApiError(
         504,

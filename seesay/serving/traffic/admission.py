@@ -25,7 +25,8 @@ REQUESTS_PER_TURN = 4
 
 
 class Gate:
-    """Count the requests inside the server and the bytes of their bodies, and refuse new ones above the limits.
+    """Count the requests inside the server, the bytes of their bodies, and live sessions, which last longer than
+    requests and hold frames. Refuse new ones above the limits.
 
     Thread-safe: the event loops of several threads may share it. A client that uses less than an equal share is still
     admitted when other clients have filled the queue, up to twice the limits in total.
@@ -34,16 +35,24 @@ class Gate:
     def __init__(self, settings: ServerSettings) -> None:
         self.max_inside = settings.max_concurrent_requests + settings.max_queue
         self.max_bytes = settings.max_total_body_bytes
+        self.max_sessions = settings.max_live_sessions
         self._lock = threading.Lock()
         self._requests: Counter[Hashable] = Counter()  # requests inside, by turn (`auth.turn_of`)
         self._bytes: Counter[Hashable] = Counter()  # bytes of their bodies, by turn
+        self._sessions: Counter[Hashable] = Counter()  # live sessions, by turn
         self.is_draining = False
 
     @property
     def num_inside(self) -> int:
-        """Number of HTTP requests inside."""
+        """Number of HTTP requests and live sessions inside."""
         with self._lock:
-            return self._requests.total()
+            return self._requests.total() + self._sessions.total()
+
+    @property
+    def num_sessions(self) -> int:
+        """Number of live sessions."""
+        with self._lock:
+            return self._sessions.total()
 
     @property
     def num_bytes(self) -> int:
@@ -69,8 +78,34 @@ class Gate:
 
     def leave(self, turn: Hashable, num_bytes: int) -> None:
         """Take back one request, and the bytes of its body."""
+        self._give_back(turn, (self._requests, 1), (self._bytes, num_bytes))
+
+    def give_back_bytes(self, turn: Hashable, num_bytes: int) -> None:
+        """Take back bytes of `take_bytes`."""
+        self._give_back(turn, (self._bytes, num_bytes))
+
+    def enter_session(self, turn: Hashable) -> None:
+        """Count one more live session. Raises `ApiError` when there are too many or the server shuts down."""
+        if self.is_draining:
+            raise shutting_down()
+        if not self.max_sessions:
+            message = "this server takes no live video (max_live_sessions=0)"
+            raise ApiError(403, message, kind="permission_error", code="live_video_off")
         with self._lock:
-            for counts, number in ((self._requests, 1), (self._bytes, num_bytes)):
+            if not _has_room(self._sessions, turn, 1, self.max_sessions):
+                message = f"{self._sessions.total()} live sessions are open; try again later (max_live_sessions)"
+                raise ApiError(
+                    429, message, kind="rate_limit_error", code="too_many_sessions", retry_after_s=_RETRY_AFTER_S
+                )
+            self._sessions[turn] += 1
+
+    def leave_session(self, turn: Hashable) -> None:
+        """Take back one live session."""
+        self._give_back(turn, (self._sessions, 1))
+
+    def _give_back(self, turn: Hashable, *taken: tuple[Counter[Hashable], int]) -> None:
+        with self._lock:
+            for counts, number in taken:
                 counts[turn] -= number
                 if not counts[turn]:
                     del counts[turn]

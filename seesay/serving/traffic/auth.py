@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 from collections.abc import Hashable, Sequence
@@ -26,6 +27,8 @@ ADMIN_PATHS = frozenset(
 )
 _OPEN_PATHS = DOCS_PATHS | {SIMPLE_DOCUMENT, "/health", "/live", "/ping", "/ready", "/version"}
 _MAX_KEYS = 4  # in one request
+KEY_SUBPROTOCOL = "seesay.key."
+"""Begins the subprotocol of a WebSocket that ends with a key in base64url."""
 
 
 def owner_of(scope: Scope) -> bytes:
@@ -70,10 +73,10 @@ class ApiKeyMiddleware:
         self._known = [_digest(key.encode()) for key in (*keys, *admin_keys)] if keys else []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             self._note_owner(scope)
-            if scope["path"] in ADMIN_PATHS and scope["method"] == "POST":
-                require_admin(Request(scope))  # before the body is read
+        if scope["type"] == "http" and scope["path"] in ADMIN_PATHS and scope["method"] == "POST":
+            require_admin(Request(scope))  # before the body is read
         await self._app(scope, receive, send)
 
     def _note_owner(self, scope: Scope) -> None:
@@ -81,7 +84,7 @@ class ApiKeyMiddleware:
         request without a key."""
         keys, others = _find_credentials(scope)
         valid = [key for key in keys if _is_among(key, self._known)] if self._known else keys + others
-        if self._known and not valid and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
+        if self._known and not valid and scope["path"] not in _OPEN_PATHS and scope.get("method") != "OPTIONS":
             raise _refuse(bool(keys))
         owner = hashlib.sha256(b"".join(sorted(set(valid)))).digest() if valid else b""
         state = scope.setdefault("state", {})
@@ -95,8 +98,9 @@ def _is_among(key: bytes, known: Sequence[bytes]) -> bool:
 
 
 def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
-    """Return the digests of the keys in the headers, and of `Authorization` headers of other schemes."""
-    keys: list[bytes] = []
+    """Return the digests of the keys in the headers, and of `Authorization` headers of other schemes. A browser, whose
+    WebSockets have no such headers, names its key in a subprotocol."""
+    keys = _find_subprotocol_keys(scope)
     others: list[bytes] = []
     for name, value in scope["headers"]:
         if name == b"x-api-key":
@@ -110,6 +114,15 @@ def _find_credentials(scope: Scope) -> tuple[list[bytes], list[bytes]]:
     if len(keys) + len(others) > _MAX_KEYS:
         raise _unauthorized(f"the request has {len(keys) + len(others)} API keys; at most {_MAX_KEYS} are allowed")
     return [_digest(key) for key in keys if key], [_digest(b"authorization " + value) for value in others]
+
+
+def _find_subprotocol_keys(scope: Scope) -> list[bytes]:
+    names = (name for name in scope.get("subprotocols", ()) if name.startswith(KEY_SUBPROTOCOL))
+    encoded = [name.removeprefix(KEY_SUBPROTOCOL) for name in names]
+    try:
+        return [base64.urlsafe_b64decode(key + "=" * (-len(key) % 4)) for key in encoded]
+    except ValueError:
+        raise _unauthorized(f"{KEY_SUBPROTOCOL}… must end with the key in base64url") from None
 
 
 def _network_of(scope: Scope) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -49,6 +49,7 @@ class ServerMetrics:
         self._cached = counter("seesay_cached_prompt_tokens", "prompt tokens that came from the prefix cache")
         self._vision = counter("seesay_vision_tokens", "prompt positions that hold embeddings of pictures or videos")
         self._media = counter("seesay_media_items", "pictures and videos of answered requests", ("modality",))
+        self._live_frames = counter("seesay_live_frames", "frames of live sessions by what became of them", ("result",))
         self._prompt_size = histogram("seesay_request_prompt_tokens", "tokens of a prompt", _TOKENS)
         self._answer_size = histogram("seesay_request_generated_tokens", "tokens of an answer", _TOKENS)
         self._first = histogram("seesay_time_to_first_token_seconds", "from submission to the first token", _SECONDS)
@@ -74,12 +75,19 @@ class ServerMetrics:
         if num_fields:
             self._ignored.labels(endpoint).inc(num_fields)
 
+    def observe_live_frames(self, result: Literal["taken", "dropped", "refused"], number: int = 1) -> None:
+        """Count frames of live sessions."""
+        self._live_frames.labels(result).inc(number)
+
     def observe_aborted(self, num_answers: int) -> None:
         """Count answers that were aborted because their HTTP request ended."""
         self._answers.labels("abandoned").inc(num_answers)
 
     def observe_answer(self, request: GenerationRequest, last: OutputDelta) -> None:
-        """Count a finished answer; `last` is its final delta."""
+        """Count a finished answer; `last` is its final delta. A prompt that is computed ahead of its question has no
+        answer, and its tokens count when they are asked about."""
+        if not request.wants_answer:
+            return
         self._answers.labels(last.finish_reason or "").inc()
         if (usage := last.usage) is not None:
             self._prompt.inc(usage.prompt_tokens)
@@ -90,10 +98,13 @@ class ServerMetrics:
             self._answer_size.observe(usage.completion_tokens)
             for part in media_of(request):
                 self._media.labels(part.modality.value).inc()
+        self._observe_times(last)
+
+    def _observe_times(self, last: OutputDelta) -> None:
         if last.finish_reason in ("stop", "length") and (timings := last.timings) is not None:
             self._first.observe(timings.time_to_first_token_s)
             self._total.observe(timings.total_s)
-            if usage is not None and usage.completion_tokens > 1:
+            if (usage := last.usage) is not None and usage.completion_tokens > 1:
                 self._per_token.observe(timings.decode_s / (usage.completion_tokens - 1))
             for stage in _STAGES:
                 if (elapsed_s := getattr(timings, f"{stage}_s", 0.0)) > 0:

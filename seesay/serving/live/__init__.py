@@ -1,0 +1,1 @@
+"""Live video over a WebSocket: frames in, questions in, streamed answers out."""
