@@ -1,5 +1,5 @@
-"""A rank without a model, which does what `Follow.engine` says under 'does': fails, dies, is silent, hangs, or answers
-calls, of which those named 'fails' do."""
+"""A rank without a model, which does what `Follow.engine` says under 'does': fails, dies, is slow, is busy, is silent,
+or answers calls, of which those named 'fails' do."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ def main() -> None:
         link.send(describe_failure(ConfigError("no room")))
     elif does == "dies":
         os._exit(3)
+    elif does == "is slow":
+        link.send(messages.Doing("loading"))
     elif does == "is busy":
         link.send(messages.Beat(99.0))
     elif does == "answers":

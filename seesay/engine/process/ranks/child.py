@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from seesay.device.rank_group import Meeting
+    from seesay.device.ranks import Ranks, Stages
+    from seesay.engine.core.rank_parts import MakeRunner
     from seesay.engine.process.ranks.follower import Follower
 
 ToLeader = Link[messages.ToLeader, messages.ToFollower]
@@ -109,18 +111,24 @@ def _load(start: messages.Follow, parent: Parent) -> Follower:
 
     gc.freeze()
     bound_allocators()
+    link: ToLeader = parent.link
+    link.send(messages.Doing("opening the model"))
     config = EngineConfig(**start.engine)
     place = Place(start.rank, config.num_ranks)
     # Elsewhere this process sees its own device alone.
     device = pick_rank_device(config.device_type, place if parent.distant is None else ALONE)
     model = open_model(Path(start.folder), config)
     meeting, timeout_s = _meet(parent, place.size), exchange_limit_s(config.step_timeout_s, str(device))
+    link.send(messages.Doing("waiting for the other ranks"))
+    ranks: Ranks | Stages
     if config.pp > 1:
-        stages = join_stages(meeting, place, device, timeout_s=timeout_s)
-        runner = load_follower(model, config, device, partial(LaterStageRunner, stages=stages), stages)
+        ranks = stages = join_stages(meeting, place, device, timeout_s=timeout_s)
+        make_runner: MakeRunner = partial(LaterStageRunner, stages=stages)
     else:
-        ranks = join_group(meeting, place, device, timeout_s=timeout_s)
-        runner = load_follower(model, config, device, partial(FollowingRunner, ranks=ranks), ranks)
+        ranks = slices = join_group(meeting, place, device, timeout_s=timeout_s)
+        make_runner = partial(FollowingRunner, ranks=slices)
+    link.send(messages.Doing("loading its slice of the weights"))
+    runner = load_follower(model, config, device, make_runner, ranks)
     assert isinstance(runner, PlanFollower)
     gc.collect()
     gc.freeze()

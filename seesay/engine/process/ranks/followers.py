@@ -17,6 +17,7 @@ from seesay.engine.process.kinds import Hello, LogRecord, StartFailed
 from seesay.engine.process.link import LinkClosedError
 from seesay.engine.process.ranks import messages
 from seesay.engine.process.ranks.executor import Executor, RankProcess
+from seesay.engine.process.ranks.waits import Waits
 from seesay.engine.process.waker import Waker
 from seesay.engine.watchdog import ENGINE, find_hung
 from seesay.errors import SeesayError, describe
@@ -33,8 +34,7 @@ _END_S = 5.0
 _LAST_WORDS_S = 0.2
 _VERDICT_S = 2.0
 """An exchange fails when another rank dies, a moment before its death is noticed."""
-_PATIENCE_S = 10.0
-"""After so long it is logged which rank is waited for."""
+_FIRST_WORD_S = 120.0
 
 
 class Answers:
@@ -48,21 +48,13 @@ class Answers:
         """Take the answer of a rank."""
         self._queues[rank].put(answer)
 
-    def wait(self, what: str) -> list[Any]:
-        """Wait for an answer of each rank, and return what is in them, in their order. Raises the first error. `what`
-        they do, for the log."""
-        found = [self._wait_for(rank, what) for rank in self._queues]
+    def wait(self) -> list[Any]:
+        """Wait for an answer of each rank, and return what is in them, in their order. Raises the first error."""
+        found = [answers.get() for answers in self._queues.values()]
         for rank, answer in zip(self._queues, found, strict=True):
             if answer.failure is not None:
                 raise _restore(rank, self._size, answer.failure)
         return [answer.value for answer in found]
-
-    def _wait_for(self, rank: int, what: str) -> messages.Answer:
-        while True:
-            try:
-                return self._queues[rank].get(timeout=_PATIENCE_S)
-            except queue.Empty:
-                logger.info("waiting for rank %d of %d: %s", rank, self._size, what)
 
 
 def _restore(rank: int, size: int, failure: StartFailed) -> Exception:
@@ -78,16 +70,23 @@ class Followers:
     """
 
     def __init__(
-        self, start: messages.Follow, size: int, *, lose: Callable[[Exception], None], executor: Executor
+        self,
+        start: messages.Follow,
+        size: int,
+        *,
+        lose: Callable[[Exception], None],
+        executor: Executor,
+        first_word_s: float = _FIRST_WORD_S,
     ) -> None:
-        """Start the processes from a thread that lives as long as they shall. Raises `OSError`, `ConfigError`."""
+        """Start the processes from a thread that lives as long as they shall. first_word_s: one that says nothing for
+        so long after its start hangs. Raises `OSError`, `ConfigError`."""
         self.size = size
         self.executor = executor
         self._lose = lose
         self._start = start
         self._children: dict[int, RankProcess] = {}
-        self._answers = Answers(size)
-        self._silence = Silence(LIMIT_S)
+        self._answers, self._waits = Answers(size), Waits(size)
+        self._silence, self._unheard = Silence(LIMIT_S), Silence(first_word_s)
         self._step_limit_s: float | None = None
         self._waker = Waker()
         self._is_closed = self._is_calling = False
@@ -97,7 +96,9 @@ class Followers:
         self._thread = threading.Thread(target=self._watch, name="seesay-ranks", daemon=True)
         try:
             for rank in range(1, size):
+                self._waits.begin(rank, "starting its process")
                 self._children[rank] = executor.start(rank)
+                self._unheard.hear(rank)
             self._thread.start()
         except BaseException:
             self._end_all(0.0)
@@ -113,13 +114,15 @@ class Followers:
 
     def tell(self, message: messages.ToFollower) -> None:
         """Send a message to all."""
-        for child in self._children.values():
+        for rank, child in self._children.items():
+            if isinstance(message, messages.Call):
+                self._waits.begin(rank, message.name)
             with contextlib.suppress(LinkClosedError):  # it has died, which the other thread finds out
                 child.link.send(message)
 
-    def wait_for_answers(self, what: str) -> list[Any]:
+    def wait_for_answers(self) -> list[Any]:
         """See `Answers.wait`."""
-        return self._answers.wait(what)
+        return self._answers.wait()
 
     def call(self, name: str, work: Callable[[], T], arguments: Mapping[str, Any]) -> tuple[T, list[Any]]:
         """Have all ranks do something: the followers what is called `name`, this rank `work` meanwhile. Returns what
@@ -138,9 +141,9 @@ class Followers:
             except BaseException:
                 if name not in MEETINGS:
                     with contextlib.suppress(Exception):
-                        self.wait_for_answers(name)
+                        self.wait_for_answers()
                 raise
-            return own, self.wait_for_answers(name)
+            return own, self.wait_for_answers()
         finally:
             self._is_calling = False
 
@@ -187,6 +190,7 @@ class Followers:
 
     def _look(self) -> Exception | None:
         """Take all messages. Returns why the model is lost, if it is."""
+        self._waits.log_long()
         for rank, child in self._children.items():
             end = child.find_end()
             while child.link.wait(0.0 if end is None else _LAST_WORDS_S):
@@ -194,7 +198,7 @@ class Followers:
                     return error
             if end is not None:
                 return SeesayError(f"rank {rank} of {self.size} died ({end})")
-        for rank, silent_s in self._silence.find_hung().items():
+        for rank, silent_s in {**self._unheard.find_hung(), **self._silence.find_hung()}.items():
             return SeesayError(f"rank {rank} of {self.size} hangs: it has said nothing for {silent_s:.0f} s")
         return None
 
@@ -202,8 +206,13 @@ class Followers:
         """Take a message. Returns why the model is lost, if it is."""
         match message:
             case Hello():
+                self._unheard.forget(rank)
+                self._silence.hear(rank)
                 child.link.send(msgspec.structs.replace(self._start, rank=rank))
+            case messages.Doing(what):
+                self._waits.begin(rank, what)
             case messages.Answer():
+                self._waits.end(rank)
                 self._answers.put(rank, message)
             case messages.Beat(busy_s):
                 self._silence.hear(rank)

@@ -73,7 +73,7 @@ class Joining:
             make_runner=make_runner,
             make_weights=partial(LedWeights, followers=followers),
             make_adapter_store=partial(LedAdapterStore, followers=followers),
-            wait_until_loaded=partial(followers.wait_for_answers, "loading its slice of the weights"),
+            wait_until_loaded=followers.wait_for_answers,
         )
 
 

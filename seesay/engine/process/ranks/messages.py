@@ -79,10 +79,16 @@ class Answer(Message):
     failure: StartFailed | None
 
 
+class Doing(Message):
+    """Sent while the slice is loaded: `what` the follower does from now on."""
+
+    what: str
+
+
 class Beat(Message):
     """Sent again and again. `busy_s`: how long the follower has been in its present step; 0 when it is in none."""
 
     busy_s: float
 
 
-ToLeader = Hello | Answer | Beat | LogRecord | StartFailed
+ToLeader = Hello | Doing | Answer | Beat | LogRecord | StartFailed

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from seesay.engine.process.launch import ChildProcess
 from seesay.engine.process.ranks.executor import LocalExecutor
 from seesay.engine.process.ranks.followers import MEETINGS, Followers
 from seesay.engine.process.ranks.messages import Follow
+from seesay.engine.process.ranks.waits import PATIENCE_S, Waits
 from seesay.errors import ConfigError, SeesayError
 
 pytestmark = pytest.mark.timeout(120)
@@ -38,7 +40,7 @@ def start(lost: queue.SimpleQueue[Exception], tmp_path: Path, monkeypatch: pytes
         follow = Follow("", {"does": does, **engine}, 0, 20, 1.0)
         started.append(Followers(follow, size, lose=lost.put, executor=LocalExecutor(size, "odd_rank")))
         if does == "answers":
-            started[-1].wait_for_answers("loading")
+            started[-1].wait_for_answers()
         return started[-1]
 
     yield start
@@ -102,6 +104,48 @@ def test_what_ends_the_model(
     start(does).watch_steps(30.0, 1.0)
     error = lost.get(timeout=60)
     assert type(error) is kind and words in str(error)
+
+
+def test_a_process_that_never_speaks_hangs(
+    lost: queue.SimpleQueue[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before it could send beats: nobody would ever know."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    executor = LocalExecutor(2, "mute_rank")
+    followers = Followers(Follow("", {}, 0, 20, 1.0), 2, lose=lost.put, executor=executor, first_word_s=1.0)
+    try:
+        assert "rank 1 of 2 hangs: it has said nothing for" in str(lost.get(timeout=60))
+    finally:
+        followers.close()
+
+
+def test_what_ranks_do_is_logged_where_it_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = 100.0
+    waits = Waits(4, clock=lambda: now_s)
+    waits.begin(1, "starting its process")
+    waits.begin(2, "opening the model")
+    with caplog.at_level("INFO", "seesay"):
+        waits.log_long()
+        now_s += PATIENCE_S - 1
+        waits.begin(2, "loading its slice")
+        waits.begin(3, "profile")
+        waits.end(3)
+        now_s += 1
+        for _ in range(3):
+            waits.log_long()
+        now_s += PATIENCE_S
+        waits.log_long()
+    assert [record.getMessage() for record in caplog.records] == [
+        "rank 1 of 4, for 10 s: starting its process",
+        "rank 1 of 4, for 20 s: starting its process",
+        "rank 2 of 4, for 11 s: loading its slice",
+    ]
+
+
+def test_what_a_rank_does_is_known_until_it_has_done_it(start: Start) -> None:
+    followers = start("is slow")
+    wait_until(lambda: followers._waits.find(1) == "loading", "the rank says what it does")
+    assert start("answers")._waits.find(1) is None, "it has answered"
 
 
 def test_a_load_takes_as_long_as_it_takes(start: Start, lost: queue.SimpleQueue[Exception]) -> None:
