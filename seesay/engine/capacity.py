@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from seesay.checkpoint.parts import FLOATS, Part
 from seesay.device.ranks import Place, Unconnected
@@ -17,6 +17,7 @@ from seesay.errors import ConfigError
 from seesay.llm.memory.kv_cache import bytes_per_block, make_layouts
 from seesay.llm.models.composed_decoder import ComposedDecoder
 from seesay.llm.models.division import make_division
+from seesay.llm.models.stage import LaterStage, split_layers
 from seesay.vl.modules.module_family import ModuleDecoderFamily
 
 if TYPE_CHECKING:
@@ -32,18 +33,24 @@ _MATRIX = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What the fullest of `tp` GPUs holds of a model, in bytes. kv_bytes_per_token: keys and values of one token."""
+    """What the fullest of `tp` GPUs holds of a model, or that of one of `pp` stages, in bytes. kv_bytes_per_token: keys
+    and values of one token."""
 
-    tp: int
+    tp: int = 1
+    pp: int = 1
     weight_bytes: int
     activation_bytes: int
     kv_bytes_per_token: int
+
+    @property
+    def num_gpus(self) -> int:
+        return self.tp * self.pp
 
     def count_tokens(self, gpu_bytes: int, share: float) -> int:
         """Return the tokens that the KV cache holds on GPUs of `gpu_bytes` where it takes this share of what is left;
         0 where the model does not fit."""
         left = gpu_bytes - CONTEXT_BYTES - self.weight_bytes - self.activation_bytes
-        return max(0, int(left * share) // self.kv_bytes_per_token)
+        return max(0, int(left * share) // max(1, self.kv_bytes_per_token))
 
 
 class Capacity:
@@ -68,25 +75,34 @@ class Capacity:
 
     def measure(self, tp: int) -> Share:
         """Return what the fullest of `tp` GPUs holds. Raises `ConfigError` where the model cannot be divided so."""
+        division = make_division(
+            self._decoder_config,
+            Unconnected(Place(0, tp)),
+            self._model.checkpoint.quantization,
+            expert_parallel=self._config.expert_parallel and tp > 1,
+        )
+        return self._measure(self._make_decoder(ComposedDecoder, division=division), tp=tp)
+
+    def measure_stages(self, pp: int) -> list[Share]:
+        """Return what the GPU of each of `pp` stages holds. Raises `ConfigError` where the model has no such stages."""
+        found = []
+        for rank in range(pp):
+            kind = LaterStage if rank else ComposedDecoder
+            decoder = self._make_decoder(kind, layers=split_layers(self._decoder_config, Place(rank, pp)))
+            found.append(self._measure(decoder, pp=pp, has_tower=rank == 0))
+        return found
+
+    def _make_decoder(self, kind: type[ComposedDecoder], **options: Any) -> ComposedDecoder:
         import torch
 
-        checkpoint, weights = self._model.checkpoint, self._model.family.weights
-        decoder = ComposedDecoder(
-            self._decoder_config,
-            device=torch.device("meta"),
-            dtype=self.resolved.dtype,
-            division=make_division(
-                self._decoder_config,
-                Unconnected(Place(0, tp)),
-                checkpoint.quantization,
-                expert_parallel=self._config.expert_parallel and tp > 1,
-            ),
-        )
-        shares = _find_shares(decoder)
+        return kind(self._decoder_config, device=torch.device("meta"), dtype=self.resolved.dtype, **options)
+
+    def _measure(self, decoder: ComposedDecoder, *, tp: int = 1, pp: int = 1, has_tower: bool = True) -> Share:
+        weights, shares = self._model.family.weights, _find_shares(decoder)
         weight_bytes = 0.0
         for name in self._used():
             own = weights.decoder_name(name)
-            weight_bytes += self._loaded_bytes(name) * (1.0 if own is None else shares.get(own, 0.0))
+            weight_bytes += self._loaded_bytes(name) * (float(has_tower) if own is None else shares.get(own, 0.0))
         layouts = make_layouts(
             decoder.traits.kv_shapes,
             block_size=self._config.block_size,
@@ -95,6 +111,7 @@ class Capacity:
         )
         return Share(
             tp=tp,
+            pp=pp,
             weight_bytes=int(weight_bytes),
             activation_bytes=self._estimate_activations(tp),
             kv_bytes_per_token=bytes_per_block(layouts) // self._config.block_size,

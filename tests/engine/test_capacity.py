@@ -12,7 +12,7 @@ from thread_ranks import run_ranks
 
 from seesay.cli import main
 from seesay.config import EngineConfig
-from seesay.device.ranks import Ranks
+from seesay.device.ranks import Place, Ranks, Stages
 from seesay.engine.capacity import Capacity
 from seesay.engine.opened_model import OpenedModel, open_model
 from seesay.errors import ConfigError
@@ -45,6 +45,35 @@ def test_weights_are_counted_as_they_are_loaded(name: str, tiny_checkpoint: Call
     assert capacity.measure(2).weight_bytes < capacity.measure(1).weight_bytes
 
 
+def test_numbers_of_gpus_that_are_no_powers_of_two_are_tried(
+    tiny_checkpoint: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Six heads of keys, which six GPUs share, and four do not."""
+    assert main(["plan", str(tiny_checkpoint("bloom")), "--gpus", "6x24GB", "--session-len", "64"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[3:8]] == [
+        ["1", "1", "6"], ["2", "1", "3"], ["3", "1", "2"], ["6", "1", "1"], ["1", "2", "3"],
+    ]  # fmt: skip
+    assert "with --tp 6" in lines[-1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stages_are_counted_as_they_are_loaded(name: str, tiny_checkpoint: Callable[[str], Path]) -> None:
+    config = EngineConfig(dtype="bfloat16")
+    model = open_model(tiny_checkpoint(name), config)
+    shares = Capacity(model, config).measure_stages(2)
+    kv_bytes = Capacity(model, config).measure(1).kv_bytes_per_token
+    assert sum(share.kv_bytes_per_token for share in shares) == kv_bytes > shares[0].kv_bytes_per_token
+    for rank, share in enumerate(shares):
+        decoder = model.backbone.load_decoder(
+            model.checkpoint, session_len=64, device=CPU, dtype=torch.bfloat16, ranks=Stages(Place(rank, 2))
+        )
+        tensors = list(decoder.weights.tensors())
+        if model.family.modalities and rank == 0:
+            tensors += model.family.build_encoder(CPU, torch.bfloat16).weights.tensors()
+        assert share.weight_bytes == pytest.approx(sum(tensor.nbytes for tensor in tensors), rel=0.05)
+
+
 def test_tokens_follow_the_memory(tiny_checkpoint: Callable[[str], Path]) -> None:
     capacity = Capacity(open_model(tiny_checkpoint("llama"), EngineConfig()), EngineConfig())
     share = capacity.measure(1)
@@ -58,8 +87,9 @@ def test_the_command(tiny_checkpoint: Callable[[str], Path], capsys: pytest.Capt
     assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "4x24GB", "--session-len", "128"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "KiB of keys and values per token" in lines[0]
-    assert [line.split()[:2] for line in lines[3:5]] == [["1", "4"], ["2", "2"]]
-    assert "of 128 tokens" in lines[3] and "on each of 4 GPUs" in lines[-1]
+    assert [line.split()[:3] for line in lines[3:6]] == [["1", "1", "4"], ["2", "1", "2"], ["4", "1", "1"]]
+    assert lines[6].split()[:3] == ["1", "2", "2"], "two stages"
+    assert "of 128 tokens" in lines[3] and "on each of 4 GPUs" in lines[-1] and "with --tp 4" in lines[-1]
     assert main(["plan", str(tiny_checkpoint("llama")), "--gpus", "0.5GB"]) == 0
     out = capsys.readouterr().out
     assert "does not fit" in out and "take more or larger GPUs" in out
@@ -86,7 +116,12 @@ def test_options_of_the_engine_count(
     assert sizes[1] < sizes[0]
     assert main(["plan", str(path), "--gpus", "4x24GB", "--tp", "2", "--encoder-device", "cuda:3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in lines[3:4]] == [["2", "2"]] and not lines[4]
+    assert [line.split()[:3] for line in lines[3:4]] == [["2", "1", "2"]] and not lines[4]
+    assert main(["plan", str(path), "--gpus", "4x24GB", "--pp", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:3] for line in lines[3:4]] == [["1", "2", "2"]] and not lines[4]
+    assert main(["plan", str(path), "--gpus", "24GB", "--pp", "2"]) == 1
+    assert "tp=1 and pp=2 take 2 GPUs, got 1" in capsys.readouterr().err
     config = EngineConfig(dtype="bfloat16", tp=2, expert_parallel=True)
     for name in ("qwen3_moe", "gpt_oss"):
         mixture = open_model(tiny_checkpoint(name), config)

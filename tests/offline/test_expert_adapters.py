@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from adapter_folders import read_weights, write_adapter, write_folder
+from pairs import mark_after
 from peft_answers import answer, randomize
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -86,6 +87,30 @@ PER_EXPERT = {
     "mixtral": r".*(experts\.\d+\.(w1|w2)|block_sparse_moe\.gate)",
     "qwen3_moe": r".*(experts\.[02]\.(gate_proj|up_proj|down_proj)|q_proj|mlp\.gate)",
 }
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+@pytest.mark.parametrize("expert_parallel", [False, True])
+@pytest.mark.parametrize("family", mark_after(1, reversed(PER_EXPERT)))
+def test_ranks_have_their_slices_of_the_adapters_of_experts(
+    tiny_checkpoint: Callable[[str], Path], tmp_path: Path, family: str, expert_parallel: bool
+) -> None:
+    """Of every expert, or all of some experts."""
+    path, folders = tiny_checkpoint(family), {"one": tmp_path / "one", "all": tmp_path / "all"}
+    write_adapter(path, folders["one"], PER_EXPERT[family])
+    peft = pytest.importorskip("peft", reason="PEFT is not here")
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    model: Any = peft.get_peft_model(base, peft.LoraConfig(**TARGETS["experts"])).eval()
+    randomize(model, 0.3, seed=1)
+    model.save_pretrained(folders["all"])
+    names: list[str | None] = [None, "one", "all"]
+    with load(path, folders) as pipe:
+        expected = ask(pipe, names)
+    plain = expected[: len(TEXTS)]
+    assert plain != expected[len(TEXTS) : 2 * len(TEXTS)] and plain != expected[2 * len(TEXTS) :]
+    with load(path, folders, tp=2, expert_parallel=expert_parallel) as pipe:
+        assert ask(pipe, names) == expected
+        assert ask(pipe, ["all"]) == expected[2 * len(TEXTS) :]
 
 
 @pytest.mark.parametrize("family", PER_EXPERT)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from seesay.commands.arguments import engine_options, options
@@ -13,11 +15,13 @@ from seesay.commands.command import Command
 from seesay.errors import ConfigError
 
 if TYPE_CHECKING:
+    from seesay.config import EngineConfig
     from seesay.engine.capacity import Capacity, Share
 
 _GPUS = re.compile(r"(?:(\d{1,3})[x*])?(\d{1,4}(?:\.\d+)?)\s*(GB|GiB|G)?", re.IGNORECASE)
-_HEADER = ("tp", "replicas", "weights per GPU", "KV cache per GPU", "tokens at once", "texts at once")
+_HEADER = ("tp", "pp", "replicas", "weights per GPU", "KV cache per GPU", "tokens at once", "texts at once")
 _GIB = 1 << 30
+_STAGES = 2
 
 
 def _read_gpus(text: str) -> tuple[int, int]:
@@ -40,7 +44,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from seesay.checkpoint import resolve_checkpoint
-    from seesay.engine.capacity import Capacity
+    from seesay.engine.capacity import Capacity, Share
     from seesay.engine.opened_model import open_model
 
     config = engine_options.make_engine_config(arguments)
@@ -50,34 +54,46 @@ def _run(arguments: argparse.Namespace) -> int:
         has_tower = engine_options.make_vision_config(arguments).device is None
         capacity = Capacity(model, config, has_tower=has_tower)
         num_gpus, gpu_bytes = arguments.gpus
-        shares = _measure(capacity, num_gpus) if config.tp == 1 else [capacity.measure(config.tp)]
-    kv = shares[0].kv_bytes_per_token / 1024
+        count = partial(Share.count_tokens, gpu_bytes=gpu_bytes, share=config.cache_max_entry_count)
+        shares = _measure(capacity, config, num_gpus, count)
+        kv = capacity.measure(1).kv_bytes_per_token / 1024
     dtype = str(capacity.resolved.dtype).removeprefix("torch.")
     sys.stdout.write(
         f"{model.checkpoint.architecture}: {capacity.num_parameters / 1e9:.2f} billion stored numbers, {dtype}, "
         f"{kv:.1f} KiB of keys and values per token\n\n"
     )
-    rows = [_describe(share, num_gpus, gpu_bytes, config.cache_max_entry_count, capacity) for share in shares]
-    _print_table((_HEADER, *rows))
-    sys.stdout.write(f"\n{_advise(shares, num_gpus, gpu_bytes, config.cache_max_entry_count)}\n")
+    _print_table((_HEADER, *(_describe(share, num_gpus, count(share), capacity) for share in shares)))
+    sys.stdout.write(f"\n{_advise([share for share in shares if count(share)], num_gpus)}\n")
     return 0
 
 
-def _measure(capacity: Capacity, num_gpus: int) -> list[Share]:
-    """Return the shares of the numbers of GPUs, among those there are, that the model can be divided among."""
-    shares = []
-    for tp in (1 << power for power in range(num_gpus.bit_length())):
-        try:
+def _measure(capacity: Capacity, config: EngineConfig, num_gpus: int, count: Callable[[Share], int]) -> list[Share]:
+    """Return the shares of `tp` or `pp` if they are given, else of the numbers of GPUs, among those there are, that the
+    model can be divided among, and of two stages. count: returns the tokens that the GPU with a share has room for."""
+    if config.num_ranks > num_gpus:
+        raise ConfigError(f"--gpus: tp={config.tp} and pp={config.pp} take {config.num_ranks} GPUs, got {num_gpus}")
+    if config.pp > 1:
+        return [_find_fullest(capacity, config.pp, count)]
+    if config.tp > 1:
+        return [capacity.measure(config.tp)]
+    shares = [capacity.measure(1)]
+    for tp in range(2, num_gpus + 1):
+        with contextlib.suppress(ConfigError):
             shares.append(capacity.measure(tp))
-        except ConfigError:
-            if tp == 1:
-                raise
+    if num_gpus >= _STAGES:
+        with contextlib.suppress(ConfigError):
+            shares.append(_find_fullest(capacity, _STAGES, count))
     return shares
 
 
-def _describe(share: Share, num_gpus: int, gpu_bytes: int, part: float, capacity: Capacity) -> tuple[str, ...]:
-    tokens = share.count_tokens(gpu_bytes, part)
-    first = (str(share.tp), str(num_gpus // share.tp), f"{share.weight_bytes / _GIB:.1f} GiB")
+def _find_fullest(capacity: Capacity, pp: int, count: Callable[[Share], int]) -> Share:
+    """Return the share of the stage that has room for the fewest tokens."""
+    return min(capacity.measure_stages(pp), key=count)
+
+
+def _describe(share: Share, num_gpus: int, tokens: int, capacity: Capacity) -> tuple[str, ...]:
+    replicas = num_gpus // share.num_gpus
+    first = (str(share.tp), str(share.pp), str(replicas), f"{share.weight_bytes / _GIB:.1f} GiB")
     if not tokens:
         return (*first, "does not fit", "", "")
     longest = tokens // capacity.resolved.session_len
@@ -91,19 +107,24 @@ def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
         sys.stdout.write("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
 
 
-def _advise(shares: Sequence[Share], num_gpus: int, gpu_bytes: int, part: float) -> str:
-    """Return what to choose."""
-    fitting = [share for share in shares if share.count_tokens(gpu_bytes, part)]
+def _advise(fitting: Sequence[Share], num_gpus: int) -> str:
+    """Return what to choose of what fits."""
     if not fitting:
         return "It does not fit: take more or larger GPUs, or fewer bits (--quantization fp8, docs/quantization.md)."
-    least = fitting[0].tp
-    if num_gpus == least:
-        return f"Start it with --tp {least}." if least > 1 else "It fits one GPU."
-    most = f"{num_gpus // least} times with --tp {least}" if least > 1 else f"once on each of {num_gpus} GPUs"
+    least = min(fitting, key=lambda share: share.num_gpus)
+    if num_gpus == least.num_gpus:
+        return f"Start it with {_name(least)}." if num_gpus > 1 else "It fits one GPU."
+    count = num_gpus // least.num_gpus
+    most = f"{count} times with {_name(least)}" if least.num_gpus > 1 else f"once on each of {num_gpus} GPUs"
+    fastest = max(fitting, key=lambda share: share.tp)
     return (
         f"It answers most requests per second when it runs {most}, and a single request fastest with "
-        f"--tp {fitting[-1].tp} (docs/several_gpus.md)."
+        f"{_name(fastest)} (docs/several_gpus.md)."
     )
+
+
+def _name(share: Share) -> str:
+    return f"--pp {share.pp}" if share.pp > 1 else f"--tp {share.tp}"
 
 
 COMMAND = Command(
