@@ -35,8 +35,8 @@ from seesay.llm.models.predicting_decoder import (
     make_predicting_names,
 )
 from seesay.llm.models.state_decoder import StateDecoder
-from seesay.llm.running.kept_states import KeptStates
-from seesay.llm.running.proposal_chain import ProposalChain
+from seesay.llm.running.proposals.chain import ProposalChain
+from seesay.llm.running.proposals.kept_states import KeptStates
 from seesay.llm.running.runner import ModelRunner
 from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.scheduling.sequence import Sequence as TokenSequence

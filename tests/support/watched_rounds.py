@@ -9,7 +9,7 @@ from asking import loop_of
 from llm.eager_graphs import record_eagerly
 
 from seesay import Pipeline
-from seesay.llm.running.proposal_rounds import ProposalRounds
+from seesay.llm.running.proposals.rounds import ProposalRounds
 
 
 def take_rounds(pipe: Pipeline, monkeypatch: pytest.MonkeyPatch) -> list[int]:

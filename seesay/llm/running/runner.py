@@ -45,8 +45,8 @@ from seesay.llm.running.step_timing import measure_step_costs
 
 if TYPE_CHECKING:
     from seesay.llm.memory.kv_layout import KVLayout, LayerCache
-    from seesay.llm.running.kept_states import KeptStates
-    from seesay.llm.running.proposal_rounds import ProposalRounds
+    from seesay.llm.running.proposals.kept_states import KeptStates
+    from seesay.llm.running.proposals.rounds import ProposalRounds
     from seesay.llm.running.runner_limits import RunnerLimits
 
 SINGLE_THREAD_FLOPS = 200_000_000

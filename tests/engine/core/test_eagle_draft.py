@@ -27,9 +27,9 @@ from seesay.engine.core.loading import start_speculation
 from seesay.engine.core.speculation.layer_draft import LayerDraft
 from seesay.engine.core.speculation.speculation import ModelSpeculation, _Proposals
 from seesay.errors import CheckpointError, ConfigError
-from seesay.llm.running import proposal_rounds
-from seesay.llm.running.kept_states import KeptStates
-from seesay.llm.running.proposal_chain import ProposalChain
+from seesay.llm.running.proposals import rounds as proposal_rounds
+from seesay.llm.running.proposals.chain import ProposalChain
+from seesay.llm.running.proposals.kept_states import KeptStates
 
 IDS = "eagle_aux_hidden_state_layer_ids"
 PROMPTS: list[Any] = ["say one two three", ("what is there?", PICTURE), "a b c d e f g"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from seesay.engine.opened_model import OpenedModel
     from seesay.llm.models.composed_decoder import ComposedDecoder
     from seesay.llm.models.state_decoder import StateDecoder
-    from seesay.llm.running.kept_states import KeptStates
+    from seesay.llm.running.proposals.kept_states import KeptStates
     from seesay.llm.running.runner import ModelRunner
 
 MOST_VERIFIED = 128
@@ -91,8 +91,8 @@ def _load_layer(
     main: ModelRunner,
 ) -> DraftModel:
     from seesay.llm.models.composed_decoder import ComposedDecoder
-    from seesay.llm.running.proposal_chain import ProposalChain
-    from seesay.llm.running.proposal_rounds import ProposalRounds
+    from seesay.llm.running.proposals.chain import ProposalChain
+    from seesay.llm.running.proposals.rounds import ProposalRounds
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.runner_limits import RunnerLimits
 
@@ -130,7 +130,7 @@ def _load_own_layer(
         make_predicting_config,
         make_predicting_names,
     )
-    from seesay.llm.running.kept_states import KeptStates
+    from seesay.llm.running.proposals.kept_states import KeptStates
 
     checkpoint, name_of = model.checkpoint, model.backbone.decoder_name
     names = checkpoint.tensor_names()
@@ -151,7 +151,7 @@ def _load_head(name: str, resolved: ResolvedConfig, main: ComposedDecoder) -> tu
     from seesay.checkpoint.model_path import resolve_checkpoint
     from seesay.llm.models.configs.eagle_config import open_head, read_head_config
     from seesay.llm.models.eagle_head import load_head
-    from seesay.llm.running.kept_states import KeptStates
+    from seesay.llm.running.proposals.kept_states import KeptStates
 
     checkpoint = open_head(Checkpoint.load(resolve_checkpoint(name)))
     with checkpoint.blamed():

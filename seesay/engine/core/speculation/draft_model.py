@@ -20,8 +20,8 @@ from seesay.llm.plans.step_plan import AddedBlocks, BegunSequence, Row, StepPlan
 if TYPE_CHECKING:
     from seesay.engine.core.speculation.layer_draft import LayerRounds
     from seesay.llm.plans.sampling_params import SamplingParams
-    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.launched_step import LaunchedStep, StepResult
+    from seesay.llm.running.proposals.kept_states import KeptStates
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.splices import Splices
     from seesay.llm.scheduling.sequence import Sequence

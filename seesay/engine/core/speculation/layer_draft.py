@@ -13,17 +13,17 @@ import torch
 from seesay.device.streams import on_stream
 from seesay.engine.core.speculation.draft_model import DraftModel, DraftText
 from seesay.llm.plans.step_plan import UNPROPOSED, Row
-from seesay.llm.running.proposal_chain import MissingTokens
+from seesay.llm.running.proposals.chain import MissingTokens
 from seesay.llm.running.splices import Splices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Sequence_
 
     from seesay.llm.models.state_decoder import StateDecoder
-    from seesay.llm.running.kept_states import KeptStates
     from seesay.llm.running.launched_step import LaunchedStep
-    from seesay.llm.running.proposal_chain import ProposalChain
-    from seesay.llm.running.proposal_rounds import ProposalRounds
+    from seesay.llm.running.proposals.chain import ProposalChain
+    from seesay.llm.running.proposals.kept_states import KeptStates
+    from seesay.llm.running.proposals.rounds import ProposalRounds
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.scheduling.sequence import Sequence
 

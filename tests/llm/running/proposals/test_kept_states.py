@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from seesay.llm.plans.step_plan import Row
-from seesay.llm.running.kept_states import KeptStates
+from seesay.llm.running.proposals.kept_states import KeptStates
 
 
 class Step:

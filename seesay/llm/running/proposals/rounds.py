@@ -21,12 +21,12 @@ from seesay.errors import RequestError
 from seesay.llm.plans.step_plan import DraftCounts, StepPlan
 from seesay.llm.running.device_rows import LENGTH, TOKEN
 from seesay.llm.running.launched_step import LaunchedStep, StepResult
-from seesay.llm.running.proposal_chain import MissingTokens, VerifiedTokens
+from seesay.llm.running.proposals.chain import MissingTokens, VerifiedTokens
 from seesay.llm.running.sampler import make_not_finite_error
 from seesay.llm.running.step_input import StepRows, arrange_rows
 
 if TYPE_CHECKING:
-    from seesay.llm.running.proposal_chain import ProposalChain
+    from seesay.llm.running.proposals.chain import ProposalChain
     from seesay.llm.running.runner import ModelRunner
 
 

@@ -1,0 +1,1 @@
+"""Proposes tokens of rows, and verifies several at a time, on the device."""
