@@ -412,6 +412,14 @@ def call_row_state(dtype: torch.dtype) -> None:
     row_state.make_draws(state, slots, slots)
 
 
+def call_ngrams(dtype: torch.dtype) -> None:
+    from seesay.kernels import ngrams
+
+    ids, fields, tokens = empty(64, 1 << 16, dtype=int32), empty(8, 4, dtype=int64), empty(8, 8, dtype=int64)
+    rates, counts, least_rates = empty(8, dtype=float64), empty(8, dtype=int64), empty(7, dtype=float64)
+    ngrams.follow_texts(ids, fields, rates, tokens, counts, least_rates, weight=0.125, vocab_size=VOCABULARY)
+
+
 def call_states(dtype: torch.dtype) -> None:
     from seesay.kernels import delta_rule
 
@@ -509,6 +517,7 @@ CALLS = {
         call_experts,
         call_rows,
         call_row_state,
+        call_ngrams,
         call_states,
         call_state_spaces,
         call_latent_attention,
@@ -542,6 +551,7 @@ ON_ONE = (
     call_resize,
     call_rows,
     call_row_state,
+    call_ngrams,
     call_states,
     call_state_spaces,
     call_all_reduce,

@@ -4,33 +4,39 @@
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-NGRAM = 3
-"""Tokens that must have stood in the text before, for the ones behind them to be expected again."""
+from seesay.llm.plans.followed_text import NGRAM, WEIGHT
+from seesay.llm.plans.step_plan import MAX_DRAFTS
+
 MOST_INDEXED = 1 << 15
 """Tokens of a prompt that are indexed, the last ones."""
 FIRST_RATE = 0.5
 """Of a text that was not observed yet."""
 LEAST_RATE = 0.5
 """With a lower rate of right predictions, nothing is proposed."""
-_WEIGHT = 1 / 8
 _LEAST_CHANCE = 0.15
 """With a lower chance to be accepted, a token is not proposed."""
+_LEAST_RATES = tuple(_LEAST_CHANCE ** (1 / count) for count in range(1, MAX_DRAFTS + 1))
+"""Rates from which on 1, 2, … tokens are proposed."""
 _BITS = 21
 _MASK = (1 << 3 * _BITS) - 1
+
+
+def find_least_rates(most: int) -> list[float]:
+    """Return the rates of a text from which on 1, 2, … `most` tokens are proposed."""
+    return [LEAST_RATE, *(max(LEAST_RATE, rate) for rate in _LEAST_RATES[1:most])]
 
 
 class TextFollower:
     """Follows the tokens of one sequence and predicts each from those before. Whether a prediction was right is known
     whether or not it was proposed, so a text that begins to repeat itself is noticed at no cost.
 
-    num_tokens: those that it knows. rate: share of right ones among the last predictions. expected: where the token
-    that is expected next stands in the text; None where nothing is expected.
+    num_tokens: those that it knows. token_ids, rate, expected: see `FollowedText`.
     """
 
     def __init__(self, token_ids: npt.NDArray[np.int64], *, before: npt.NDArray[np.int64] | None = None) -> None:
@@ -38,7 +44,7 @@ class TextFollower:
         of this one, and may come again in it."""
         self.rate = FIRST_RATE
         self.expected: int | None = None
-        self._ids: list[int] = []
+        self.token_ids: list[int] = []
         self._key = 0
         self._places: dict[int, int] = {}  # an n-gram → place of the token behind the last one of it
         self.num_tokens = 0
@@ -49,16 +55,16 @@ class TextFollower:
 
     def learn(self, token_ids: npt.NDArray[np.int64]) -> None:
         """Take many tokens at once, about which no predictions were made."""
-        first = max(0, len(self._ids) - NGRAM)
-        self._ids += token_ids.tolist()
+        first = max(0, len(self.token_ids) - NGRAM)
+        self.token_ids += token_ids.tolist()
         self.num_tokens += len(token_ids)
-        text = np.array(self._ids[first:], dtype=np.int64)
+        text = np.array(self.token_ids[first:], dtype=np.int64)
         if len(text) > NGRAM:
             keys = (text[:-3] << 2 * _BITS) | (text[1:-2] << _BITS) | text[2:-1]
-            self._places.update(zip(keys.tolist(), range(first + NGRAM, len(self._ids)), strict=True))
-        for token_id in self._ids[-NGRAM:]:
+            self._places.update(zip(keys.tolist(), range(first + NGRAM, len(self.token_ids)), strict=True))
+        for token_id in self.token_ids[-NGRAM:]:
             self._key = (self._key << _BITS | token_id) & _MASK
-        self.expected = self._places.get(self._key) if len(self._ids) >= NGRAM else None
+        self.expected = self._places.get(self._key) if len(self.token_ids) >= NGRAM else None
 
     @property
     def is_sure(self) -> bool:
@@ -69,13 +75,13 @@ class TextFollower:
         """Take the tokens that came, and see which of them were expected."""
         for token_id in token_ids:
             self.num_tokens += 1
-            place, expected = len(self._ids), self.expected
-            is_right = expected is not None and self._ids[expected] == token_id
+            place, expected = len(self.token_ids), self.expected
+            is_right = expected is not None and self.token_ids[expected] == token_id
             if expected is not None:
-                self.rate += (is_right - self.rate) * _WEIGHT
+                self.rate += (is_right - self.rate) * WEIGHT
             if place >= NGRAM:
                 self._places[self._key] = place
-            self._ids.append(token_id)
+            self.token_ids.append(token_id)
             self._key = (self._key << _BITS | token_id) & _MASK
             self.expected = self._places.get(self._key) if expected is None or not is_right else expected + 1
 
@@ -85,7 +91,6 @@ class TextFollower:
             return ()
         start = self.expected
         assert start is not None
-        if self.rate < 1:
-            most = min(most, max(1, int(math.log(_LEAST_CHANCE) / math.log(self.rate))))
-        period = len(self._ids) - start  # a text that is repeated up to its end goes on from its beginning
-        return tuple(self._ids[start + index % period] for index in range(most))
+        most = min(most, max(1, bisect_right(_LEAST_RATES, self.rate)))
+        period = len(self.token_ids) - start  # a text that is repeated up to its end goes on from its beginning
+        return tuple(self.token_ids[start + index % period] for index in range(most))
