@@ -284,8 +284,9 @@ class EngineConfig:
 
     @property
     def speculation(self) -> SpeculativeConfig | None:
-        """The options of `speculative`."""
-        return make_speculative(self.speculative)
+        """The options of `speculative`; None where nothing is to propose."""
+        found = make_speculative(self.speculative)
+        return None if found is None or found.method == "none" else found
 
     @property
     def kv_format(self) -> Literal["int8", "int4", "fp8"] | None:

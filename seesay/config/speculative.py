@@ -11,6 +11,9 @@ from seesay.errors import ConfigError
 
 MAX_TOKENS = 15
 """Most tokens that are proposed at a time."""
+ON_BY_DEFAULT = False
+"""Whether 'ngram' proposes tokens where `EngineConfig.speculative` is None, on GPUs where that was measured to cost
+nothing (see `with_default_speculation`)."""
 _OTHER_METHODS = (
     "eagle",
     "deepseek_mtp",
@@ -29,12 +32,12 @@ class SpeculativeConfig:
     method: 'ngram' proposes what followed in the request's own prompt or answer, or in answers to the same pictures,
         where its last tokens stood before; 'draft' what a smaller model of the same vocabulary would choose; 'mtp' what
         a layer of the checkpoint predicts that was trained for it; 'eagle3' what such a layer from a folder of its own
-        predicts.
+        predicts; 'none' nothing.
     model: that model, for 'draft', or that head, for 'eagle3': a folder, or the id of one on the hub.
     num_speculative_tokens: most tokens that are proposed at a time for one answer.
     """
 
-    method: Literal["ngram", "draft", "mtp", "eagle3"] = "ngram"
+    method: Literal["ngram", "draft", "mtp", "eagle3", "none"] = "ngram"
     model: str = ""
     num_speculative_tokens: int = 7
 

@@ -11,6 +11,8 @@ import triton.language as tl
 
 TEXT, MOST, LENGTH, EXPECTED = (tl.constexpr(place) for place in range(4))
 NUM_FIELDS = tl.constexpr(4)
+MOST_TOKENS = 16
+"""Of a row, new or proposed ones: one kernel is compiled for all."""
 BLOCK = 2048
 """Places that are looked at together."""
 
@@ -104,6 +106,7 @@ def follow_texts(
     """See `seesay.llm.running.proposals.followed_texts.follow_texts`."""
     num_rows, num_tokens = tokens.shape
     num_proposed = len(least_rates)
+    assert max(num_tokens, num_proposed) <= MOST_TOKENS
     assert ids.is_contiguous() and fields.is_contiguous() and tokens.is_contiguous() and counts.is_contiguous()
     proposed = torch.empty(num_rows, num_proposed, dtype=torch.int64, device=ids.device)
     follow_texts_kernel[(num_rows,)](
@@ -119,7 +122,7 @@ def follow_texts(
         num_proposed,
         vocab_size,
         WEIGHT=weight,
-        NUM=triton.next_power_of_2(max(num_tokens, num_proposed)),
+        NUM=MOST_TOKENS,
         BLOCK=BLOCK,
         num_warps=8,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from seesay.config import EngineConfig, SpeculativeConfig, VisionConfig
 from seesay.config.plain import as_plain
+from seesay.config.speculative import make_speculative
 from seesay.device.query import is_accelerator
 from seesay.engine.commands import ModelStatus
 from seesay.engine.engine_core import EngineCore
@@ -100,7 +101,7 @@ class CoreStart:
             revision=None,
             plugins=make_absolute(config.plugins),
             adapters=_make_absolute(config.adapters or {}),
-            speculative=_place_draft(config.speculation),
+            speculative=_place_draft(make_speculative(config.speculative)),
         )
         self._process = ProcessCore.load(
             folder,

@@ -132,7 +132,7 @@ def choose_tokens(
     if drawn:
         _draw_rows(scores, best, rows, drawn, token_ids)
     if draws is not None:
-        _choose_drawn(scores, best, draws, token_ids, num_ordered)
+        choose_drawn(scores, best, draws, token_ids, num_ordered)
     if avoiding:
         best = best.clone()
         avoid_tokens(logits, best, token_ids, rows, avoiding)
@@ -195,10 +195,10 @@ def _draw_rows(
     seeds = np.array([row.seed & 0xFFFFFFFFFFFFFFFF for row in picked], dtype=_U64)
     points = make_points(seeds, np.array([row.num_tokens for row in picked], dtype=_U64))
     [draws] = upload([make_draws(drawn, points, params)], scores.device)
-    _choose_drawn(scores, best, draws, token_ids, count_ordered(params, scores.shape[-1]))
+    choose_drawn(scores, best, draws, token_ids, count_ordered(params, scores.shape[-1]))
 
 
-def _choose_drawn(
+def choose_drawn(
     scores: torch.Tensor, best: torch.Tensor, draws: torch.Tensor, token_ids: torch.Tensor, num_ordered: int
 ) -> None:
     """Write the ids that are drawn of rows of scores [N, V] to `token_ids`."""

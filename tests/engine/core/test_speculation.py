@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,9 +15,11 @@ from llm.backbones import VOCAB
 
 from seesay import EngineConfig, GenerationConfig, Pipeline, Response, SpeculativeConfig, pipeline
 from seesay.demo import CHECKPOINT
+from seesay.engine.core.loading import start_speculation
 from seesay.engine.core.speculation.speculation import ModelSpeculation, SpeculationRule, TextSpeculation, can_propose
 from seesay.errors import ConfigError
 from seesay.llm.plans.sampling_params import SamplingParams
+from seesay.llm.running.runner_limits import RunnerLimits
 from seesay.llm.scheduling.sequence import Sequence
 from seesay.values import MultimodalInput
 
@@ -323,6 +326,40 @@ def test_other_methods_are_refused_by_name(method: Any) -> None:
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         EngineConfig(speculative=options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_on"),
+    [
+        ({}, True),
+        ({"speculative": {"method": "none"}}, False),
+        ({"eager_mode": True}, False),
+        ({"tp": 2}, False),
+        ({"has_states": True}, False),
+        ({"on_gpu": False}, False),
+        ({"switch": False}, False),
+    ],
+    ids=str,
+)
+def test_texts_propose_by_default_where_that_costs_nothing(
+    changes: dict[str, Any], is_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the switch is on: on GPUs whose graphs compute steps with proposals, unless options say otherwise."""
+    on_gpu, has_states = changes.pop("on_gpu", True), changes.pop("has_states", False)
+    monkeypatch.setattr(start_speculation, "ON_BY_DEFAULT", changes.pop("switch", True))
+    monkeypatch.setattr(start_speculation, "has_graphs", lambda _: on_gpu)
+    limits = RunnerLimits(max_batch_size=4, max_step_tokens=64, session_len=200, block_size=16)
+    traits = SimpleNamespace(has_graphs=True, has_states=has_states)
+    runner: Any = SimpleNamespace(device=None, decoder=SimpleNamespace(traits=traits), limits=limits)
+    config = start_speculation.with_default_speculation(EngineConfig(**changes), runner)
+    assert config.speculation == (SpeculativeConfig(method="ngram") if is_on else None)
+    assert runner.limits.max_verified_tokens == (start_speculation.MOST_VERIFIED if is_on else 0)
+
+
+def test_options_that_are_given_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start_speculation, "ON_BY_DEFAULT", True)
+    given = EngineConfig(speculative={"num_speculative_tokens": 3})
+    assert start_speculation.with_default_speculation(given, cast(Any, None)) is given
 
 
 def test_the_pipeline_takes_lmdeploys_argument() -> None:

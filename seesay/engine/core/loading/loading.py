@@ -24,7 +24,13 @@ from seesay.engine.core.loading.deterministic import (
 from seesay.engine.core.loading.encoder_loading import load_encoder, try_encoder
 from seesay.engine.core.loading.resolved_config import ResolvedConfig, resolve
 from seesay.engine.core.loading.runner_loading import load_runner
-from seesay.engine.core.loading.start_speculation import MOST_VERIFIED, load_draft, make_speculation
+from seesay.engine.core.loading.start_speculation import (
+    MOST_VERIFIED,
+    load_draft,
+    make_speculation,
+    make_text_rounds,
+    with_default_speculation,
+)
 from seesay.engine.core.loading.states import build_states
 from seesay.engine.core.loop import EngineLoop
 from seesay.engine.core.model_weights import ModelWeights
@@ -45,7 +51,7 @@ if TYPE_CHECKING:
     from seesay.config import EngineConfig, VisionConfig
     from seesay.encoders.encoder import Encoder, LoadedEncoder
     from seesay.engine.core.rank_parts import JoinRanks, MakeRunner, OpenRemote
-    from seesay.engine.core.speculation.draft_model import DraftModel
+    from seesay.engine.core.speculation.speculation import Speculation
     from seesay.engine.opened_model import OpenedModel
     from seesay.kernels.compile_log import CompileLog
     from seesay.llm.plans.step_times import StepCosts
@@ -74,7 +80,7 @@ class _Parts(NamedTuple):
     tower: LoadedEncoder | None
     runner: ModelRunner
     step_costs: StepCosts | None
-    draft: DraftModel | None = None
+    speculation: Speculation | None = None
 
 
 def load_core(
@@ -134,7 +140,7 @@ def load_core(
         jumps=jumps,
         hang_limit_s=None if is_watched else hang_limit_s(config.step_timeout_s, str(resolved.device)),
         adapters=adapters,
-        speculation=make_speculation(config.speculation, parts.draft, vocab_size=model.vocab_size),
+        speculation=parts.speculation,
     )
 
 
@@ -266,6 +272,7 @@ def _build_parts(
     with _timed("loading the decoder"), fix_decoder(config, resolved.dtype):
         runner = _load_first(model, config, resolved, make_runner, ranks)
     refuse_not_deterministic(runner.decoder, config, resolved.device)
+    config = with_default_speculation(config, runner)
     is_gpu = resolved.device.type != "cpu"
     draft = load_draft(model, config, resolved, runner)
     if is_gpu:
@@ -285,6 +292,7 @@ def _build_parts(
         reserved_bytes=reserved,
         num_host_slots=config.num_cpu_blocks,
     )
+    text_rounds = make_text_rounds(config, runner, vocab_size=model.vocab_size)
     if is_gpu:
         with _timed("compiling and loading kernels"):
             runner.warm_up()
@@ -295,7 +303,8 @@ def _build_parts(
     if resolved.max_step_ms is not None:
         with _timed("measuring step times"):
             step_costs = runner.measure_step_costs()
-    return _Parts(encoder, tower, runner, step_costs, draft)
+    speculation = make_speculation(config.speculation, draft, text_rounds, vocab_size=model.vocab_size)
+    return _Parts(encoder, tower, runner, step_costs, speculation)
 
 
 def _build_scheduler(parts: _Parts, config: EngineConfig, resolved: ResolvedConfig) -> Scheduler:

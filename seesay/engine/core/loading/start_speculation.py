@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from seesay.config import SpeculativeConfig
+from seesay.config.speculative import ON_BY_DEFAULT
+from seesay.device.backends import has_graphs
 from seesay.engine.core.speculation.draft_model import DraftModel
 from seesay.engine.core.speculation.layer_draft import LayerDraft
+from seesay.engine.core.speculation.media_answers import MOST_OF_MEDIA
 from seesay.engine.core.speculation.speculation import ModelSpeculation, SpeculationRule, TextSpeculation
+from seesay.engine.core.speculation.text_rounds import TextRounds
 from seesay.errors import ConfigError
+from seesay.llm.plans.step_plan import MAX_DRAFTS
 
 if TYPE_CHECKING:
-    from seesay.config import EngineConfig, SpeculativeConfig
+    from seesay.config import EngineConfig
     from seesay.engine.core.loading.resolved_config import ResolvedConfig
     from seesay.engine.core.speculation.speculation import Speculation
     from seesay.engine.opened_model import OpenedModel
@@ -25,7 +31,12 @@ MOST_VERIFIED = 128
 _LEAST_SAVED = 0.25
 """Steps that rows must be expected to save, each, by proposed tokens: the next step is not launched meanwhile."""
 _NUM_ROUNDS, _FEW_ROWS = 8, 4
-"""Rounds of proposals in a step of a few rows; others have half as many. Requests that come meanwhile wait for all."""
+"""Rounds of a layer's proposals in a step of a few rows; others have half as many. Requests that come meanwhile wait
+for all."""
+_NUM_TEXT_ROUNDS, _FEW_TEXT_ROWS = 4, 8
+"""The same of texts: more tokens of a round are right, and the host waits for as many rarely enough."""
+_MOST_TEXT_TOKENS = 1 << 16
+"""Tokens of a text on the device, 256 KiB: most of a prompt that are followed, of earlier answers, and an answer."""
 _DRAFT_ROWS = MOST_VERIFIED // 2
 _DRAFT_STEP_TOKENS = 2048
 _DRAFT_CACHE_TOKENS = 1 << 16
@@ -36,16 +47,51 @@ _KEPT_STATES_BYTES = 512 << 20
 """Most hidden states that wait for a layer that predicts from them."""
 
 
+def with_default_speculation(config: EngineConfig, runner: ModelRunner) -> EngineConfig:
+    """Return the options with those of speculation that are taken where a user chose none: `ngram` where graphs compute
+    the steps of `runner`, with proposals, too. Its limits, for which nothing is allocated yet, become those."""
+    if config.speculative is not None or not ON_BY_DEFAULT or config.num_ranks > 1 or config.eager_mode:
+        return config
+    traits = runner.decoder.traits
+    if traits.has_states or not (traits.has_graphs and has_graphs(runner.device)):
+        return config
+    runner.limits = replace(runner.limits, max_verified_tokens=MOST_VERIFIED)
+    return replace(config, speculative=SpeculativeConfig(method="ngram"))
+
+
 def make_speculation(
-    config: SpeculativeConfig | None, draft: DraftModel | None, *, vocab_size: int
+    config: SpeculativeConfig | None, draft: DraftModel | None, rounds: TextRounds | None, *, vocab_size: int
 ) -> Speculation | None:
-    """Return what proposes tokens, None where nothing does. draft: of `load_draft`."""
+    """Return what proposes tokens, None where nothing does. draft: of `load_draft`. rounds: of `make_text_rounds`."""
     if config is None:
         return None
     rule = SpeculationRule(most=config.num_speculative_tokens, most_tokens=MOST_VERIFIED, least_saved=_LEAST_SAVED)
     if draft is None:
-        return TextSpeculation(rule, vocab_size=vocab_size)
+        return TextSpeculation(rule, vocab_size=vocab_size, rounds=rounds)
     return ModelSpeculation(rule, draft, vocab_size=vocab_size)
+
+
+def make_text_rounds(config: EngineConfig, runner: ModelRunner, *, vocab_size: int) -> TextRounds | None:
+    """Let steps of `runner`, whose cache is allocated, propose from texts by themselves, where the options ask for
+    that, and the model can go on behind tokens of which some were wrong."""
+    from seesay.llm.running.proposals.ngram_rounds import NgramProposer
+    from seesay.llm.running.proposals.rounds import ProposalRounds
+
+    speculation, traits = config.speculation, runner.decoder.traits
+    if speculation is None or speculation.method != "ngram" or config.num_ranks > 1:
+        return None
+    if traits.has_states or traits.attends_media:
+        return None
+    proposer = NgramProposer(
+        runner.device,
+        num_texts=MOST_VERIFIED // 2,
+        width=min(_MOST_TEXT_TOKENS, runner.limits.session_len + MOST_OF_MEDIA + 1 + MAX_DRAFTS),
+        most=speculation.num_speculative_tokens,
+        most_tokens=MOST_VERIFIED,
+        vocab_size=vocab_size,
+    )
+    runner.rounds = ProposalRounds(runner, proposer, num_rounds=_NUM_TEXT_ROUNDS, few_rows=_FEW_TEXT_ROWS)
+    return TextRounds(runner.rounds, proposer)
 
 
 def load_draft(
@@ -92,6 +138,7 @@ def _load_layer(
 ) -> DraftModel:
     from seesay.llm.models.composed_decoder import ComposedDecoder
     from seesay.llm.running.proposals.chain import ProposalChain
+    from seesay.llm.running.proposals.chain_rounds import ChainProposer
     from seesay.llm.running.proposals.rounds import ProposalRounds
     from seesay.llm.running.runner import ModelRunner
     from seesay.llm.running.runner_limits import RunnerLimits
@@ -116,9 +163,13 @@ def _load_layer(
     _start(runner, config)
     main.kept_states = states
     chain = ProposalChain(runner, decoder, most=speculation.num_speculative_tokens, most_tokens=MOST_VERIFIED)
-    if not (main.decoder.traits.has_states or main.decoder.traits.attends_media):
-        main.rounds = ProposalRounds(main, chain, num_rounds=_NUM_ROUNDS, few_rows=_FEW_ROWS)
-    return LayerDraft(runner, decoder, states, chain, main.rounds)
+    if main.decoder.traits.has_states or main.decoder.traits.attends_media:
+        return LayerDraft(runner, decoder, states, chain)
+    proposer = ChainProposer(chain)
+    main.rounds = ProposalRounds(main, proposer, num_rounds=_NUM_ROUNDS, few_rows=_FEW_ROWS)
+    draft = LayerDraft(runner, decoder, states, chain, main.rounds)
+    proposer.source = draft.rounds
+    return draft
 
 
 def _load_own_layer(

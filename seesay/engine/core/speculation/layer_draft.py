@@ -114,20 +114,21 @@ class LayerDraft(DraftModel):
 
 
 class LayerRounds:
-    """Lets steps of the model propose by a `LayerDraft` themselves, in `rounds` (see `RoundSource`)."""
+    """Lets steps of the model propose by a `LayerDraft` themselves, in `rounds`, whose proposer is a `ChainProposer`
+    (see `ChainSource`)."""
 
     def __init__(self, draft: LayerDraft, rounds: ProposalRounds) -> None:
         self._draft: LayerDraft = proxy(draft)  # these have this object, which is not to keep them
         self._rounds: ProposalRounds = proxy(rounds)
         self._texts: dict[int, DraftText] = {}
-        rounds.source = self
 
     def propose(self, sequences: Sequence_[Sequence]) -> Mapping[int, tuple[int, ...]]:
         """Return `UNPROPOSED` tokens for sequences of which nothing but the likeliest tokens is wanted, by id: none, if
         not all of them can have these in a step of their own."""
         self._texts = {}
-        num_drafts, num_proposed = self._rounds.count_drafts(len(sequences))
-        if not num_drafts or min(map(_count_left, sequences)) < 2 * (1 + num_proposed):
+        num_rounds, num_proposed = self._rounds.find_room(len(sequences))
+        num_drafts = num_rounds * (1 + num_proposed) - 1
+        if not num_rounds or min(map(_count_left, sequences)) < 2 * (1 + num_proposed):
             return {}
         texts = self._draft.take_all(sequences, num_drafts)
         if len(texts) < len(sequences) or not all(self._draft.is_chained(text, num_proposed) for text in texts):
@@ -136,13 +137,13 @@ class LayerRounds:
         return dict.fromkeys(self._texts, (UNPROPOSED,) * num_drafts)
 
     def begin_rounds(self, seq_ids: Sequence_[int]) -> MissingTokens | None:
-        """See `RoundSource`."""
+        """See `ChainSource`."""
         if self._texts.keys() != set(seq_ids):
             return None
         return self._draft.take_missing([self._texts[seq_id] for seq_id in seq_ids])
 
     def end_rounds(self, seq_id: int, start: int, states: torch.Tensor) -> None:
-        """See `RoundSource`."""
+        """See `ChainSource`."""
         text = self._texts[seq_id]
         text.num_sure = text.num_computed = start
         assert self._draft.states is not None

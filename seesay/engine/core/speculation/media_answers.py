@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from seesay.llm.scheduling.text_follower import NGRAM
+from seesay.llm.plans.followed_text import NGRAM
 from seesay.system.hashing import digest
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from seesay.engine.core.speculation.media_answers import MediaAnswers
+from seesay.llm.scheduling.sequence import SequenceStatus
 from seesay.llm.scheduling.text_follower import TextFollower
 
 if TYPE_CHECKING:
     from seesay.engine.core.speculation.draft_model import DraftModel
+    from seesay.engine.core.speculation.text_rounds import TextRounds
     from seesay.llm.plans.sampling_params import SamplingParams
     from seesay.llm.scheduling.sequence import Sequence
 
@@ -35,6 +37,13 @@ def can_propose(params: SamplingParams) -> bool:
     than its logits, or changes these in a way that only the request knows."""
     asks_each = params.output_logits or params.output_last_hidden_state or params.pooling
     return params.max_new_tokens > 1 and not (asks_each or params.logits_processors)
+
+
+def takes_plainly(seq: Sequence, *, is_ruled: bool) -> bool:
+    """Return whether nothing but the model's likeliest token, or a drawn one, is ever wanted of a sequence."""
+    params = seq.params
+    has_rules = is_ruled or params.needs_masks or seq.adapter_id
+    return bool((params.is_plain or params.is_plainly_drawn) and not has_rules)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +94,16 @@ class Speculation(Protocol):
 
 class TextSpeculation:
     """Follows the texts of live sequences, while steps have so few rows that tokens may be proposed. Each begins behind
-    earlier answers to the same media. Used by the engine loop's thread."""
+    earlier answers to the same media. Used by the engine loop's thread.
 
-    def __init__(self, rule: SpeculationRule, *, vocab_size: int) -> None:
+    rounds: lets a step propose by itself, where all of its rows take the likeliest or a drawn token.
+    """
+
+    def __init__(self, rule: SpeculationRule, *, vocab_size: int, rounds: TextRounds | None = None) -> None:
         self._rule = rule
         self._vocab_size = vocab_size
+        self._rounds = rounds
+        self._free: set[int] = set()  # those of which no more than such a token is wanted
         self._num_rows = 0  # of the step before
         self._answers = MediaAnswers()
         self._live: dict[int, Sequence] = {}
@@ -98,9 +112,10 @@ class TextSpeculation:
 
     def begin(self, seq: Sequence, *, is_ruled: bool = False) -> None:
         """See `Speculation`."""
-        del is_ruled
         if can_propose(seq.params):
             self._live[seq.seq_id] = seq
+            if takes_plainly(seq, is_ruled=is_ruled):
+                self._free.add(seq.seq_id)
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:
         """Take new tokens of a sequence."""
@@ -125,12 +140,14 @@ class TextSpeculation:
             self._answers.add(seq)
         self._texts.pop(seq_id, None)
         self._sure.pop(seq_id, None)
+        self._free.discard(seq_id)
+        if self._rounds is not None:
+            self._rounds.drop(seq_id)
 
     def clear(self) -> None:
         """All sequences have ended."""
-        self._live.clear()
-        self._texts.clear()
-        self._sure.clear()
+        for seq_id in list(self._live):
+            self.drop(seq_id)
 
     def forget(self) -> None:
         """See `Speculation`."""
@@ -138,10 +155,15 @@ class TextSpeculation:
 
     def is_wanted(self, num_rows: int) -> bool:
         """See `Speculation`."""
-        return bool(self.propose(num_rows))
+        return bool(self._find(num_rows))
 
     def propose(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
         """See `Speculation`."""
+        found = self._find(num_rows)
+        return (found and self._propose_in_rounds(num_rows)) or found
+
+    def _find(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
+        """Return what texts propose, if that is worth while."""
         self._num_rows = num_rows
         if not self._sure or 2 * num_rows > self._rule.most_tokens:
             return {}
@@ -149,11 +171,21 @@ class TextSpeculation:
         found: dict[int, tuple[int, ...]] = {}
         saved = 0.0
         for seq_id, text in self._sure.items():
-            is_current = text.num_tokens == self._live[seq_id].num_tokens
-            if is_current and (proposed := cut(text.propose(most), self._vocab_size)):
+            if self._is_current(seq_id) and (proposed := cut(text.propose(most), self._vocab_size)):
                 found[seq_id] = proposed
                 saved += sum(text.rate**count for count in range(1, len(proposed) + 1))
         return found if saved >= self._rule.least_saved * num_rows else {}
+
+    def _propose_in_rounds(self, num_rows: int) -> Mapping[int, tuple[int, ...]]:
+        """Return what all sequences of a step propose, if it can do so itself and they have no other rules."""
+        running = [seq for seq in self._live.values() if seq.status is SequenceStatus.RUNNING and seq.num_generated]
+        if self._rounds is None or len(running) != num_rows or not self._free.issuperset(s.seq_id for s in running):
+            return {}
+        texts = {seq_id: text for seq_id, text in self._sure.items() if self._is_current(seq_id)}
+        return self._rounds.propose(running, texts)
+
+    def _is_current(self, seq_id: int) -> bool:
+        return self._texts[seq_id].num_tokens == self._live[seq_id].num_tokens
 
 
 @dataclass(slots=True)
@@ -212,7 +244,7 @@ class ModelSpeculation:
         if self._draft is not None and can_propose(seq.params):
             if self._draft.states is not None:
                 self._draft.states.begin(seq.seq_id)
-            is_free = seq.params.is_plain and not (is_ruled or seq.params.needs_masks or seq.adapter_id)
+            is_free = seq.params.is_plain and takes_plainly(seq, is_ruled=is_ruled)
             self._live[seq.seq_id] = _Proposals(seq, self._rule.most, self.pause_tokens, is_free=is_free)
 
     def follow(self, seq_id: int, token_ids: Sequence_[int]) -> None:

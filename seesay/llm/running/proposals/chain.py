@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from seesay.llm.memory.kv_layout import LayerCache
     from seesay.llm.models.state_decoder import StateDecoder
     from seesay.llm.running.device_rows import DeviceRows
+    from seesay.llm.running.proposals.rounds import VerifiedTokens
     from seesay.llm.running.row_table import RowState
     from seesay.llm.running.runner import ModelRunner
 
@@ -43,21 +44,6 @@ class MissingTokens(NamedTuple):
 
     members: Sequence[RowState]
     counts: npt.NDArray[np.int64]
-    states: torch.Tensor
-
-
-class VerifiedTokens(NamedTuple):
-    """What a model made of R sequences' last known tokens and D proposed ones behind each, on the device.
-
-    tokens int64 [R, D + 1]: what it chose behind each. num_right int64 [R]: proposed ones that were those which it
-    chose. lasts int64 [R]: what it chose behind these. places int64 [R]: of the first tokens. states [R x (D + 1),
-    hidden]: its states of all of them.
-    """
-
-    tokens: torch.Tensor
-    num_right: torch.Tensor
-    lasts: torch.Tensor
-    places: torch.Tensor
     states: torch.Tensor
 
 

@@ -96,7 +96,9 @@ def go_on(texts: Texts, answers: list[list[int]], num_steps: int) -> tuple[int, 
         for row, (answer, proposed) in enumerate(zip(answers, found, strict=True)):
             assert proposed == list(texts.host[row].propose(MOST)), "as many as the host proposes"
             left = answer[done[row] :]
-            num_right = next((i for i, pair in enumerate(zip(proposed, left, strict=False)) if pair[0] != pair[1]), None)
+            num_right = next(
+                (i for i, pair in enumerate(zip(proposed, left, strict=False)) if pair[0] != pair[1]), None
+            )
             num_right = len(proposed) if num_right is None else num_right
             texts.add(row, left[: num_right + 1])
             done[row] += num_right + 1
