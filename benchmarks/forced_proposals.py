@@ -14,7 +14,8 @@ from eagle_heads import describe_head, make_tensors, write_head
 
 from seesay.checkpoint.model_path import resolve_checkpoint
 from seesay.llm.plans.step_plan import Row
-from seesay.llm.running import launched_step, proposal_rounds
+from seesay.llm.running import launched_step
+from seesay.llm.running.proposals import rounds as proposal_rounds
 from seesay.llm.running.sampler import Sampled
 
 MOST_KNOWN = 32000

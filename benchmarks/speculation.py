@@ -14,18 +14,23 @@ speculation.
 *unrepeated*: requests per second of so many answers at once, drawn at temperature 1, that do not repeat themselves, and
 `ratio`, by those without speculation; 0 leaves it out.
 
+With `ngram`, one engine is loaded, of which the rounds with and without speculation take turns, so that both find the
+GPU alike. `--batches 1 --unrepeated 0` measures how much less time a token takes of copied text alone, and `--batches
+"" --unrepeated 256` what text costs that does not repeat itself.
+
 `--proposer` is the folder of a head or a smaller model; without it, a random head of the published shape is written for
-`eagle3`. Prints a line `RESULT {JSON}` per figure.
+`eagle3`. Prints a line `RESULT {JSON}` per figure, and to stderr what each round gave.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from copied_text import CopyingModel, count_changed
 from forced_proposals import ForcedAcceptance, write_random_head
@@ -87,44 +92,95 @@ def measure_once(pipe: Pipeline, ask: Ask, count: int, num_tokens: int) -> dict[
     }
 
 
+def tell(what: str, **figures: Any) -> None:
+    """Print what a round gave, so that a run that takes long is seen to go on."""
+    print(what, *(f"{name}={value:.4g}" for name, value in figures.items()), file=sys.stderr, flush=True)
+
+
 def measure(pipe: Pipeline, ask: Ask, count: int, args: argparse.Namespace) -> dict[str, float]:
     """Return the figures of the fastest round."""
     rounds = []
     for _ in range(NUM_FIRST_ROUNDS + args.rounds):
         rounds.append(measure_once(pipe, ask, count, args.tokens))
+        tell(f"{count} answers:", **rounds[-1])
     first_s = min(measure_once(pipe, ask, count, 1)["seconds"] for _ in range(args.rounds))
     best = min(rounds[NUM_FIRST_ROUNDS:], key=lambda figures: figures["seconds"])
     return {"ms_per_token": round(1e3 * (best.pop("seconds") - first_s) / (args.tokens - 1), 3), **best}
 
 
-def measure_unrepeated(pipe: Pipeline, args: argparse.Namespace) -> float:
-    """Return requests per second, of the fastest round."""
-    texts = [request.text for request in workload.text_requests(args.unrepeated)]
-    configs = [
-        GenerationConfig(
-            do_sample=True, top_k=0, max_new_tokens=args.tokens, min_new_tokens=args.tokens, ignore_eos=True,
-            random_seed=seed,
-        )
-        for seed in range(len(texts))
-    ]  # fmt: skip
+class Unrepeated:
+    """Answers that do not repeat themselves, all at once."""
 
-    def run() -> float:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._texts = [request.text for request in workload.text_requests(args.unrepeated)]
+        self._configs = [
+            GenerationConfig(
+                do_sample=True, top_k=0, max_new_tokens=args.tokens, min_new_tokens=args.tokens, ignore_eos=True,
+                random_seed=seed,
+            )
+            for seed in range(len(self._texts))
+        ]  # fmt: skip
+
+    def measure_once(self, pipe: Pipeline) -> float:
+        """Return requests per second of a round."""
         started_s = time.perf_counter()
-        answers = pipe(texts, gen_config=configs)
+        answers = pipe(self._texts, gen_config=self._configs)
         assert all(answer.error is None for answer in answers), answers[0].error
-        return len(texts) / (time.perf_counter() - started_s)
+        per_s = len(answers) / (time.perf_counter() - started_s)
+        tell(f"{len(answers)} answers that do not repeat themselves:", req_per_s=per_s)
+        return per_s
 
-    return round(max([run() for _ in range(1 + args.rounds)][1:]), 3)
+
+class Switch:
+    """Turns speculation of an engine in this process off and on, while nothing is asked."""
+
+    def __init__(self, pipe: Pipeline) -> None:
+        engine: Any = pipe.engine
+        self._steps = engine.core.steps
+        self._speculation = self._steps.speculation
+
+    def turn(self, *, on: bool) -> None:
+        self._steps.speculation = self._speculation if on else None
 
 
-class Benchmark:
-    """Measures a model without speculation, then with each number of proposed tokens."""
+def measure_ngram(args: argparse.Namespace, drafts: int) -> None:
+    """Measure and report with up to `drafts` proposed tokens, and without, in turns."""
+    copying = CopyingModel(args.model, edits=1 - args.rate)
+    config = SpeculativeConfig(method="ngram", num_speculative_tokens=drafts)
+    with open_pipeline(args.model, speculative=config, engine_process=False, enable_prefix_caching=False) as pipe:
+        switch = Switch(pipe)
+        if args.unrepeated:
+            report_unrepeated(pipe, switch, args, drafts)
+        if args.batches:
+            copying.apply(pipe)
+        for count in map(int, filter(None, args.batches.split(","))):
+            plain_ms = 0.0
+            for number in (0, drafts):
+                switch.turn(on=number > 0)
+                figures = measure(pipe, make_copies(copying, args.tokens), count, args)
+                plain_ms = plain_ms or figures["ms_per_token"]
+                ratio = round(figures["ms_per_token"] / plain_ms, 3)
+                report(what="copied", method="ngram", drafts=number, batch=count, **figures, ratio=ratio)
+
+
+def report_unrepeated(pipe: Pipeline, switch: Switch, args: argparse.Namespace, drafts: int) -> None:
+    answers, found = Unrepeated(args), dict[int, list[float]]({0: [], drafts: []})
+    for _ in range(NUM_FIRST_ROUNDS + args.rounds):
+        for number in found:
+            switch.turn(on=number > 0)
+            found[number].append(answers.measure_once(pipe))
+    best = {number: max(rounds[NUM_FIRST_ROUNDS:]) for number, rounds in found.items()}
+    for number, per_s in best.items():
+        common = {"what": "unrepeated", "method": "ngram", "drafts": number, "answers": args.unrepeated}
+        report(**common, req_per_s=round(per_s, 3), ratio=round(per_s / best[0], 4))
+
+
+class ForcedBenchmark:
+    """Measures a model without speculation, then with each number of tokens that are proposed by a head or a model."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self._batches = [int(number) for number in args.batches.split(",")]
-        self._copying = CopyingModel(args.model, edits=1 - args.rate) if args.method == "ngram" else None
-        self._ask = ask_texts if self._copying is None else make_copies(self._copying, args.tokens)
         self._plain: dict[int, dict[str, float]] = {}
         self._plain_unrepeated = 0.0
 
@@ -136,19 +192,17 @@ class Benchmark:
         common = {"method": args.method, "drafts": drafts}
         with open_pipeline(args.model, speculative=config, engine_process=False, enable_prefix_caching=False) as pipe:
             if args.unrepeated:
-                per_s = measure_unrepeated(pipe, args)
+                answers = Unrepeated(args)
+                per_s = max([answers.measure_once(pipe) for _ in range(NUM_FIRST_ROUNDS + args.rounds)][1:])
                 self._plain_unrepeated = self._plain_unrepeated or per_s
                 ratio = round(per_s / self._plain_unrepeated, 4)
-                report(what="unrepeated", **common, answers=args.unrepeated, req_per_s=per_s, ratio=ratio)
-            if self._copying is not None:
-                self._copying.apply(pipe)
-            is_forced = self._copying is None
+                report(what="unrepeated", **common, answers=args.unrepeated, req_per_s=round(per_s, 3), ratio=ratio)
             for count in self._batches:
-                with ForcedAcceptance(args.rate) if is_forced else nullcontext():
-                    figures = measure(pipe, self._ask, count, args)
+                with ForcedAcceptance(args.rate):
+                    figures = measure(pipe, ask_texts, count, args)
                 plain = self._plain.setdefault(count, figures)
                 ratio = round(figures["ms_per_token"] / plain["ms_per_token"], 3)
-                report(what="forced" if is_forced else "copied", **common, batch=count, **figures, ratio=ratio)
+                report(what="forced", **common, batch=count, **figures, ratio=ratio)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -169,7 +223,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     drafts = args.drafts or ("7" if is_ngram else "3,5")
     if args.method == "draft" and not args.proposer:
         parser.error("--method draft needs --proposer FOLDER")
-    benchmark = Benchmark(args)
+    if is_ngram:
+        for number in map(int, drafts.split(",")):
+            measure_ngram(args, number)
+        return
+    benchmark = ForcedBenchmark(args)
     with tempfile.TemporaryDirectory() as folder:
         proposer = args.proposer
         if args.method == "eagle3" and not proposer:
